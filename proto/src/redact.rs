@@ -1,0 +1,76 @@
+//! `Debug` for the messages that can carry a secret: names and sizes, never a value.
+
+use std::fmt;
+
+use crate::v1::{EnvironmentVariable, File, RunAction, StreamLogsResponse};
+
+impl fmt::Debug for EnvironmentVariable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EnvironmentVariable").field("name", &self.name).field("value", &"[REDACTED]").finish()
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File")
+            .field("path", &self.path)
+            .field("content", &format_args!("[REDACTED] ({} bytes)", self.content.len()))
+            .finish()
+    }
+}
+
+impl fmt::Debug for RunAction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunAction")
+            .field("path", &self.path)
+            .field("args", &format_args!("[REDACTED] ({} arguments)", self.args.len()))
+            .field("dir", &self.dir)
+            .field("env", &self.env)
+            .field("resource_limits", &self.resource_limits)
+            .field("user", &self.user)
+            .field("log_source", &self.log_source)
+            .field("suppress_log_output", &self.suppress_log_output)
+            .field("volume_mounted_files", &self.volume_mounted_files)
+            .finish()
+    }
+}
+
+impl fmt::Debug for StreamLogsResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamLogsResponse")
+            .field("time", &self.time)
+            .field("stream", &self.stream)
+            .field("data", &format_args!("{} bytes", self.data.len()))
+            .field("log_source", &self.log_source)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::v1::{Action, RunRequest};
+
+    /// secrets.md, rule 5: a value appears in no output, however deep it lies in the message that is printed.
+    #[test]
+    fn debug_of_a_request_names_no_value() {
+        const CANARY: &str = "canary-5f1d";
+        let file = File { path: "a/b".into(), content: CANARY.into() };
+        let run = RunAction {
+            path: "/bin/true".into(),
+            args: vec![CANARY.into()],
+            env: vec![EnvironmentVariable { name: "K".into(), value: CANARY.into() }],
+            volume_mounted_files: vec![file.clone()],
+            ..Default::default()
+        };
+        let request = RunRequest {
+            id: "x".into(),
+            action: Some(Action { run: Some(run), ..Default::default() }),
+            volume_mounted_files: vec![file],
+            ..Default::default()
+        };
+        let printed = format!("{request:?} {request:#?}");
+        assert!(printed.contains("a/b") && printed.contains("[REDACTED]"), "{printed}");
+        assert!(!printed.contains(CANARY), "{printed}");
+    }
+}
