@@ -1,1 +1,23 @@
-//! placeholder
+//! What the executor decides, apart from doing it.
+//!
+//! In go requests, the content of a rootfs' passwd file, the outcome of a step; out come validated plans,
+//! OCI specifications, mount plans, transitions and records. Nothing here opens a file, makes a system
+//! call, knows the time or spawns anything, so all of it is tested by values alone. The daemon, which faces
+//! the network, and the launcher, which holds the privilege, both use it: the launcher checks a plan again
+//! with the very code that the daemon admitted it with.
+
+#![forbid(unsafe_code)]
+
+pub mod capacity;
+pub mod ident;
+pub mod lifecycle;
+pub mod logline;
+pub mod payload;
+pub mod placement;
+pub mod plan;
+pub mod protocol;
+pub mod record;
+pub mod spec;
+pub mod time;
+pub mod users;
+pub mod validate;

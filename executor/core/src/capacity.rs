@@ -1,0 +1,142 @@
+//! What the host has to give, and what is given: an account that never goes below zero.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ident::ContainerId;
+use crate::plan::Limits;
+
+/// An amount of everything that is counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Amount {
+    /// Bytes.
+    pub memory_bytes: u64,
+    /// Processes and threads.
+    pub pids: u64,
+    /// Containers.
+    pub containers: u64,
+}
+
+impl Amount {
+    /// What a container of these limits takes.
+    pub fn of(limits: &Limits) -> Self {
+        Self { memory_bytes: limits.memory_bytes, pids: limits.pids, containers: 1 }
+    }
+}
+
+/// Not enough of something: tells of what, how much was asked for and how much is left.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not enough {what}: {asked} asked for, {left} of {total} left")]
+pub struct Exhausted {
+    /// Of what.
+    pub what: &'static str,
+    /// How much was asked for.
+    pub asked: u64,
+    /// How much is left.
+    pub left: u64,
+    /// How much there is.
+    pub total: u64,
+}
+
+/// Who holds what.
+#[derive(Debug)]
+pub struct Account {
+    total: Amount,
+    held: HashMap<ContainerId, Amount>,
+}
+
+impl Account {
+    /// An account over `total`, of which nothing is held.
+    pub fn new(total: Amount) -> Self {
+        Self { total, held: HashMap::new() }
+    }
+
+    /// What there is.
+    pub fn total(&self) -> Amount {
+        self.total
+    }
+
+    /// What is left.
+    pub fn remaining(&self) -> Amount {
+        self.held.values().fold(self.total, |left, held| Amount {
+            memory_bytes: left.memory_bytes.saturating_sub(held.memory_bytes),
+            pids: left.pids.saturating_sub(held.pids),
+            containers: left.containers.saturating_sub(held.containers),
+        })
+    }
+
+    /// Holds `amount` for `id`; what it held before is given back first.
+    ///
+    /// # Errors
+    /// The first thing of which there is not enough; then nothing changes.
+    pub fn reserve(&mut self, id: &ContainerId, amount: Amount) -> Result<(), Exhausted> {
+        let before = self.held.remove(id);
+        let left = self.remaining();
+        let checks = [
+            ("memory (bytes)", amount.memory_bytes, left.memory_bytes, self.total.memory_bytes),
+            ("pids", amount.pids, left.pids, self.total.pids),
+            ("containers", amount.containers, left.containers, self.total.containers),
+        ];
+        let short = checks.into_iter().find(|(_, asked, left, _)| asked > left);
+        if let Some((what, asked, left, total)) = short {
+            if let Some(before) = before {
+                self.held.insert(id.clone(), before);
+            }
+            return Err(Exhausted { what, asked, left, total });
+        }
+        self.held.insert(id.clone(), amount);
+        Ok(())
+    }
+
+    /// Holds `amount` for a container that runs already, whatever is left: it was admitted once.
+    pub fn adopt(&mut self, id: &ContainerId, amount: Amount) {
+        self.held.insert(id.clone(), amount);
+    }
+
+    /// Gives back what `id` holds. Again is no harm.
+    pub fn release(&mut self, id: &ContainerId) {
+        self.held.remove(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn amount(memory_bytes: u64) -> Amount {
+        Amount { memory_bytes, pids: 1, containers: 1 }
+    }
+
+    #[test]
+    fn what_is_refused_changes_nothing() {
+        let mut account = Account::new(Amount { memory_bytes: 10, pids: 5, containers: 2 });
+        let (a, b, c) = ("a".parse().unwrap(), "b".parse().unwrap(), "c".parse().unwrap());
+        account.reserve(&a, amount(6)).unwrap();
+        let refused = account.reserve(&b, amount(5)).unwrap_err();
+        assert_eq!(refused.to_string(), "not enough memory (bytes): 5 asked for, 4 of 10 left");
+        account.reserve(&b, amount(4)).unwrap();
+        assert_eq!(account.reserve(&c, amount(0)).unwrap_err().what, "containers");
+        account.release(&a);
+        account.release(&a);
+        assert_eq!(account.remaining(), Amount { memory_bytes: 6, pids: 4, containers: 1 });
+        account.adopt(&c, amount(100));
+        assert_eq!(account.remaining().memory_bytes, 0);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn all_that_is_released_is_there_again(steps: Vec<(u8, u8, bool)>) {
+            let total = Amount { memory_bytes: 300, pids: 20, containers: 8 };
+            let mut account = Account::new(total);
+            for (who, memory, take) in &steps {
+                let id = format!("c{}", who % 12).parse().unwrap();
+                if *take { let _ = account.reserve(&id, amount(u64::from(*memory))); } else { account.release(&id); }
+                let held = account.held.values().map(|held| held.memory_bytes).sum::<u64>();
+                proptest::prop_assert_eq!(held + account.remaining().memory_bytes, total.memory_bytes);
+            }
+            for who in 0..12 { account.release(&format!("c{who}").parse().unwrap()); }
+            proptest::prop_assert_eq!(account.remaining(), total);
+        }
+    }
+}

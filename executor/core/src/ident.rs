@@ -1,0 +1,101 @@
+//! Names: of containers, and of processes that may have come and gone.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Longest container id, in bytes. It becomes a directory name, a cgroup name and part of a socket's path.
+pub const CONTAINER_ID_MAX: usize = 128;
+
+/// The id of a container: 1 to 128 of `[A-Za-z0-9._-]`, beginning with a letter or a digit, so that it is
+/// safe as a single path component wherever it goes.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ContainerId(String);
+
+/// Why a string is no container id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadContainerId {
+    /// Nothing, or more than the limit.
+    #[error("has {0} bytes; 1 to {CONTAINER_ID_MAX} are allowed")]
+    Length(usize),
+    /// Characters that are not safe in a path.
+    #[error("may have letters, digits, `.`, `_` and `-` only, and begins with a letter or a digit")]
+    Characters,
+}
+
+impl ContainerId {
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for ContainerId {
+    type Err = BadContainerId;
+
+    fn from_str(text: &str) -> Result<Self, BadContainerId> {
+        Self::try_from(text.to_owned())
+    }
+}
+
+impl TryFrom<String> for ContainerId {
+    type Error = BadContainerId;
+
+    fn try_from(text: String) -> Result<Self, BadContainerId> {
+        if text.is_empty() || text.len() > CONTAINER_ID_MAX {
+            return Err(BadContainerId::Length(text.len()));
+        }
+        let safe = text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
+        if !safe || !text.as_bytes()[0].is_ascii_alphanumeric() {
+            return Err(BadContainerId::Characters);
+        }
+        Ok(Self(text))
+    }
+}
+
+impl From<ContainerId> for String {
+    fn from(id: ContainerId) -> Self {
+        id.0
+    }
+}
+
+impl fmt::Display for ContainerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ContainerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Which process is meant, beyond doubt: a pid is used again after its process has gone, and every number
+/// begins anew when the machine does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ProcessIdentity {
+    /// In the host's pid namespace.
+    pub pid: i32,
+    /// Field 22 of `/proc/PID/stat`: clock ticks since boot.
+    pub start_time: u64,
+    /// `/proc/sys/kernel/random/boot_id`.
+    pub boot_id: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_safe_path_components() {
+        for good in ["a", "0", "web-1.2_x", &"x".repeat(128)] {
+            assert_eq!(ContainerId::from_str(good).unwrap().as_str(), good);
+        }
+        for bad in ["", ".", "..", "-a", "_a", "a/b", "a b", "a\0", "ä", "a\n", &"x".repeat(129)] {
+            assert!(ContainerId::from_str(bad).is_err(), "{bad:?}");
+        }
+    }
+}

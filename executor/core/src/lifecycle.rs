@@ -1,0 +1,98 @@
+//! The states of a container, and the one way through them.
+//!
+//! ```text
+//! reserved -> initializing -> created -> running -> (stopping) -> wiping -> completed
+//!     \____________\____________\___________\___________\__________^
+//! ```
+//! Every failure goes through wiping. What a shim or a record reports may skip states that the daemon did not
+//! see (it was dead), may come twice, and may come late: [`advance`] tells which states are passed, in order,
+//! so that a watcher sees each once and never one after `completed`.
+
+use serde::{Deserialize, Serialize};
+
+/// Where a container is. The order is the order of life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// Admitted: its capacity is held.
+    Reserved,
+    /// With a shim that prepares it.
+    Initializing,
+    /// Ready; its process is not started.
+    Created,
+    /// Its process runs.
+    Running,
+    /// Asked to end.
+    Stopping,
+    /// The process has ended, or never ran; its secrets are being wiped.
+    Wiping,
+    /// Final.
+    Completed,
+}
+
+/// What is passed on the way from `from` to `reported`, `reported` the last; empty where it is no news.
+pub fn advance(from: State, reported: State) -> &'static [State] {
+    use State::{Completed, Created, Initializing, Reserved, Running, Stopping, Wiping};
+    if reported <= from {
+        return &[];
+    }
+    match (from, reported) {
+        (Reserved, Initializing) => &[Initializing],
+        (Reserved, Created) => &[Initializing, Created],
+        (Reserved, Running) => &[Initializing, Created, Running],
+        (Initializing, Created) => &[Created],
+        (Initializing, Running) => &[Created, Running],
+        (Created, Running) => &[Running],
+        (_, Stopping) => &[Stopping],
+        (_, Wiping) => &[Wiping],
+        (Wiping, Completed) => &[Completed],
+        (_, Completed) => &[Wiping, Completed],
+        // `reported <= from` was answered above.
+        (_, Reserved) | (_, Initializing) | (_, Created) | (_, Running) => &[],
+    }
+}
+
+impl State {
+    /// The state's name in output and filters.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reserved => "reserved",
+            Self::Initializing => "initializing",
+            Self::Created => "created",
+            Self::Running => "running",
+            Self::Stopping => "stopping",
+            Self::Wiping => "wiping",
+            Self::Completed => "completed",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [State; 7] = [
+        State::Reserved,
+        State::Initializing,
+        State::Created,
+        State::Running,
+        State::Stopping,
+        State::Wiping,
+        State::Completed,
+    ];
+
+    proptest::proptest! {
+        /// Whatever is reported, in whatever order and however often: states are seen in the order of life, each
+        /// at most once, none after `completed`, and `wiping` before it.
+        #[test]
+        fn any_history_is_one_life(reports in proptest::collection::vec(0usize..7, 0..40)) {
+            let mut seen = vec![State::Reserved];
+            for report in reports.into_iter().map(|i| ALL[i]).chain([State::Completed]) {
+                let now = seen[seen.len() - 1];
+                seen.extend(advance(now, report));
+            }
+            proptest::prop_assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", seen);
+            proptest::prop_assert_eq!(&seen[seen.len() - 2..], [State::Wiping, State::Completed]);
+        }
+    }
+}

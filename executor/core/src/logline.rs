@@ -1,0 +1,162 @@
+//! Log files in the form of the Kubernetes container runtime interface:
+//! `2026-11-21T10:00:00.000000000Z stdout F text`.
+//!
+//! `F` ends a line, `P` is a part of one that goes on (or that the process never ended), so that what the
+//! process printed comes back byte for byte. A third stream, `executor`, carries our own words. The log
+//! source of a RunAction follows the tag as `F:source`, which CRI leaves room for.
+
+use crate::time::Timestamp;
+
+/// Most bytes of content in one entry, as in Diego.
+pub const CHUNK_MAX: usize = 61_440;
+
+/// Who printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// The process.
+    Stdout,
+    /// The process.
+    Stderr,
+    /// The executor.
+    Executor,
+}
+
+impl Stream {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+            Self::Executor => "executor",
+        }
+    }
+}
+
+/// One line of a log file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// When it was read from the process.
+    pub time: Timestamp,
+    /// Who printed.
+    pub stream: Stream,
+    /// A newline followed.
+    pub complete: bool,
+    /// Mark of the action.
+    pub source: &'a str,
+    /// Without the newline.
+    pub content: &'a [u8],
+}
+
+/// Appends an entry's line to `out`.
+pub fn write(entry: &Entry<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(entry.time.rfc3339().as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(entry.stream.name().as_bytes());
+    out.extend_from_slice(if entry.complete { b" F" } else { b" P" });
+    if !entry.source.is_empty() {
+        out.push(b':');
+        out.extend_from_slice(entry.source.as_bytes());
+    }
+    out.push(b' ');
+    out.extend_from_slice(entry.content);
+    out.push(b'\n');
+}
+
+/// Reads a line, its newline taken off. `None` where it is none of ours.
+pub fn parse(line: &[u8]) -> Option<Entry<'_>> {
+    let mut fields = line.splitn(4, |b| *b == b' ');
+    let time = Timestamp::parse_rfc3339(std::str::from_utf8(fields.next()?).ok()?)?;
+    let stream = match fields.next()? {
+        b"stdout" => Stream::Stdout,
+        b"stderr" => Stream::Stderr,
+        b"executor" => Stream::Executor,
+        _ => return None,
+    };
+    let tag = std::str::from_utf8(fields.next()?).ok()?;
+    let (tag, source) = tag.split_once(':').unwrap_or((tag, ""));
+    let complete = match tag {
+        "F" => true,
+        "P" => false,
+        _ => return None,
+    };
+    Some(Entry { time, stream, complete, source, content: fields.next()? })
+}
+
+/// Cuts a stream of bytes into entries: at newlines, and at [`CHUNK_MAX`] on a UTF-8 boundary where there is
+/// one. Gives each piece with whether a newline ended it.
+pub fn split(bytes: &[u8]) -> impl Iterator<Item = (&[u8], bool)> {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let window = &rest[..rest.len().min(CHUNK_MAX)];
+        if let Some(end) = window.iter().position(|b| *b == b'\n') {
+            let piece = &rest[..end];
+            rest = &rest[end + 1..];
+            return Some((piece, true));
+        }
+        let end = if rest.len() > CHUNK_MAX { boundary(window) } else { window.len() };
+        let (piece, tail) = rest.split_at(end);
+        rest = tail;
+        Some((piece, false))
+    })
+}
+
+/// The last place in a full window where no UTF-8 sequence is torn; the whole window where it is no text.
+fn boundary(window: &[u8]) -> usize {
+    (window.len().saturating_sub(3)..=window.len())
+        .rev()
+        .find(|end| *end < window.len() && window[*end] & 0xc0 != 0x80)
+        .filter(|end| window[*end] >= 0xc0)
+        .unwrap_or(window.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joined(bytes: &[u8]) -> Vec<u8> {
+        let mut file = Vec::new();
+        for (content, complete) in split(bytes) {
+            assert!(content.len() <= CHUNK_MAX);
+            write(&Entry { time: Timestamp(1), stream: Stream::Stdout, complete, source: "APP", content }, &mut file);
+        }
+        let mut back = Vec::new();
+        for line in file.split_inclusive(|b| *b == b'\n') {
+            let entry = parse(&line[..line.len() - 1]).unwrap();
+            assert_eq!((entry.time, entry.source), (Timestamp(1), "APP"));
+            back.extend_from_slice(entry.content);
+            if entry.complete {
+                back.push(b'\n');
+            }
+        }
+        back
+    }
+
+    #[test]
+    fn long_lines_are_cut_on_a_character() {
+        let text = "ä".repeat(CHUNK_MAX);
+        let pieces: Vec<_> = split(text.as_bytes()).collect();
+        assert!(pieces.iter().all(|(piece, _)| std::str::from_utf8(piece).is_ok()));
+        let odd = format!("x{text}");
+        assert!(split(odd.as_bytes()).all(|(piece, _)| std::str::from_utf8(piece).is_ok()));
+        assert_eq!(joined(odd.as_bytes()), odd.as_bytes());
+    }
+
+    #[test]
+    fn lines_of_others_are_not_taken_for_ours() {
+        for line in
+            ["", "x", "2026-11-21T10:00:00.0Z stdin F x", "2026-11-21T10:00:00.0Z stdout Q x", "today stdout F x"]
+        {
+            assert_eq!(parse(line.as_bytes()), None, "{line}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn output_comes_back_byte_for_byte(bytes: Vec<u8>, repeat in 1usize..2000) {
+            let bytes = bytes.repeat(repeat);
+            proptest::prop_assert_eq!(joined(&bytes), bytes);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! How arguments, environment and contents of files travel from the daemon to a container's init.
+//!
+//! They are written once into a memory file that is passed by descriptor, read in place by the process that
+//! needs them, and overwritten: no process between ever holds a copy. The form is a list of length-prefixed
+//! strings, small enough to be parsed without allocation in a freshly cloned process:
+//!
+//! ```text
+//! payload := magic (8 bytes) count (u32, little endian) { length (u32) bytes }*
+//! ```
+//!
+//! A process payload is `path, dir, argument count (decimal), arguments..., environment strings...`; a files
+//! payload is one string per planned file, in the plan's order.
+
+/// Marks a payload, and its version.
+pub const MAGIC: [u8; 8] = *b"EXECPL01";
+/// Most strings in a payload.
+pub const COUNT_MAX: u32 = 65_536;
+/// Most bytes in a payload.
+pub const BYTES_MAX: usize = 1 << 30;
+
+/// Why bytes are no payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PayloadError {
+    /// Too short, or something else.
+    #[error("it does not begin as a payload")]
+    Magic,
+    /// The count is beyond the limit.
+    #[error("it claims {0} strings; at most {COUNT_MAX}")]
+    Count(u32),
+    /// A string reaches past the end.
+    #[error("string {0} reaches past its end")]
+    Truncated(u32),
+    /// There are bytes after the last string.
+    #[error("{0} bytes follow the last string")]
+    Trailing(usize),
+    /// A list is not what it should be.
+    #[error("its {0} is malformed")]
+    Shape(&'static str),
+}
+
+/// Bytes that the payload of these strings takes.
+pub fn encoded_len<'a>(strings: impl Iterator<Item = &'a [u8]>) -> usize {
+    strings.map(|s| 4 + s.len()).sum::<usize>() + MAGIC.len() + 4
+}
+
+/// Writes a payload into `out`, which has exactly [`encoded_len`] bytes.
+///
+/// # Panics
+/// Where `out` has another length, or a string 4 GiB: the caller's own mistake.
+pub fn encode<'a>(strings: impl ExactSizeIterator<Item = &'a [u8]>, out: &mut [u8]) {
+    let (head, mut rest) = out.split_at_mut(MAGIC.len() + 4);
+    head[..8].copy_from_slice(&MAGIC);
+    head[8..].copy_from_slice(&u32::try_from(strings.len()).expect("bounded by validation").to_le_bytes());
+    for string in strings {
+        let (length, tail) = rest.split_at_mut(4);
+        length.copy_from_slice(&u32::try_from(string.len()).expect("bounded by validation").to_le_bytes());
+        let (bytes, tail) = tail.split_at_mut(string.len());
+        bytes.copy_from_slice(string);
+        rest = tail;
+    }
+    assert!(rest.is_empty(), "encoded_len and encode must be given the same strings");
+}
+
+/// Reads the strings of a payload, borrowed.
+///
+/// # Errors
+/// See [`PayloadError`]; the whole is checked before the first string is given out.
+pub fn decode(bytes: &[u8]) -> Result<Vec<&[u8]>, PayloadError> {
+    let head = bytes.get(..12).filter(|head| head[..8] == MAGIC).ok_or(PayloadError::Magic)?;
+    let count = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
+    if count > COUNT_MAX {
+        return Err(PayloadError::Count(count));
+    }
+    let mut rest = &bytes[12..];
+    let mut strings = Vec::with_capacity(count as usize);
+    for index in 0..count {
+        let (length, tail) = rest.split_first_chunk::<4>().ok_or(PayloadError::Truncated(index))?;
+        let length = u32::from_le_bytes(*length) as usize;
+        if tail.len() < length {
+            return Err(PayloadError::Truncated(index));
+        }
+        let (string, tail) = tail.split_at(length);
+        strings.push(string);
+        rest = tail;
+    }
+    if rest.is_empty() { Ok(strings) } else { Err(PayloadError::Trailing(rest.len())) }
+}
+
+/// What init needs to become the process.
+#[derive(PartialEq, Eq)]
+pub struct ProcessPayload<'a> {
+    /// The program.
+    pub path: &'a [u8],
+    /// Its working directory.
+    pub dir: &'a [u8],
+    /// Its arguments, its own name not among them.
+    pub args: Vec<&'a [u8]>,
+    /// `NAME=VALUE`.
+    pub env: Vec<&'a [u8]>,
+}
+
+impl<'a> ProcessPayload<'a> {
+    /// The strings of a process payload, of which `count` (as text) is the number of arguments.
+    pub fn strings(
+        path: &'a [u8],
+        dir: &'a [u8],
+        count: &'a [u8],
+        args: &[&'a [u8]],
+        env: &[&'a [u8]],
+    ) -> Vec<&'a [u8]> {
+        [path, dir, count].into_iter().chain(args.iter().copied()).chain(env.iter().copied()).collect()
+    }
+
+    /// Reads a process payload. No string holds a NUL.
+    ///
+    /// # Errors
+    /// See [`PayloadError`].
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, PayloadError> {
+        let strings = decode(bytes)?;
+        if strings.iter().any(|string| string.contains(&0)) {
+            return Err(PayloadError::Shape("NUL"));
+        }
+        let [path, dir, count, rest @ ..] = &strings[..] else {
+            return Err(PayloadError::Shape("head"));
+        };
+        let count: usize = std::str::from_utf8(count)
+            .ok()
+            .and_then(|count| count.parse().ok())
+            .ok_or(PayloadError::Shape("argument count"))?;
+        if count > rest.len() {
+            return Err(PayloadError::Shape("argument count"));
+        }
+        let (args, env) = rest.split_at(count);
+        Ok(Self { path, dir, args: args.to_vec(), env: env.to_vec() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoded(strings: &[&[u8]]) -> Vec<u8> {
+        let mut out = vec![0; encoded_len(strings.iter().copied())];
+        encode(strings.iter().copied(), &mut out);
+        out
+    }
+
+    #[test]
+    fn a_process_payload_comes_back_as_it_went() {
+        let strings = ProcessPayload::strings(b"/bin/sh", b"/", b"2", &[b"-c", b""], &[b"A=1", b"B=\xff"]);
+        let bytes = encoded(&strings);
+        let back = ProcessPayload::decode(&bytes).unwrap();
+        assert!(back.path == b"/bin/sh" && back.dir == b"/");
+        assert!(back.args == [&b"-c"[..], b""] && back.env == [&b"A=1"[..], b"B=\xff"]);
+    }
+
+    #[test]
+    fn every_cut_and_every_extra_byte_is_noticed() {
+        let bytes = encoded(&[b"/x", b"/", b"0", b"K=V"]);
+        for end in 0..bytes.len() {
+            assert!(decode(&bytes[..end]).is_err(), "cut at {end}");
+        }
+        let mut longer = bytes.clone();
+        longer.push(0);
+        assert_eq!(decode(&longer), Err(PayloadError::Trailing(1)));
+        let mut many = bytes;
+        many[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert_eq!(decode(&many), Err(PayloadError::Count(u32::MAX)));
+    }
+
+    #[test]
+    fn an_argument_count_beyond_the_strings_is_refused() {
+        for count in [&b"3"[..], b"-1", b"", b"99999999999999999999"] {
+            assert!(ProcessPayload::decode(&encoded(&[b"/x", b"/", count, b"a", b"b"])).is_err());
+        }
+        assert!(ProcessPayload::decode(&encoded(&[b"/x\0y", b"/", b"0"])).is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_survived(tail: Vec<u8>) {
+            let mut bytes = MAGIC.to_vec();
+            bytes.extend(tail);
+            let _ = ProcessPayload::decode(&bytes).is_ok();
+        }
+
+        #[test]
+        fn any_strings_come_back(strings: Vec<Vec<u8>>) {
+            let strings: Vec<&[u8]> = strings.iter().map(Vec::as_slice).collect();
+            let bytes = encoded(&strings);
+            proptest::prop_assert_eq!(decode(&bytes).unwrap(), strings);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The plan of a container: a validated request without its secrets.
+//!
+//! It is what the launcher gets to see, what records hold and what `inspect` shows. Arguments, values of
+//! environment variables and contents of files travel beside it (see [`crate::payload`]) and are in no plan;
+//! only [`crate::validate`] makes one.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ident::ContainerId;
+
+/// Where a container's root file system comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rootfs {
+    /// A read-only view of the host's programs with a minimal `/etc` of our own.
+    Host,
+    /// A prepared directory, never written to: the container's changes go to an upper layer.
+    Dir(PathBuf),
+}
+
+impl std::fmt::Display for Rootfs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Host => f.write_str("host"),
+            Self::Dir(path) => write!(f, "dir:{}", path.display()),
+        }
+    }
+}
+
+/// Which network a container sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Network {
+    /// A namespace of its own with loopback up.
+    None,
+    /// The host's.
+    Host,
+}
+
+/// Limits in force: defaults are filled in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Bytes, swap included.
+    pub memory_bytes: u64,
+    /// Processes and threads.
+    pub pids: u64,
+    /// Thousandths of a processor; 0 = no limit.
+    pub cpu_millis: u64,
+    /// Open files of a process.
+    pub nofile: u64,
+}
+
+/// A user or group as the request names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Principal {
+    /// By number.
+    Id(u32),
+    /// By name, to be looked up in the rootfs.
+    Name(String),
+}
+
+/// `user[:group]`; root when the request says nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserRef {
+    /// The user.
+    pub user: Principal,
+    /// The group; the user's own where none is named.
+    pub group: Option<Principal>,
+}
+
+impl std::fmt::Display for UserRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        fn one(p: &Principal) -> String {
+            match p {
+                Principal::Id(id) => id.to_string(),
+                Principal::Name(name) => name.clone(),
+            }
+        }
+        f.write_str(&one(&self.user))?;
+        self.group.as_ref().map_or(Ok(()), |group| write!(f, ":{}", one(group)))
+    }
+}
+
+/// A volume mounted file, without its content.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedFile {
+    /// Absolute, in the container; each component was checked.
+    pub path: PathBuf,
+    /// Bytes of content.
+    pub size: u64,
+    /// The request's own name of the entry, for errors: `volume_mounted_files[2].path`.
+    pub field: String,
+}
+
+/// A process to run in the container. This version plans one, called `main`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedProcess {
+    /// Unique within the container.
+    pub id: String,
+    /// The program as requested.
+    pub path: String,
+    /// How many arguments there are, the program's name not counted.
+    pub argument_count: u32,
+    /// Working directory.
+    pub dir: String,
+    /// Names of its environment variables.
+    pub environment_names: Vec<String>,
+    /// Marks its log lines.
+    pub log_source: String,
+    /// Its output is discarded.
+    pub suppress_log_output: bool,
+}
+
+/// Id of the one process that a RunAction makes.
+pub const MAIN_PROCESS: &str = "main";
+
+/// Everything about a container that may be known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Its id.
+    pub id: ContainerId,
+    /// Where its root comes from.
+    pub rootfs: Rootfs,
+    /// As whom its process runs.
+    pub user: UserRef,
+    /// What it may use.
+    pub limits: Limits,
+    /// What it can reach.
+    pub network: Network,
+    /// Between SIGTERM and SIGKILL.
+    pub grace: Duration,
+    /// The control plane's own marks.
+    pub labels: BTreeMap<String, String>,
+    /// Its secret files.
+    pub files: Vec<PlannedFile>,
+    /// Its processes.
+    pub processes: Vec<PlannedProcess>,
+}
+
+impl Plan {
+    /// The process that the container's end follows.
+    pub fn main(&self) -> Option<&PlannedProcess> {
+        self.processes.iter().find(|process| process.id == MAIN_PROCESS)
+    }
+}

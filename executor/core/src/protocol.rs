@@ -1,0 +1,334 @@
+//! What the daemon, the launcher and the shims say to one another over SOCK_SEQPACKET, one message a packet.
+//!
+//! Protobuf, so that a daemon can be upgraded while older shims run on. Secrets are in no message: they are in
+//! memory files whose descriptors accompany [`Launch`] in the order of [`LAUNCH_FDS`]. Lists that can be long
+//! (files, labels) are in the plan's memory file and in the records on disk; a message here always fits a packet.
+//! Messages name the process they are about, so that a container can have several.
+
+use prost::{Message, Oneof};
+
+/// Version of these messages. Both sides refuse a peer of another major version.
+pub const VERSION: u32 = 1;
+/// Largest packet, in bytes.
+pub const PACKET_MAX: usize = 64 << 10;
+/// What the descriptors of a [`Launch`] are, in order.
+pub const LAUNCH_FDS: [&str; 4] = ["shim connection", "plan", "process payload", "files payload"];
+/// Largest plan, in bytes of JSON.
+pub const PLAN_MAX: u64 = 16 << 20;
+
+/// From the daemon to the launcher.
+#[derive(Clone, PartialEq, Message)]
+pub struct LauncherRequest {
+    /// Numbers the request; the reply repeats it.
+    #[prost(uint64, tag = "1")]
+    pub sequence: u64,
+    /// What is asked.
+    #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5")]
+    pub call: Option<LauncherCall>,
+}
+
+/// What the daemon asks of the launcher.
+#[derive(Clone, PartialEq, Oneof)]
+pub enum LauncherCall {
+    /// The first request on a connection.
+    #[prost(message, tag = "2")]
+    Hello(Hello),
+    /// Fork a shim for a container.
+    #[prost(message, tag = "3")]
+    Launch(Launch),
+    /// Remove what is on disk of a completed container.
+    #[prost(message, tag = "4")]
+    Remove(Remove),
+    /// End, when no container is left.
+    #[prost(message, tag = "5")]
+    Shutdown(Shutdown),
+}
+
+/// Introduces the daemon.
+#[derive(Clone, PartialEq, Message)]
+pub struct Hello {
+    /// [`VERSION`].
+    #[prost(uint32, tag = "1")]
+    pub version: u32,
+    /// Key of the request tags that the daemon has from an earlier launcher; empty where it has none.
+    #[prost(bytes = "vec", tag = "2")]
+    pub tag_key: Vec<u8>,
+}
+
+/// Starts a container; descriptors accompany it.
+#[derive(Clone, PartialEq, Message)]
+pub struct Launch {
+    /// Its id, as in the plan.
+    #[prost(string, tag = "1")]
+    pub container_id: String,
+    /// Keyed hash of the request, hexadecimal.
+    #[prost(string, tag = "2")]
+    pub request_tag: String,
+    /// When it was admitted, nanoseconds since the epoch.
+    #[prost(uint64, tag = "3")]
+    pub created_at: u64,
+}
+
+/// Removes a completed container's logs and record.
+#[derive(Clone, PartialEq, Message)]
+pub struct Remove {
+    /// Which.
+    #[prost(string, tag = "1")]
+    pub container_id: String,
+}
+
+/// Ends the launcher.
+#[derive(Clone, PartialEq, Message)]
+pub struct Shutdown {}
+
+/// From the launcher to the daemon.
+#[derive(Clone, PartialEq, Message)]
+pub struct LauncherReply {
+    /// Of the request.
+    #[prost(uint64, tag = "1")]
+    pub sequence: u64,
+    /// The answer.
+    #[prost(oneof = "LauncherAnswer", tags = "2, 3, 4, 5")]
+    pub answer: Option<LauncherAnswer>,
+}
+
+/// What the launcher answers.
+#[derive(Clone, PartialEq, Oneof)]
+pub enum LauncherAnswer {
+    /// To [`Hello`]: every container without a live shim has an exit record by now.
+    #[prost(message, tag = "2")]
+    Welcome(Welcome),
+    /// Done.
+    #[prost(message, tag = "3")]
+    Done(Done),
+    /// Not done.
+    #[prost(message, tag = "4")]
+    Refused(Refused),
+    /// Unasked (sequence 0): a shim ended before its container did; the launcher has finished the container.
+    #[prost(message, tag = "5")]
+    ShimLost(ShimLost),
+}
+
+/// Introduces the launcher.
+#[derive(Clone, PartialEq, Message)]
+pub struct Welcome {
+    /// [`VERSION`].
+    #[prost(uint32, tag = "1")]
+    pub version: u32,
+    /// Key of the request tags, in force from now on.
+    #[prost(bytes = "vec", tag = "2")]
+    pub tag_key: Vec<u8>,
+    /// Secrets live on tmpfs with `noswap`; else on ramfs.
+    #[prost(bool, tag = "3")]
+    pub noswap: bool,
+    /// `v1`, `hybrid` or `v2`.
+    #[prost(string, tag = "4")]
+    pub cgroups: String,
+}
+
+/// Done.
+#[derive(Clone, PartialEq, Message)]
+pub struct Done {}
+
+/// A shim is gone and its container was finished.
+#[derive(Clone, PartialEq, Message)]
+pub struct ShimLost {
+    /// Which.
+    #[prost(string, tag = "1")]
+    pub container_id: String,
+}
+
+/// From the daemon to a shim.
+#[derive(Clone, PartialEq, Message)]
+pub struct ShimRequest {
+    /// Numbers the request; the reply repeats it.
+    #[prost(uint64, tag = "1")]
+    pub sequence: u64,
+    /// What is asked.
+    #[prost(oneof = "ShimCall", tags = "2, 3")]
+    pub call: Option<ShimCall>,
+}
+
+/// What the daemon asks of a shim.
+#[derive(Clone, PartialEq, Oneof)]
+pub enum ShimCall {
+    /// SIGTERM, then SIGKILL.
+    #[prost(message, tag = "2")]
+    Stop(Stop),
+    /// A signal to a process.
+    #[prost(message, tag = "3")]
+    Signal(Signal),
+}
+
+/// Ends a container in time.
+#[derive(Clone, PartialEq, Message)]
+pub struct Stop {
+    /// Milliseconds until SIGKILL; 0 for SIGKILL at once.
+    #[prost(uint64, tag = "1")]
+    pub grace_ms: u64,
+}
+
+/// Sends a signal.
+#[derive(Clone, PartialEq, Message)]
+pub struct Signal {
+    /// Process of the container.
+    #[prost(string, tag = "1")]
+    pub process_id: String,
+    /// Number.
+    #[prost(int32, tag = "2")]
+    pub signal: i32,
+}
+
+/// From a shim to the daemon.
+#[derive(Clone, PartialEq, Message)]
+pub struct ShimReport {
+    /// Of the request this answers; 0 for what is told unasked.
+    #[prost(uint64, tag = "1")]
+    pub sequence: u64,
+    /// What is told.
+    #[prost(oneof = "ShimNews", tags = "2, 3, 4")]
+    pub news: Option<ShimNews>,
+}
+
+/// What a shim tells.
+#[derive(Clone, PartialEq, Oneof)]
+pub enum ShimNews {
+    /// The container is in this state now; its record on disk says more. Told on connecting, and at each change.
+    #[prost(message, tag = "2")]
+    Reached(Reached),
+    /// The container could not be made as asked; nothing of it is left.
+    #[prost(message, tag = "3")]
+    Refused(Refused),
+    /// A request was carried out.
+    #[prost(message, tag = "4")]
+    Done(Done),
+}
+
+/// A state was reached.
+#[derive(Clone, PartialEq, Message)]
+pub struct Reached {
+    /// As [`state_number`] gives it.
+    #[prost(uint32, tag = "1")]
+    pub state: u32,
+}
+
+/// Something was refused or failed.
+#[derive(Clone, PartialEq, Message)]
+pub struct Refused {
+    /// What kind of thing is wrong.
+    #[prost(enumeration = "Reason", tag = "1")]
+    pub reason: i32,
+    /// All of it in one line.
+    #[prost(string, tag = "2")]
+    pub message: String,
+    /// Field by field, where fields of the request are at fault. As many as fit a packet.
+    #[prost(message, repeated, tag = "3")]
+    pub violations: Vec<FieldViolation>,
+}
+
+/// One field's fault.
+#[derive(Clone, PartialEq, Message)]
+pub struct FieldViolation {
+    /// As in the interface.
+    #[prost(string, tag = "1")]
+    pub field: String,
+    /// What is wrong.
+    #[prost(string, tag = "2")]
+    pub description: String,
+}
+
+/// Why something was refused: what the daemon makes a gRPC status of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub enum Reason {
+    /// A fault of ours.
+    Internal = 0,
+    /// The request itself.
+    Invalid = 1,
+    /// The request and the host do not fit: a rootfs, a user, a path.
+    Precondition = 2,
+    /// Disk, memory or the like ran out.
+    Exhausted = 3,
+    /// No such container or process.
+    NotFound = 4,
+    /// There is one already.
+    Exists = 5,
+}
+
+/// Number of a state in [`Reached`].
+pub fn state_number(state: crate::lifecycle::State) -> u32 {
+    use crate::lifecycle::State;
+    match state {
+        State::Reserved => 1,
+        State::Initializing => 2,
+        State::Created => 3,
+        State::Running => 4,
+        State::Stopping => 5,
+        State::Wiping => 6,
+        State::Completed => 7,
+    }
+}
+
+/// The state of a number; `None` for one that a newer peer knows.
+pub fn state_of(number: u32) -> Option<crate::lifecycle::State> {
+    use crate::lifecycle::State;
+    const ALL: [State; 7] = [
+        State::Reserved,
+        State::Initializing,
+        State::Created,
+        State::Running,
+        State::Stopping,
+        State::Wiping,
+        State::Completed,
+    ];
+    ALL.into_iter().find(|state| state_number(*state) == number)
+}
+
+impl Refused {
+    /// A refusal for a reason, told in one line.
+    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason: reason as i32, message: message.into(), violations: Vec::new() }
+    }
+
+    /// A refusal of fields. Cut so that it fits a packet; the message tells how many there were.
+    pub fn of_fields(reason: Reason, violations: &[crate::validate::Violation]) -> Self {
+        const MOST: usize = 48 << 10;
+        let mut size = 0;
+        let fit = violations.iter().take_while(|violation| {
+            size += violation.field.len() + violation.description.len() + 16;
+            size < MOST
+        });
+        let fields = fit.map(|v| FieldViolation { field: v.field.clone(), description: v.description.clone() });
+        let first = violations.first().map(ToString::to_string).unwrap_or_default();
+        let message = match violations.len() {
+            0 | 1 => first.chars().take(2048).collect(),
+            n => format!("{n} violations, first: {}", first.chars().take(2048).collect::<String>()),
+        };
+        Self { reason: reason as i32, message, violations: fields.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validate::Violation;
+
+    #[test]
+    fn a_refusal_always_fits_a_packet() {
+        let many: Vec<_> = (0..10_000).map(|i| Violation::new(format!("f[{i}]"), "x".repeat(300))).collect();
+        let refused = Refused::of_fields(Reason::Invalid, &many);
+        let report = ShimReport { sequence: u64::MAX, news: Some(ShimNews::Refused(refused)) };
+        assert!(report.encoded_len() < PACKET_MAX);
+        let huge = [Violation::new("f", "x".repeat(1 << 20))];
+        assert!(Refused::of_fields(Reason::Invalid, &huge).encoded_len() < PACKET_MAX);
+    }
+
+    #[test]
+    fn states_keep_their_numbers() {
+        for number in 1..=7 {
+            assert_eq!(state_number(state_of(number).unwrap()), number);
+        }
+        assert_eq!(state_of(0), None);
+        assert_eq!(state_of(8), None);
+    }
+}

@@ -1,0 +1,173 @@
+//! What is remembered of a container, on disk: no argument, no value of a variable, no content of a file.
+//!
+//! The shim keeps a [`ContainerRecord`] in the container's run directory, replaced by rename, so that a daemon
+//! or a launcher that was dead can find the container again; at the end it writes an [`ExitRecord`] into the
+//! state directory, from which everything is known without any process of ours.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ident::ProcessIdentity;
+use crate::lifecycle::State;
+use crate::placement::{Content, MountPoint};
+use crate::plan::Plan;
+use crate::time::Timestamp;
+use crate::users::ResolvedUser;
+
+/// Largest record that is read, in bytes.
+pub const RECORD_MAX: u64 = 16 << 20;
+/// The form of the records below. A reader refuses a newer one.
+pub const RECORD_VERSION: u32 = 1;
+
+/// Which file system holds the secret files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VolumeKind {
+    /// tmpfs that never reaches swap.
+    TmpfsNoswap,
+    /// ramfs, where the kernel's tmpfs cannot promise that.
+    Ramfs,
+}
+
+/// What is known once a container stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prepared {
+    /// The container's first process.
+    pub init: ProcessIdentity,
+    /// Whom it runs as.
+    pub user: ResolvedUser,
+    /// Where its files are mounted.
+    pub mounts: Vec<MountPoint>,
+    /// On what.
+    pub volume: Option<VolumeKind>,
+    /// RLIMIT_NOFILE in force.
+    pub nofile: u64,
+    /// What could not be had as asked.
+    pub warnings: Vec<String>,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// A container that has a shim.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerRecord {
+    /// [`RECORD_VERSION`].
+    pub version: u32,
+    /// What was asked for.
+    pub plan: Plan,
+    /// A keyed hash of the whole request, under a key that is in memory only.
+    pub request_tag: String,
+    /// When it was admitted.
+    pub created_at: Timestamp,
+    /// When the shim began.
+    pub begun_at: Timestamp,
+    /// How far it is.
+    pub state: State,
+    /// Its shim.
+    pub shim: ProcessIdentity,
+    /// The cgroup, relative to each hierarchy's mount.
+    pub cgroup: PathBuf,
+    /// Set from `created` on.
+    pub prepared: Option<Prepared>,
+    /// Set from `running` on.
+    pub started_at: Option<Timestamp>,
+    /// It was asked to stop.
+    pub stopped: bool,
+}
+
+impl ContainerRecord {
+    /// Where the file of this index is mounted.
+    pub fn mount_of(&self, index: usize) -> Option<&MountPoint> {
+        self.prepared.as_ref()?.mounts.iter().find(|mount| match &mount.content {
+            Content::File(file) => *file == index,
+            Content::Directory(files) => files.iter().any(|(file, _)| *file == index),
+        })
+    }
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Exit {
+    /// It called exit.
+    Code(i32),
+    /// A signal ended it.
+    Signal(i32),
+}
+
+/// Why a process never ran, or why its end is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FailureKind {
+    /// execve failed.
+    Exec,
+    /// The container could not be made.
+    Prepare,
+    /// The shim was lost.
+    SupervisorLost,
+    /// The machine was stopped.
+    HostStopped,
+}
+
+/// A failure, told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Of which kind.
+    pub kind: FailureKind,
+    /// What failed, and on what.
+    pub message: String,
+    /// The system call's error number, 0 where there is none.
+    pub errno: i32,
+}
+
+/// Where the time went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timings {
+    /// Until the container stood.
+    pub prepare: Duration,
+    /// Until the program ran.
+    pub start: Duration,
+    /// Until it ended.
+    pub run: Duration,
+    /// Until it was wiped and removed.
+    pub finish: Duration,
+}
+
+/// What a wipe did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WipeRecord {
+    /// Files.
+    pub files: u32,
+    /// Bytes overwritten.
+    pub bytes: u64,
+    /// Read back as zero, all of them.
+    pub verified: bool,
+    /// Which process did it.
+    pub by: String,
+    /// When it was done.
+    pub at: Timestamp,
+}
+
+/// How a wipe is done, as receipts tell it.
+pub const WIPE_METHOD: &str = "overwritten in place, read back, punched, unlinked";
+
+/// The end of a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitRecord {
+    /// Its last record.
+    pub container: ContainerRecord,
+    /// How the process ended; unset where it never ran or nobody saw it.
+    pub exit: Option<Exit>,
+    /// The kernel killed for want of memory.
+    pub oom_killed: bool,
+    /// What went wrong.
+    pub failure: Option<Failure>,
+    /// Where the time went.
+    pub timings: Timings,
+    /// What was wiped. Unset where the memory went with its last holder and nobody could overwrite it.
+    pub wipe: Option<WipeRecord>,
+    /// When all was done.
+    pub finished_at: Timestamp,
+}

@@ -1,0 +1,184 @@
+//! The OCI runtime specification of a container.
+//!
+//! In go a plan and what was resolved on the host; out comes what libcontainer is given, and what stands in the
+//! bundle's config.json. It names no argument, no variable and no working directory of the process: those reach
+//! init when it starts. The filter on system calls is not in it either, because it is installed by our own
+//! executor (see the launcher), compiled once instead of at every start.
+
+use std::path::{Path, PathBuf};
+
+use oci_spec::OciSpecError;
+use oci_spec::runtime::{
+    Capabilities, Capability, LinuxBuilder, LinuxCapabilitiesBuilder, LinuxCpuBuilder, LinuxDeviceCgroupBuilder,
+    LinuxMemoryBuilder, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, LinuxPids, LinuxResources,
+    LinuxResourcesBuilder, Mount, MountBuilder, PosixRlimitBuilder, PosixRlimitType, Process, ProcessBuilder,
+    RootBuilder, Spec, SpecBuilder, UserBuilder,
+};
+
+use crate::plan::{Limits, Network, Plan, Rootfs};
+use crate::users::ResolvedUser;
+
+/// Capabilities of a process that runs as root in its container. A process of another user has none.
+pub const ROOT_CAPABILITIES: [Capability; 8] = [
+    Capability::Chown,
+    Capability::DacOverride,
+    Capability::Fowner,
+    Capability::Fsetid,
+    Capability::Kill,
+    Capability::NetBindService,
+    Capability::Setgid,
+    Capability::Setuid,
+];
+
+/// Replaced by an empty file or directory.
+pub const MASKED: [&str; 10] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/firmware",
+];
+
+/// Readable, not writable.
+pub const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// What was found out on the host for a plan.
+pub struct Resolved<'a> {
+    /// Where the root file system stands, in the shim's mount namespace.
+    pub rootfs: &'a Path,
+    /// Whom the process runs as.
+    pub user: &'a ResolvedUser,
+    /// RLIMIT_NOFILE that can be set.
+    pub nofile: u64,
+    /// The container's cgroup, relative to each hierarchy's mount.
+    pub cgroup: &'a Path,
+    /// The kernel accounts swap, so that a limit on it can be set.
+    pub swap_limit: bool,
+}
+
+/// Builds the specification.
+///
+/// # Errors
+/// A builder of oci-spec refused; none does for a valid plan.
+pub fn build(plan: &Plan, resolved: &Resolved<'_>) -> Result<Spec, OciSpecError> {
+    let root = RootBuilder::default().path(resolved.rootfs).readonly(plan.rootfs == Rootfs::Host).build()?;
+    let linux = LinuxBuilder::default()
+        .namespaces(namespaces(plan.network)?)
+        .cgroups_path(Path::new("/").join(resolved.cgroup))
+        .resources(resources(&plan.limits, resolved.swap_limit)?)
+        .masked_paths(MASKED.map(str::to_owned))
+        .readonly_paths(READONLY.map(str::to_owned))
+        .build()?;
+    SpecBuilder::default()
+        .version("1.0.2")
+        .root(root)
+        .hostname(plan.id.as_str().chars().take(63).collect::<String>())
+        .mounts(mounts(&plan.rootfs)?)
+        .process(process(resolved)?)
+        .linux(linux)
+        .build()
+}
+
+/// Directories of the container that begin empty: its own tmpfs file systems.
+pub fn fresh_mounts(rootfs: &Rootfs) -> Vec<PathBuf> {
+    match rootfs {
+        Rootfs::Host => vec!["/tmp".into(), "/run".into()],
+        Rootfs::Dir(_) => Vec::new(),
+    }
+}
+
+fn namespaces(network: Network) -> Result<Vec<LinuxNamespace>, OciSpecError> {
+    use LinuxNamespaceType::{Cgroup, Ipc, Mount, Network as Net, Pid, Uts};
+    let mut kinds = vec![Pid, Mount, Ipc, Uts, Cgroup];
+    if network == Network::None {
+        kinds.push(Net);
+    }
+    kinds.into_iter().map(|kind| LinuxNamespaceBuilder::default().typ(kind).build()).collect()
+}
+
+fn resources(limits: &Limits, swap_limit: bool) -> Result<LinuxResources, OciSpecError> {
+    let memory = i64::try_from(limits.memory_bytes).unwrap_or(i64::MAX);
+    let mut memory_limit = LinuxMemoryBuilder::default().limit(memory);
+    if swap_limit {
+        memory_limit = memory_limit.swap(memory);
+    }
+    let mut pids = LinuxPids::default();
+    pids.set_limit(i64::try_from(limits.pids).unwrap_or(i64::MAX));
+    let deny_all = LinuxDeviceCgroupBuilder::default().allow(false).access("rwm").build()?;
+    let mut all = LinuxResourcesBuilder::default().memory(memory_limit.build()?).pids(pids).devices(vec![deny_all]);
+    if limits.cpu_millis > 0 {
+        const PERIOD_US: u64 = 100_000;
+        let quota = limits.cpu_millis.saturating_mul(PERIOD_US) / 1000;
+        let quota = i64::try_from(quota).unwrap_or(i64::MAX);
+        all = all.cpu(LinuxCpuBuilder::default().period(PERIOD_US).quota(quota).build()?);
+    }
+    all.build()
+}
+
+fn process(resolved: &Resolved<'_>) -> Result<Process, OciSpecError> {
+    let user = UserBuilder::default()
+        .uid(resolved.user.uid)
+        .gid(resolved.user.gid)
+        .additional_gids(resolved.user.groups.clone())
+        .build()?;
+    let held: Capabilities =
+        if resolved.user.uid == 0 { ROOT_CAPABILITIES.into_iter().collect() } else { Capabilities::new() };
+    let capabilities = LinuxCapabilitiesBuilder::default()
+        .bounding(held.clone())
+        .effective(held.clone())
+        .permitted(held)
+        .inheritable(Capabilities::new())
+        .ambient(Capabilities::new())
+        .build()?;
+    let nofile = PosixRlimitBuilder::default()
+        .typ(PosixRlimitType::RlimitNofile)
+        .soft(resolved.nofile)
+        .hard(resolved.nofile)
+        .build()?;
+    let no_core = PosixRlimitBuilder::default().typ(PosixRlimitType::RlimitCore).soft(0u64).hard(0u64).build()?;
+    ProcessBuilder::default()
+        .terminal(false)
+        .user(user)
+        // Both are replaced when init starts. HOME must be there: without it libcontainer asks the name services
+        // of the image, as root, with every descriptor that init inherited.
+        .args(vec!["init".to_owned()])
+        .env(vec!["PATH=/".to_owned(), "HOME=/".to_owned()])
+        .cwd("/")
+        .capabilities(capabilities)
+        .rlimits(vec![nofile, no_core])
+        .no_new_privileges(true)
+        .build()
+}
+
+fn mounts(rootfs: &Rootfs) -> Result<Vec<Mount>, OciSpecError> {
+    let mut all = vec![
+        mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"])?,
+        mount("/dev", "tmpfs", "tmpfs", &["nosuid", "noexec", "strictatime", "mode=755", "size=64k", "nr_inodes=128"])?,
+        mount("/dev/pts", "devpts", "devpts", &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"])?,
+        mount("/dev/shm", "tmpfs", "shm", &["nosuid", "noexec", "nodev", "mode=1777", "size=64m"])?,
+        mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"])?,
+        mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", "ro"])?,
+    ];
+    if *rootfs == Rootfs::Host {
+        all.push(mount("/tmp", "tmpfs", "tmpfs", &["nosuid", "nodev", "mode=1777", "size=50%"])?);
+        all.push(mount("/run", "tmpfs", "tmpfs", &["nosuid", "nodev", "noexec", "mode=755", "size=16m"])?);
+    }
+    Ok(all)
+}
+
+fn mount(target: &str, kind: &str, source: &str, options: &[&str]) -> Result<Mount, OciSpecError> {
+    MountBuilder::default()
+        .destination(target)
+        .typ(kind)
+        .source(source)
+        .options(options.iter().map(|o| (*o).to_owned()).collect::<Vec<_>>())
+        .build()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,83 @@
+use super::*;
+use crate::validate::{Draft, Policy, validate};
+
+fn spec_of(draft: Draft<'_>, uid: u32) -> serde_json::Value {
+    let policy = Policy { allow_host_network: true, ..Policy::default() };
+    let plan = validate(&Draft { id: "c1", path: "/bin/app", ..draft }, &policy).unwrap();
+    let user = ResolvedUser { uid, gid: uid, groups: vec![4], home: "/".into() };
+    let resolved = Resolved {
+        rootfs: Path::new("/run/x/rootfs"),
+        user: &user,
+        nofile: 1024,
+        cgroup: Path::new("executor/0/c1"),
+        swap_limit: true,
+    };
+    serde_json::to_value(build(&plan, &resolved).unwrap()).unwrap()
+}
+
+/// DESIGN 2: the spec on disk names no argument, no variable, no directory of the process, no secret.
+#[test]
+fn the_spec_holds_nothing_of_the_process() {
+    let draft = Draft {
+        args: vec!["canary-arg"],
+        env: vec![("CANARY_NAME", "canary-value")],
+        dir: "/canary-dir",
+        files: vec![("f".into(), "/canary/file", 5)],
+        ..Draft::default()
+    };
+    let text = spec_of(draft, 1000).to_string();
+    for word in ["canary", "CANARY", "/bin/app"] {
+        assert!(!text.contains(word), "{word} in {text}");
+    }
+}
+
+#[test]
+fn a_user_other_than_root_holds_no_capability() {
+    let caps = |uid| spec_of(Draft::default(), uid)["process"]["capabilities"].clone();
+    for set in ["bounding", "effective", "permitted", "inheritable", "ambient"] {
+        assert_eq!(caps(1000)[set].as_array().map_or(0, Vec::len), 0, "{set}");
+    }
+    assert_eq!(caps(0)["effective"].as_array().unwrap().len(), ROOT_CAPABILITIES.len());
+    assert_eq!(caps(0)["ambient"].as_array().map_or(0, Vec::len), 0);
+}
+
+/// DESIGN 2: with HOME unset libcontainer calls getpwuid inside the image.
+#[test]
+fn home_is_always_set_and_new_privileges_never() {
+    let spec = spec_of(Draft::default(), 0);
+    assert!(spec["process"]["env"].as_array().unwrap().contains(&"HOME=/".into()));
+    assert_eq!(spec["process"]["noNewPrivileges"], true);
+}
+
+#[test]
+fn namespaces_follow_the_network() {
+    let kinds = |network| {
+        let spec = spec_of(Draft { network: Some(network), ..Draft::default() }, 0);
+        let list = spec["linux"]["namespaces"].as_array().unwrap().clone();
+        list.iter().map(|ns| ns["type"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(Network::None), ["pid", "mount", "ipc", "uts", "cgroup", "network"]);
+    assert_eq!(kinds(Network::Host), ["pid", "mount", "ipc", "uts", "cgroup"]);
+}
+
+#[test]
+fn limits_arrive() {
+    let spec = spec_of(Draft { memory_bytes: 64 << 20, pids: 7, cpu_millis: 1500, ..Draft::default() }, 0);
+    let resources = &spec["linux"]["resources"];
+    assert_eq!(resources["memory"]["limit"], 64 << 20);
+    assert_eq!(resources["memory"]["swap"], 64 << 20);
+    assert_eq!(resources["pids"]["limit"], 7);
+    assert_eq!(resources["cpu"]["quota"], 150_000);
+    assert_eq!(spec["linux"]["cgroupsPath"], "/executor/0/c1");
+    assert_eq!(spec["root"]["readonly"], true);
+    assert_eq!(spec_of(Draft { rootfs: "dir:/srv/x", ..Draft::default() }, 0)["root"]["readonly"], false);
+}
+
+/// No mount of the container has a source on the host: the bind of `/proc/self/fd/N` cannot be asked for.
+#[test]
+fn every_mount_is_a_fresh_file_system() {
+    for mount in spec_of(Draft::default(), 0)["mounts"].as_array().unwrap() {
+        assert!(!mount["source"].as_str().unwrap().starts_with('/'), "{mount}");
+        assert_ne!(mount["type"], "bind");
+    }
+}

@@ -1,0 +1,166 @@
+//! `user[:group]` against the passwd and group files of a rootfs, never through the host's name services.
+//!
+//! In go the files' bytes as the rootfs has them (an image is untrusted: lines may be anything); out comes
+//! whom the process runs as. Follows what OCI images mean by a user: a number needs no entry; a name does.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::{Principal, UserRef};
+use crate::validate::ID_MAX;
+
+/// Largest passwd or group file that is read, in bytes.
+pub const FILE_MAX: u64 = 4 << 20;
+/// Most supplementary groups (the kernel's NGROUPS_MAX).
+pub const GROUPS_MAX: usize = 65_536;
+
+/// Whom a process runs as.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResolvedUser {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Supplementary groups, from the group file.
+    pub groups: Vec<u32>,
+    /// Home directory; `/` where the passwd file names none.
+    pub home: PathBuf,
+}
+
+/// A name that is in neither file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownPrincipal {
+    /// No such user.
+    #[error("there is no user `{0}` in the rootfs' /etc/passwd")]
+    User(String),
+    /// No such group.
+    #[error("there is no group `{0}` in the rootfs' /etc/group")]
+    Group(String),
+}
+
+struct User<'a> {
+    name: &'a [u8],
+    uid: u32,
+    gid: u32,
+    home: &'a [u8],
+}
+
+struct Group<'a> {
+    name: &'a [u8],
+    gid: u32,
+    members: &'a [u8],
+}
+
+/// Resolves a user. A missing file counts as an empty one.
+///
+/// # Errors
+/// A name that the files do not have.
+pub fn resolve(user: &UserRef, passwd: &[u8], group: &[u8]) -> Result<ResolvedUser, UnknownPrincipal> {
+    let entry = users(passwd).find(|entry| match &user.user {
+        Principal::Id(uid) => entry.uid == *uid,
+        Principal::Name(name) => entry.name == name.as_bytes(),
+    });
+    let uid = match (&user.user, &entry) {
+        (Principal::Id(uid), _) => *uid,
+        (Principal::Name(_), Some(entry)) => entry.uid,
+        (Principal::Name(name), None) => return Err(UnknownPrincipal::User(name.clone())),
+    };
+    let gid = match &user.group {
+        None => entry.as_ref().map_or(0, |entry| entry.gid),
+        Some(Principal::Id(gid)) => *gid,
+        Some(Principal::Name(name)) => {
+            let found = groups(group).find(|entry| entry.name == name.as_bytes());
+            found.ok_or_else(|| UnknownPrincipal::Group(name.clone()))?.gid
+        }
+    };
+    // As runc and Docker do: an explicit group stands alone, else the memberships count.
+    let mut extra: Vec<u32> = match (&entry, &user.group) {
+        (Some(entry), None) => groups(group)
+            .filter(|group| {
+                group.members.split(|b| *b == b',').any(|member| member == entry.name && !member.is_empty())
+            })
+            .map(|group| group.gid)
+            .take(GROUPS_MAX)
+            .collect(),
+        _ => Vec::new(),
+    };
+    extra.sort_unstable();
+    extra.dedup();
+    let home = entry.map(|entry| String::from_utf8_lossy(entry.home).into_owned()).filter(|home| home.starts_with('/'));
+    Ok(ResolvedUser { uid, gid, groups: extra, home: home.unwrap_or_else(|| "/".to_owned()).into() })
+}
+
+fn users(passwd: &[u8]) -> impl Iterator<Item = User<'_>> {
+    passwd.split(|b| *b == b'\n').filter_map(|line| {
+        let mut fields = line.split(|b| *b == b':');
+        let (name, _, uid, gid) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+        let home = fields.nth(1).unwrap_or(b"/");
+        Some(User { name, uid: number(uid)?, gid: number(gid)?, home })
+    })
+}
+
+fn groups(group: &[u8]) -> impl Iterator<Item = Group<'_>> {
+    group.split(|b| *b == b'\n').filter_map(|line| {
+        let mut fields = line.split(|b| *b == b':');
+        let (name, _, gid) = (fields.next()?, fields.next()?, fields.next()?);
+        Some(Group { name, gid: number(gid)?, members: fields.next().unwrap_or_default() })
+    })
+}
+
+/// A decimal id, without sign or blank.
+fn number(field: &[u8]) -> Option<u32> {
+    if field.is_empty() || !field.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(field).ok()?.parse().ok().filter(|id| *id <= ID_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWD: &[u8] =
+        b"root:x:0:0:root:/root:/bin/sh\n# comment\nbroken\nvcap:x:1000:1000:,,,:/home/vcap:/bin/sh\n\
+        high:x:4294967295:1::/:\nneg:x:-1:-1::/:\nshort:x:7:8\nnohome:x:9:9:::\n";
+    const GROUP: &[u8] = b"root:x:0:\nadm:x:4:vcap,short\nvcap:x:1000:\ndup:x:4:vcap\nempty:x:5:,\nbad:x:zz:vcap\n";
+
+    fn user(text: &str) -> Result<ResolvedUser, UnknownPrincipal> {
+        let one = |part: &str| part.parse().map_or_else(|_| Principal::Name(part.to_owned()), Principal::Id);
+        let (user, group) = text.split_once(':').map_or((text, None), |(user, group)| (user, Some(group)));
+        resolve(&UserRef { user: one(user), group: group.map(one) }, PASSWD, GROUP)
+    }
+
+    #[test]
+    fn names_numbers_and_groups() {
+        let is = |text, uid, gid, groups: &[u32], home: &str| {
+            let expected = ResolvedUser { uid, gid, groups: groups.to_vec(), home: home.into() };
+            assert_eq!(user(text).unwrap(), expected, "{text}");
+        };
+        is("root", 0, 0, &[], "/root");
+        is("vcap", 1000, 1000, &[4], "/home/vcap");
+        is("1000", 1000, 1000, &[4], "/home/vcap");
+        is("vcap:adm", 1000, 4, &[], "/home/vcap");
+        is("4242", 4242, 0, &[], "/");
+        is("4242:17", 4242, 17, &[], "/");
+        is("short", 7, 8, &[4], "/");
+        is("nohome", 9, 9, &[], "/");
+    }
+
+    #[test]
+    fn what_is_not_there_is_named() {
+        assert_eq!(user("nobodyx"), Err(UnknownPrincipal::User("nobodyx".into())));
+        assert_eq!(user("vcap:nogrp"), Err(UnknownPrincipal::Group("nogrp".into())));
+        for unusable in ["high", "neg", "broken", "# comment"] {
+            assert!(user(unusable).is_err(), "{unusable}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_survived(passwd: Vec<u8>, group: Vec<u8>) {
+            let name = UserRef { user: Principal::Name("x".into()), group: Some(Principal::Name("y".into())) };
+            let _ = resolve(&name, &passwd, &group);
+        }
+    }
+}

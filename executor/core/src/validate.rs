@@ -1,0 +1,354 @@
+//! From an untrusted request to a [`Plan`]: every violation is listed at once, each names its field, its
+//! limit and the value's size, and none repeats a secret.
+//!
+//! In goes a [`Draft`] that borrows from the decoded message, so that validation copies no secret; out comes
+//! the public part. Paths of files follow DESIGN's rules: no `.`, `..`, NUL, newline, nothing under `/proc`,
+//! `/sys` or `/dev`, no duplicate, no file that is also another's directory, no name that begins with `..`
+//! (reserved for atomic rotation, as in Kubernetes).
+
+mod files;
+mod process;
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ident::ContainerId;
+use crate::plan::{Limits, Network, Plan, PlannedProcess, Principal, Rootfs, UserRef};
+
+/// Longest path, in bytes, NUL included (the kernel's PATH_MAX).
+pub const PATH_MAX: usize = 4096;
+/// Longest path component, in bytes.
+pub const NAME_MAX: usize = 255;
+/// A `NAME=VALUE` string, its NUL included, must be shorter than this plus one (the kernel's MAX_ARG_STRLEN).
+pub const ARG_STRING_MAX: usize = 131_072;
+/// Arguments and environment together, with 8 bytes for each pointer: what a stack of 8 MiB leaves (a quarter).
+pub const ARG_TOTAL_MAX: usize = 2_000_000;
+/// Most arguments, most variables, most files.
+pub const LIST_MAX: usize = 10_000;
+/// Most labels.
+pub const LABELS_MAX: usize = 64;
+/// Longest grace period.
+pub const GRACE_MAX: Duration = Duration::from_secs(3600);
+/// Least memory: below it not even an empty container starts.
+pub const MEMORY_MIN: u64 = 2 << 20;
+/// Largest user or group id: 2^32 - 1 means "leave as it is" to the kernel.
+pub const ID_MAX: u32 = u32::MAX - 1;
+
+/// One thing wrong with a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{field}: {description}")]
+pub struct Violation {
+    /// Path of the field, as in the interface: `action.run.env[3].name`.
+    pub field: String,
+    /// What is wrong, with limit and size; never a secret's value.
+    pub description: String,
+}
+
+impl Violation {
+    /// A violation of `field`.
+    pub fn new(field: impl Into<String>, description: impl Into<String>) -> Self {
+        Self { field: field.into(), description: description.into() }
+    }
+}
+
+/// What the operator allows and presumes. The same values hold in the daemon and in the launcher.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Policy {
+    /// Where relative paths of files lie.
+    pub files_root: PathBuf,
+    /// Bytes over paths and contents of all files.
+    pub files_bytes_max: u64,
+    /// `rootfs: host` may be asked for.
+    pub allow_host_rootfs: bool,
+    /// `dir:` must lie below one of these; anywhere when empty.
+    pub rootfs_dirs: Vec<PathBuf>,
+    /// `network: host` may be asked for.
+    pub allow_host_network: bool,
+    /// In force where the request says nothing.
+    pub default_memory_bytes: u64,
+    /// In force where the request says nothing.
+    pub default_pids: u64,
+    /// In force where the request says nothing.
+    pub default_nofile: u64,
+    /// In force where the request says nothing, in seconds.
+    pub default_grace_seconds: u64,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            files_root: "/etc/cf-service-bindings".into(),
+            files_bytes_max: 1_000_000,
+            allow_host_rootfs: true,
+            rootfs_dirs: Vec::new(),
+            allow_host_network: false,
+            default_memory_bytes: 256 << 20,
+            default_pids: 1024,
+            default_nofile: 16_384,
+            default_grace_seconds: 10,
+        }
+    }
+}
+
+/// A request as it came, borrowed.
+#[derive(Default)]
+pub struct Draft<'a> {
+    /// Container id.
+    pub id: &'a str,
+    /// Reference of the root file system; `host` when empty.
+    pub rootfs: &'a str,
+    /// The program.
+    pub path: &'a str,
+    /// Its arguments.
+    pub args: Vec<&'a str>,
+    /// Its working directory.
+    pub dir: &'a str,
+    /// Its environment: name and value.
+    pub env: Vec<(&'a str, &'a str)>,
+    /// `user[:group]`.
+    pub user: &'a str,
+    /// RLIMIT_NOFILE.
+    pub nofile: Option<u64>,
+    /// Bytes; 0 = default.
+    pub memory_bytes: u64,
+    /// 0 = default.
+    pub pids: u64,
+    /// 0 = no limit.
+    pub cpu_millis: u64,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Grace period.
+    pub grace: Option<Duration>,
+    /// Network.
+    pub network: Option<Network>,
+    /// Mark of the log lines.
+    pub log_source: &'a str,
+    /// Discard the output.
+    pub suppress_log_output: bool,
+    /// Files: the field that names them, the path, the size of the content.
+    pub files: Vec<(String, &'a str, u64)>,
+}
+
+/// Collects violations.
+#[derive(Default)]
+struct Report(Vec<Violation>);
+
+impl Report {
+    fn add(&mut self, field: impl Into<String>, description: impl Into<String>) {
+        self.0.push(Violation::new(field, description));
+    }
+}
+
+/// Validates a request. `id` of the draft must be filled in by the caller where the request left it out.
+///
+/// # Errors
+/// Every violation, in the order of the interface's fields.
+pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violation>> {
+    let mut report = Report::default();
+    let id = draft.id.parse::<ContainerId>().map_err(|bad| report.add("id", bad.to_string())).ok();
+    process::check(draft, &mut report);
+    let user = parse_user(draft.user).map_err(|why| report.add("action.run.user", why)).ok();
+    let rootfs = parse_rootfs(draft.rootfs).map_err(|why| report.add("rootfs", why)).ok();
+    let limits = limits(draft, policy, &mut report);
+    labels(&draft.labels, &mut report);
+    let grace = draft.grace.unwrap_or(Duration::from_secs(policy.default_grace_seconds));
+    if grace > GRACE_MAX {
+        report.add("grace_period", format!("is {} s; at most {} s", grace.as_secs(), GRACE_MAX.as_secs()));
+    }
+    let files = files::check(draft, policy, &mut report);
+    report.0.extend(permitted(rootfs.as_ref(), draft.network.unwrap_or(Network::None), policy));
+    match (id, rootfs, user) {
+        (Some(id), Some(rootfs), Some(user)) if report.0.is_empty() => Ok(Plan {
+            id,
+            rootfs,
+            user,
+            limits,
+            network: draft.network.unwrap_or(Network::None),
+            grace,
+            labels: draft.labels.clone(),
+            files,
+            processes: vec![process::plan(draft)],
+        }),
+        _ => Err(report.0),
+    }
+}
+
+/// Checks a plan that came over a socket from a process of less privilege: what the launcher does with the
+/// daemon's plans, whatever the daemon said of them.
+///
+/// # Errors
+/// Every violation.
+pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
+    let main = plan.main().filter(|_| plan.processes.len() == 1);
+    let Some(PlannedProcess { path, dir, log_source, .. }) = main else {
+        return Err(vec![Violation::new("action", "must have exactly one process")]);
+    };
+    let user = plan.user.to_string();
+    let paths: Vec<String> = plan.files.iter().map(|file| file.path.display().to_string()).collect();
+    let rootfs = plan.rootfs.to_string();
+    let draft = Draft {
+        id: plan.id.as_str(),
+        rootfs: &rootfs,
+        path,
+        dir,
+        user: &user,
+        nofile: Some(plan.limits.nofile),
+        memory_bytes: plan.limits.memory_bytes,
+        pids: plan.limits.pids,
+        cpu_millis: plan.limits.cpu_millis,
+        labels: plan.labels.clone(),
+        grace: Some(plan.grace),
+        network: Some(plan.network),
+        log_source,
+        files: plan.files.iter().zip(&paths).map(|(file, path)| (file.field.clone(), &**path, file.size)).collect(),
+        ..Draft::default()
+    };
+    validate(&draft, policy).map(drop)
+}
+
+/// What the operator's policy says of a rootfs and a network.
+fn permitted(rootfs: Option<&Rootfs>, network: Network, policy: &Policy) -> Vec<Violation> {
+    let mut found = Vec::new();
+    match rootfs {
+        Some(Rootfs::Host) if !policy.allow_host_rootfs => {
+            found.push(Violation::new(
+                "rootfs",
+                "`host` is not allowed by this daemon's configuration (allow_host_rootfs)",
+            ));
+        }
+        Some(Rootfs::Dir(dir))
+            if !policy.rootfs_dirs.is_empty() && !policy.rootfs_dirs.iter().any(|root| dir.starts_with(root)) =>
+        {
+            found.push(Violation::new(
+                "rootfs",
+                format!("{} lies below none of this daemon's configured rootfs_dirs", dir.display()),
+            ));
+        }
+        _ => {}
+    }
+    if network == Network::Host && !policy.allow_host_network {
+        found.push(Violation::new(
+            "network",
+            "`host` is not allowed by this daemon's configuration (allow_host_network)",
+        ));
+    }
+    found
+}
+
+fn limits(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Limits {
+    let or = |value: u64, default: u64| if value == 0 { default } else { value };
+    let limits = Limits {
+        memory_bytes: or(draft.memory_bytes, policy.default_memory_bytes),
+        pids: or(draft.pids, policy.default_pids),
+        cpu_millis: draft.cpu_millis,
+        nofile: draft.nofile.unwrap_or(policy.default_nofile),
+    };
+    let mut range = |field: &str, value: u64, least: u64, most: u64| {
+        if value < least || value > most {
+            report.add(field, format!("is {value}; {least} to {most} is allowed"));
+        }
+    };
+    range("limits.memory_bytes", limits.memory_bytes, MEMORY_MIN, 1 << 50);
+    range("limits.pids", limits.pids, 1, 4_194_304);
+    if limits.cpu_millis != 0 {
+        range("limits.cpu_millis", limits.cpu_millis, 10, 4_096_000);
+    }
+    range("action.run.resource_limits.nofile", limits.nofile, 3, 1 << 30);
+    limits
+}
+
+fn labels(labels: &BTreeMap<String, String>, report: &mut Report) {
+    if labels.len() > LABELS_MAX {
+        report.add("labels", format!("has {} entries; at most {LABELS_MAX}", labels.len()));
+        return;
+    }
+    for (name, value) in labels {
+        let safe = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'/'));
+        if name.is_empty() || name.len() > 63 || !safe {
+            report.add(
+                "labels",
+                format!("the name {:?} is not 1 to 63 of letters, digits, `.`, `_`, `-`, `/`", shorten(name)),
+            );
+        }
+        if value.len() > 256 || value.contains('\0') {
+            report.add(
+                format!("labels[{}]", shorten(name)),
+                format!("the value has {} bytes; at most 256, and no NUL", value.len()),
+            );
+        }
+    }
+}
+
+/// `host`, `dir:/absolute/path`, or nothing for `host`.
+fn parse_rootfs(text: &str) -> Result<Rootfs, String> {
+    if text.is_empty() || text == "host" {
+        return Ok(Rootfs::Host);
+    }
+    let Some(path) = text.strip_prefix("dir:") else {
+        return Err(format!("{:?} is not known; `host` and `dir:/absolute/path` are", shorten(text)));
+    };
+    check_path(path)?;
+    let dir = PathBuf::from(path);
+    if !dir.is_absolute() {
+        return Err(format!("`dir:{}` is not absolute", shorten(path)));
+    }
+    // The kernel's own views of a process lead anywhere: /proc/self/fd/N is the host's root.
+    if ["/proc", "/sys", "/dev"].iter().any(|bad| dir.starts_with(bad)) {
+        return Err(format!("`dir:{}` lies under /proc, /sys or /dev", shorten(path)));
+    }
+    Ok(Rootfs::Dir(dir))
+}
+
+/// Bounds and characters that every path from outside must keep.
+fn check_path(path: &str) -> Result<(), String> {
+    if path.len() >= PATH_MAX {
+        return Err(format!("has {} bytes; at most {}", path.len(), PATH_MAX - 1));
+    }
+    if path.contains(['\0', '\n']) {
+        return Err("contains a NUL or a newline".into());
+    }
+    if Path::new(path).components().any(|part| part == Component::ParentDir) {
+        return Err(format!("`{}` contains `..`", shorten(path)));
+    }
+    Ok(())
+}
+
+/// `user`, `uid`, `user:group`, ...; root when empty.
+fn parse_user(text: &str) -> Result<UserRef, String> {
+    let one = |part: &str, what: &str| -> Result<Principal, String> {
+        if !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) {
+            return match part.parse::<u32>() {
+                Ok(id) if id <= ID_MAX => Ok(Principal::Id(id)),
+                _ => Err(format!("the {what} {} is larger than {ID_MAX}", shorten(part))),
+            };
+        }
+        let safe = part.bytes().all(|b| b.is_ascii_graphic() && b != b'/' && b != b',');
+        if part.is_empty() || part.len() > 256 || !safe || part.starts_with('-') {
+            return Err(format!("{:?} is no name of a {what}", shorten(part)));
+        }
+        Ok(Principal::Name(part.to_owned()))
+    };
+    if text.is_empty() {
+        return Ok(UserRef { user: Principal::Id(0), group: None });
+    }
+    match text.split_once(':') {
+        None => Ok(UserRef { user: one(text, "user")?, group: None }),
+        Some((user, group)) => Ok(UserRef { user: one(user, "user")?, group: Some(one(group, "group")?) }),
+    }
+}
+
+/// For messages: a value that is no secret, cut to a readable length.
+fn shorten(text: &str) -> String {
+    const MOST: usize = 80;
+    match text.char_indices().nth(MOST) {
+        None => text.to_owned(),
+        Some((end, _)) => format!("{}...", &text[..end]),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+//! The paths of volume mounted files, each alone and all together.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::{Draft, LIST_MAX, NAME_MAX, PATH_MAX, Policy, Report, shorten};
+use crate::plan::PlannedFile;
+
+/// Checks every file, and what they are to one another.
+pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Vec<PlannedFile> {
+    if draft.files.len() > LIST_MAX {
+        report.add("volume_mounted_files", format!("has {} entries; at most {LIST_MAX}", draft.files.len()));
+        return Vec::new();
+    }
+    let mut files: Vec<PlannedFile> = Vec::with_capacity(draft.files.len());
+    for (field, path, size) in &draft.files {
+        match resolve(path, &policy.files_root) {
+            Ok(path) => files.push(PlannedFile { path, size: *size, field: field.clone() }),
+            Err(why) => report.add(format!("{field}.path"), why),
+        }
+    }
+    against_one_another(&files, report);
+    within_the_limit(draft, policy, report);
+    files
+}
+
+/// The absolute path of a file, or what is wrong with the one given.
+fn resolve(path: &str, root: &Path) -> Result<PathBuf, String> {
+    if path.is_empty() {
+        return Err("is empty".into());
+    }
+    if path.contains(['\0', '\n']) {
+        return Err("contains a NUL or a newline".into());
+    }
+    for part in path.strip_prefix('/').unwrap_or(path).split('/') {
+        let shown = shorten(path);
+        match part {
+            "" => return Err(format!("`{shown}` has an empty component (`//`, or a `/` at its end)")),
+            "." | ".." => return Err(format!("`{shown}` contains `{part}`")),
+            _ if part.starts_with("..") => {
+                return Err(format!("`{shown}`: names that begin with `..` are reserved for rotation"));
+            }
+            _ if part.len() > NAME_MAX => {
+                return Err(format!("`{shown}` has a component of {} bytes; at most {NAME_MAX}", part.len()));
+            }
+            _ => {}
+        }
+    }
+    let absolute = root.join(path);
+    let length = absolute.as_os_str().len();
+    if length >= PATH_MAX {
+        return Err(format!("`{}` has {length} bytes; at most {}", shorten(path), PATH_MAX - 1));
+    }
+    if let Some(bad) = ["/proc", "/sys", "/dev"].iter().find(|bad| absolute.starts_with(bad)) {
+        return Err(format!("`{}` lies under {bad}, which belongs to the kernel", shorten(path)));
+    }
+    Ok(absolute)
+}
+
+/// No path twice, and no file where another needs a directory.
+fn against_one_another(files: &[PlannedFile], report: &mut Report) {
+    let mut first: BTreeMap<&Path, &str> = BTreeMap::new();
+    for file in files {
+        if let Some(earlier) = first.get(file.path.as_path()) {
+            report.add(
+                format!("{}.path", file.field),
+                format!("`{}` is also the path of {earlier}", file.path.display()),
+            );
+        } else {
+            first.insert(&file.path, &file.field);
+        }
+    }
+    for file in files {
+        for parent in file.path.ancestors().skip(1) {
+            if let Some(other) = first.get(parent) {
+                report.add(
+                    format!("{}.path", file.field),
+                    format!("`{}` needs a directory where {other} is a file", file.path.display()),
+                );
+            }
+        }
+    }
+}
+
+/// Bytes over paths and contents, as Cloud Controller counts them.
+fn within_the_limit(draft: &Draft<'_>, policy: &Policy, report: &mut Report) {
+    let weight = |(_, path, size): &(String, &str, u64)| size.saturating_add(path.len() as u64);
+    let total = draft.files.iter().map(weight).fold(0, u64::saturating_add);
+    if total <= policy.files_bytes_max {
+        return;
+    }
+    if let Some(largest) = draft.files.iter().max_by_key(|file| weight(file)) {
+        report.add(
+            "volume_mounted_files",
+            format!(
+                "have {total} bytes over paths and contents; at most {} (files_bytes_max); the largest is {} with {} bytes",
+                policy.files_bytes_max,
+                shorten(largest.1),
+                weight(largest)
+            ),
+        );
+    }
+}

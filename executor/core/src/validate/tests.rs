@@ -1,0 +1,175 @@
+use super::*;
+
+fn draft<'a>() -> Draft<'a> {
+    Draft { id: "c1", path: "/bin/true", ..Draft::default() }
+}
+
+fn file(path: &str, size: u64) -> (String, &str, u64) {
+    ("f".to_owned(), path, size)
+}
+
+fn fields(draft: &Draft<'_>) -> Vec<String> {
+    validate(draft, &Policy::default()).err().unwrap_or_default().into_iter().map(|v| v.field).collect()
+}
+
+#[test]
+fn a_minimal_request_gets_the_defaults() {
+    let plan = validate(&draft(), &Policy::default()).unwrap();
+    assert_eq!(plan.rootfs, Rootfs::Host);
+    assert_eq!(plan.user.to_string(), "0");
+    assert_eq!(plan.limits.memory_bytes, 256 << 20);
+    assert_eq!(plan.grace, Duration::from_secs(10));
+    assert_eq!(plan.main().unwrap().dir, "/");
+    recheck(&plan, &Policy::default()).unwrap();
+}
+
+/// DESIGN 4: what is refused of a file's path.
+#[test]
+fn paths_of_files() {
+    let refused = [
+        "",
+        ".",
+        "..",
+        "/",
+        "a/../b",
+        "../x",
+        "a/./b",
+        "a//b",
+        "a/",
+        "/a/",
+        "a\0b",
+        "a\nb",
+        "..data/x",
+        "a/..2026",
+        "/proc/x",
+        "/sys/x",
+        "/dev/shm/x",
+        "/proc",
+    ];
+    for path in refused {
+        let violations = validate(&Draft { files: vec![file(path, 1)], ..draft() }, &Policy::default()).unwrap_err();
+        assert_eq!(violations.len(), 1, "{path:?}: {violations:?}");
+        assert_eq!(violations[0].field, "f.path", "{path:?}");
+    }
+    let long = format!("/{}", "x".repeat(256));
+    assert_eq!(fields(&Draft { files: vec![file(&long, 1)], ..draft() }), ["f.path"]);
+    for (path, absolute) in [
+        ("db/password", "/etc/cf-service-bindings/db/password"),
+        ("/a", "/a"),
+        ("/procs/x", "/procs/x"),
+        ("a..b", "/etc/cf-service-bindings/a..b"),
+    ] {
+        let plan = validate(&Draft { files: vec![file(path, 1)], ..draft() }, &Policy::default()).unwrap();
+        assert_eq!(plan.files[0].path, Path::new(absolute));
+    }
+}
+
+#[test]
+fn files_against_one_another() {
+    let two = |a, b| validate(&Draft { files: vec![file(a, 1), file(b, 1)], ..draft() }, &Policy::default());
+    assert!(two("a", "a").unwrap_err()[0].description.contains("also the path"));
+    assert!(two("a", "/etc/cf-service-bindings/a").is_err(), "the same path, once relative");
+    assert!(two("a/b", "a").unwrap_err()[0].description.contains("needs a directory"));
+    assert!(two("/a", "/a/b").is_err());
+    two("a/b", "a/c").unwrap();
+    two("ab", "a/c").unwrap();
+}
+
+/// Cloud Controller's limit: 1,000,000 bytes over paths and contents.
+#[test]
+fn the_size_limit_is_exact_and_names_the_largest() {
+    let one = |size| validate(&Draft { files: vec![file("aaaa", size), file("b", 5)], ..draft() }, &Policy::default());
+    one(1_000_000 - 4 - 6).unwrap();
+    let violations = one(1_000_000 - 4 - 5).unwrap_err();
+    assert_eq!(violations[0].field, "volume_mounted_files");
+    for part in ["1000001", "1000000", "aaaa", "999995"] {
+        assert!(violations[0].description.contains(part), "{part}: {}", violations[0].description);
+    }
+    assert!(one(u64::MAX).is_err(), "no overflow");
+}
+
+/// DESIGN 4: an environment string of 131,072 bytes or more is refused, and a file is named as the way.
+#[test]
+fn the_length_of_an_environment_string_is_the_kernels() {
+    let value = "v".repeat(131_072);
+    let with = |n: usize| validate(&Draft { env: vec![("K", &value[..n])], ..draft() }, &Policy::default());
+    with(131_069).unwrap();
+    let violations = with(131_070).unwrap_err();
+    assert_eq!(violations[0].field, "action.run.env[0].value");
+    assert!(violations[0].description.contains("131072 bytes") && violations[0].description.contains("use a file"));
+}
+
+#[test]
+fn everything_is_told_at_once_and_no_value_of_a_secret_with_it() {
+    const CANARY: &str = "canary-8c2e\0";
+    let bad = Draft {
+        id: "../x",
+        path: "",
+        args: vec![CANARY],
+        dir: "relative",
+        env: vec![("A=B", CANARY), ("X", "1"), ("X", "2"), ("", "")],
+        user: "99999999999",
+        rootfs: "dir:relative",
+        nofile: Some(0),
+        memory_bytes: 1,
+        pids: u64::MAX,
+        cpu_millis: 1,
+        labels: [("bad name".to_owned(), "x".repeat(257))].into(),
+        grace: Some(Duration::from_secs(3601)),
+        network: Some(Network::Host),
+        log_source: "a b",
+        files: vec![file("../x", 1), file("a", 1), file("a", 1)],
+        ..Draft::default()
+    };
+    let violations = validate(&bad, &Policy::default()).unwrap_err();
+    assert_eq!(violations.len(), 21, "{violations:#?}");
+    let text = violations.iter().map(ToString::to_string).collect::<String>();
+    assert!(!text.contains("canary"), "{text}");
+}
+
+#[test]
+fn users() {
+    let parse = |text| parse_user(text).map(|user| user.to_string());
+    for good in ["root", "0", "vcap", "1000:1000", "www-data:adm", "svc$", "0:0", "4294967294"] {
+        assert_eq!(parse(good).unwrap(), good);
+    }
+    for bad in ["4294967295", ":", "a:", ":b", "a b", "-x", "a/b", "a:b:c d", "99999999999999999999"] {
+        assert!(parse(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn rootfs_references_and_the_operators_policy() {
+    for bad in
+        ["docker", "dir:", "dir:x", "dir:/a/../b", "dir:/proc/self/fd/3", "dir:/sys", "dir:/dev/shm/x", "dir:/a\nb"]
+    {
+        assert!(parse_rootfs(bad).is_err(), "{bad}");
+    }
+    let policy = Policy { rootfs_dirs: vec!["/srv/rootfs".into()], allow_host_rootfs: false, ..Policy::default() };
+    let with = |rootfs| validate(&Draft { rootfs, ..draft() }, &policy);
+    with("dir:/srv/rootfs/a").unwrap();
+    assert!(with("dir:/srv/rootfs2").is_err());
+    assert!(with("host").is_err());
+    let host_net = Draft { network: Some(Network::Host), ..draft() };
+    assert_eq!(fields(&host_net), ["network"]);
+    validate(&host_net, &Policy { allow_host_network: true, ..Policy::default() }).unwrap();
+}
+
+/// The launcher must not trust the daemon: a plan that validation would not have made is refused.
+#[test]
+fn a_forged_plan_is_refused() {
+    let policy = Policy::default();
+    let good = validate(&Draft { files: vec![file("a", 1)], ..draft() }, &policy).unwrap();
+    recheck(&good, &policy).unwrap();
+    let forge = |change: fn(&mut Plan)| {
+        let mut plan = good.clone();
+        change(&mut plan);
+        recheck(&plan, &policy).unwrap_err()
+    };
+    forge(|p| p.files[0].path = "/etc/../proc/x".into());
+    forge(|p| p.files[0].path = "relative/../../x".into());
+    forge(|p| p.rootfs = Rootfs::Dir("/proc/1/root".into()));
+    forge(|p| p.network = Network::Host);
+    forge(|p| p.processes.clear());
+    forge(|p| p.files[0].size = u64::MAX);
+}
