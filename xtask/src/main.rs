@@ -1,1 +1,79 @@
-fn main() {}
+//! `cargo xtask`: everything a person or CI does with this repository beyond `cargo build`.
+//!
+//! Each command does its own set-up (packages, binaries, a Python environment) and says what it does, so
+//! that a clean clone on a machine with Rust and gcc needs no step before it. What comes out lands below
+//! `target/`; nothing is installed into the system but the Debian packages listed in [`needs`].
+//!
+//! It knows the product from outside only: the binaries' command lines, never their crates.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod demo;
+mod deny;
+mod dist;
+mod elf;
+mod generate;
+mod needs;
+mod python;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's chores", disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build the release binaries, side by side in target/dist/
+    Build,
+    /// Run a container with a secret file, and prove that nothing of the secret is left
+    Demo(demo::Options),
+    /// Set up what tests need, and run every test
+    Test(test::Options),
+    /// Measure against crun, runc and the raw floor
+    Bench(bench::Options),
+    /// Write the man pages to target/man/
+    Man,
+    /// Write the shell completions to target/completions/
+    Completions,
+    /// Check licences, sources, bans and advisories with cargo-deny
+    Deny(deny::Options),
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
+    let workspace = Workspace::find()?;
+    match &cli.command {
+        Command::Build => {
+            for binary in dist::build(&workspace)? {
+                println!("{binary}");
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Demo(options) => demo::run(&workspace, options),
+        Command::Test(options) => test::run(&workspace, options),
+        Command::Bench(options) => bench::run(&workspace, options),
+        Command::Man => generate::man(&workspace),
+        Command::Completions => generate::completions(&workspace),
+        Command::Deny(options) => deny::run(&workspace, options),
+    }
+}

@@ -151,7 +151,7 @@ pub struct WipeRecord {
 }
 
 /// How a wipe is done, as receipts tell it.
-pub const WIPE_METHOD: &str = "overwritten in place, read back, punched, unlinked";
+pub const WIPE_METHOD: &str = "overwritten in place, read back, unlinked";
 
 /// The end of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,1 +1,14 @@
-//! placeholder
+//! What holds secrets, and what wipes them.
+//!
+//! - [`ZeroOnFree`]: the allocator of every process of ours that meets a secret.
+//! - [`TagKey`]: tells whether two requests are the same without keeping either.
+//! - [`volume`]: the tmpfs that a container's secret files live on, from its making to its receipt.
+//!
+//! Unsafe code is confined to the allocator, which cannot be written without.
+
+mod allocator;
+mod tag;
+pub mod volume;
+
+pub use allocator::ZeroOnFree;
+pub use tag::{BadKey, TagKey};

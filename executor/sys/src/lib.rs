@@ -1,1 +1,13 @@
-//! placeholder
+//! System calls that neither the standard library nor nix nor rustix gives, or not in the form needed here.
+//!
+//! The only crate of the project with unsafe code; each block says why it is sound. Descriptors are owned
+//! types, identities are [`executor_core::ident::ProcessIdentity`], and nothing here decides anything.
+
+pub mod identity;
+pub mod memfile;
+pub mod mount;
+pub mod netif;
+pub mod peer;
+pub mod privileges;
+pub mod process;
+pub mod seqpacket;

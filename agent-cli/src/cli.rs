@@ -1,0 +1,397 @@
+//! The command line: help, manual and completions come from these definitions.
+//!
+//! Values that can be secret (`--file`, `--env`) are taken as plain text and parsed elsewhere, because clap
+//! repeats a value that it refuses.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+
+use crate::connect::DEFAULT_SOCKET;
+use crate::failure::Failure;
+use crate::{exit, signals, units};
+
+/// Run containers with secret files on this machine and look after them, through executord.
+#[derive(Debug, Parser)]
+#[command(name = "agent-cli", version, propagate_version = true, subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Flags of every command.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Connection and output")]
+pub(crate) struct Global {
+    /// Socket of executord [environment: EXECUTOR_SOCKET; default: /run/executor/executor.sock]
+    #[arg(long, global = true, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Start a private executord in a temporary directory, use it and take it down again (needs root)
+    ///
+    /// executord is looked for beside agent-cli, then in PATH. Its containers end with the command.
+    #[arg(long, global = true)]
+    pub(crate) local: bool,
+    /// Print JSON: one document, or one object a line from `logs` and `events`
+    ///
+    /// Times are RFC 3339 in UTC, durations are seconds, sizes are bytes, unknown values are null.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a program in a new container
+    Run(Box<RunArgs>),
+    /// List containers
+    Ps(PsArgs),
+    /// Show everything about a container, but no secret
+    Inspect(IdArg),
+    /// Print what a container's process wrote
+    Logs(LogsArgs),
+    /// Wait for the end of a container and exit as its process did
+    Wait(IdArg),
+    /// Stop a container: SIGTERM, its grace period, SIGKILL
+    Stop(StopArgs),
+    /// Send a signal to a container's process
+    Signal(SignalArgs),
+    /// Remove completed containers with their logs
+    Rm(RmArgs),
+    /// Follow what happens to containers
+    Events(EventsArgs),
+    /// Show executord's version, capacity and state
+    Info,
+    /// Write the manual or shell completions
+    #[command(hide = true)]
+    Generate(GenerateArgs),
+}
+
+/// Run a program in a new container
+///
+/// The process's standard output and standard error come out as agent-cli's own, byte for byte. Ctrl-C (SIGINT,
+/// also SIGTERM and SIGHUP) stops the container, a second one kills it, a third one leaves at once. At the end the
+/// container is deleted, unless --keep or --detach is given, or it was there before under the same --id.
+///
+/// When the reader of the output goes away (`| head`), the container is stopped with a grace period of at
+/// most one second.
+///
+/// With --json, standard output carries one document, the container as it ended, and all that the process writes
+/// comes out on standard error. An error of agent-cli's leaves standard output empty.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Options of the container")]
+pub(crate) struct RunArgs {
+    /// Id of the container; a UUID when left out
+    #[arg(long)]
+    pub(crate) id: Option<String>,
+    /// Root file system: `host` (a read-only view of this machine's) or `dir:/absolute/path`
+    #[arg(long, value_name = "REF", default_value = "host")]
+    pub(crate) rootfs: String,
+    /// Run as `user`, `uid`, `user:group` or `uid:gid`, looked up in the rootfs [default: root]
+    #[arg(long, short, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// Working directory [default: /]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<String>,
+    /// Variable of the process's environment; NAME alone takes the value it has here
+    #[arg(long, short, value_name = "NAME=VALUE")]
+    pub(crate) env: Vec<String>,
+    /// Secret file: PATH=@FILE, PATH=@- (standard input) or PATH=@env:VARIABLE
+    ///
+    /// A relative PATH lies under executord's root for such files (/etc/cf-service-bindings by default). The
+    /// content itself cannot be given here, where everyone on the machine could read it. A file called `-` or
+    /// `env:x` is written @./- or @./env:x.
+    #[arg(long = "file", value_name = "PATH=SOURCE")]
+    pub(crate) files: Vec<String>,
+    /// Limit of memory, swap included: 64M, 1GiB, 1.5G (powers of 1024)
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub(crate) memory: Option<u64>,
+    /// Limit of processes and threads
+    #[arg(long, value_name = "N", value_parser = units::count)]
+    pub(crate) pids: Option<u64>,
+    /// Limit of processors: 2, 0.5
+    #[arg(long, value_name = "N", value_parser = units::cpus)]
+    pub(crate) cpus: Option<u64>,
+    /// Limit of open files
+    #[arg(long, value_name = "N", value_parser = units::count)]
+    pub(crate) nofile: Option<u64>,
+    /// Between SIGTERM and SIGKILL when it is stopped: 500ms, 10s, 1m30s [default: executord's, 10s]
+    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    pub(crate) grace: Option<Duration>,
+    /// Label to find it by; may be repeated
+    #[arg(long = "label", short, value_name = "NAME=VALUE", value_parser = label)]
+    pub(crate) labels: Vec<(String, String)>,
+    /// Network
+    #[arg(long, value_enum, default_value_t = NetworkArg::None)]
+    pub(crate) network: NetworkArg,
+    /// Mark of its log lines
+    #[arg(long, value_name = "NAME")]
+    pub(crate) log_source: Option<String>,
+    /// Keep and show nothing of what the process writes
+    #[arg(long)]
+    pub(crate) no_logs: bool,
+    /// Print the id and leave the container running
+    #[arg(long, short, help_heading = "Options of the command")]
+    pub(crate) detach: bool,
+    /// Do not delete the container at the end
+    #[arg(long, help_heading = "Options of the command")]
+    pub(crate) keep: bool,
+    /// The program (an absolute path, or a name to look up in PATH of --env) and its arguments
+    #[arg(last = true, required = true, value_names = ["CMD", "ARG"])]
+    pub(crate) command: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum NetworkArg {
+    /// A network of its own: loopback and nothing else
+    None,
+    /// This machine's, where executord's configuration allows it
+    Host,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct IdArg {
+    /// Id of the container
+    pub(crate) id: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PsArgs {
+    /// Show completed containers too
+    #[arg(long, short)]
+    pub(crate) all: bool,
+    /// Only in this state; may be repeated
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub(crate) state: Vec<StateArg>,
+    /// Only with this label; with all of them when repeated
+    #[arg(long = "label", short, value_name = "NAME=VALUE", value_parser = label)]
+    pub(crate) labels: Vec<(String, String)>,
+    /// Print ids only, one a line
+    #[arg(long, short, conflicts_with = "json")]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StateArg {
+    Reserved,
+    Initializing,
+    Created,
+    Running,
+    Stopping,
+    Wiping,
+    Completed,
+}
+
+/// Print what a container's process wrote
+///
+/// Standard output and standard error come out on their own streams, byte for byte.
+#[derive(Debug, Args)]
+pub(crate) struct LogsArgs {
+    /// Go on until the container is completed
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// From this time on: 2026-01-31T12:00:00Z, or 10m for the last ten minutes
+    #[arg(long, value_name = "TIME", value_parser = |text: &str| units::instant(text, SystemTime::now()))]
+    pub(crate) since: Option<SystemTime>,
+    /// Id of the container
+    pub(crate) id: String,
+}
+
+/// Stop a container: SIGTERM, its grace period, SIGKILL
+///
+/// Comes back when the container is completed and its secrets are wiped.
+#[derive(Debug, Args)]
+pub(crate) struct StopArgs {
+    /// Instead of the container's own grace period: 0s, 500ms, 1m30s
+    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    pub(crate) grace: Option<Duration>,
+    /// Come back at once
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+    /// Id of the container
+    pub(crate) id: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SignalArgs {
+    /// Id of the container
+    pub(crate) id: String,
+    /// Name or number: TERM, SIGUSR1, 9, RTMIN+1
+    #[arg(value_parser = signals::parse)]
+    pub(crate) signal: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RmArgs {
+    /// Kill it first if it runs
+    #[arg(long, short)]
+    pub(crate) force: bool,
+    /// Ids of the containers
+    #[arg(required = true, value_name = "ID")]
+    pub(crate) ids: Vec<String>,
+}
+
+/// Follow what happens to containers
+///
+/// Goes on until it is interrupted, also over a restart of executord.
+#[derive(Debug, Args)]
+pub(crate) struct EventsArgs {
+    /// Begin after this event; 0 for all that are kept [default: what happens from now on]
+    #[arg(long, value_name = "CURSOR")]
+    pub(crate) after: Option<u64>,
+    /// Of this container only
+    #[arg(long)]
+    pub(crate) id: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GenerateArgs {
+    /// What to write
+    #[arg(value_enum)]
+    pub(crate) what: Generated,
+    /// Directory to write into; made when it is not there
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// For this shell only; may be repeated [default: all]
+    #[arg(long, value_enum)]
+    pub(crate) shell: Vec<ShellArg>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Generated {
+    /// agent-cli.1 and a page for each command
+    Man,
+    /// Completions under the names that the shells look for
+    Completions,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ShellArg {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("a label is NAME=VALUE".into()),
+    }
+}
+
+/// The definitions with the table of exit statuses where it belongs.
+pub(crate) fn command() -> clap::Command {
+    let mut statuses = String::from("Exit status:\n");
+    for (status, meaning) in exit::TABLE {
+        statuses.push_str(&format!("  {status:<7} {}\n", meaning.replace('`', "")));
+    }
+    let mut command = Cli::command().after_help(statuses.clone());
+    for name in ["run", "wait"] {
+        command = command.mut_subcommand(name, |subcommand| subcommand.after_help(statuses.clone()));
+    }
+    command
+}
+
+/// Parses this process's command line. An error says itself how to be shown.
+pub(crate) fn parse() -> Result<Cli, clap::Error> {
+    Cli::from_arg_matches(&command().try_get_matches()?)
+}
+
+impl Cli {
+    /// What the definitions cannot say: flags that contradict one another.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
+        if self.global.local && self.global.socket.is_some() {
+            return usage("--local and --socket exclude one another: --local starts an executord of its own");
+        }
+        match &self.command {
+            Command::Run(run) if self.global.local && (run.detach || run.keep) => {
+                usage("--detach and --keep are of no use with --local: the private executord ends with the command")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Global {
+    /// `--socket`, else EXECUTOR_SOCKET, else the default.
+    pub(crate) fn socket(&self) -> PathBuf {
+        let from_environment = || std::env::var_os("EXECUTOR_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
+        self.socket.clone().or_else(from_environment).unwrap_or_else(|| DEFAULT_SOCKET.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Cli, clap::Error> {
+        let matches = command().try_get_matches_from(std::iter::once("agent-cli").chain(line.split_whitespace()))?;
+        Cli::from_arg_matches(&matches)
+    }
+
+    #[test]
+    fn the_definitions_are_sound() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn lines_that_are_understood() {
+        for line in [
+            "run -- true",
+            "--json run --detach -- sh -c x --not-ours",
+            "run --json -d -l a=b -u 1:2 -e A=b -- true",
+            "--local run -- true",
+            "ps -a --state running,stopping --state created --label a=b --json",
+            "ps -aq",
+            "inspect web-1",
+            "logs -f --since 10m web-1",
+            "logs --since 2026-01-31T12:00:00Z web-1",
+            "wait web-1",
+            "stop web-1 --grace 1m30s",
+            "signal web-1 SIGUSR1",
+            "signal web-1 9",
+            "rm -f a b c",
+            "events --after 0 --id web-1",
+            "info --socket /x --json",
+            "generate man --out /tmp/x",
+            "generate completions --out /tmp/x --shell bash --shell zsh",
+        ] {
+            let cli = parsed(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+            cli.check().unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+    }
+
+    #[test]
+    fn lines_that_are_not() {
+        for line in [
+            "",
+            "run",
+            "run true",
+            "run --",
+            "run --memory 0 -- true",
+            "run --memry 5 -- true",
+            "run --grace 10 -- true",
+            "run --network lan -- true",
+            "run --label a -- true",
+            "signal web-1 NOPE",
+            "signal web-1",
+            "rm",
+            "ps -q --json",
+            "ps --state gone",
+            "inspect",
+        ] {
+            assert!(parsed(line).is_err(), "{line}");
+        }
+        for line in ["--local --socket /x info", "--local run --detach -- x", "--local run --keep -- x"] {
+            assert!(parsed(line).unwrap().check().is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn help_tells_the_exit_statuses() {
+        let run = command().find_subcommand("run").unwrap().clone().render_long_help().to_string();
+        assert!(run.contains("128+N") && run.contains("141"), "{run}");
+    }
+}

@@ -1,0 +1,121 @@
+//! Exit statuses: one table, for the program, for `--help` and for the manual.
+//!
+//! They are `env`'s, `timeout`'s and Docker's, so that a script can treat `agent-cli run -- CMD` as it treats
+//! `CMD`. A process may itself exit with 125, 126 or 127; `--json` tells the two apart.
+
+use executor_proto::v1::{Result as Ending, exit_status, failure};
+
+/// Something that is this program's, the daemon's or the caller's fault, not the process's.
+pub(crate) const OURS: u8 = 125;
+/// The program exists and cannot be executed.
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+/// The program does not exist.
+pub(crate) const NOT_FOUND: u8 = 127;
+/// Added to the number of the signal that ended a process.
+pub(crate) const SIGNAL_BASE: u8 = 128;
+
+/// What each status means, in the words of the manual.
+pub(crate) const TABLE: [(&str, &str); 6] = [
+    ("0-255", "`run` and `wait`: what the container's process exited with; 0 from the other commands: done"),
+    ("125", "an error of agent-cli's or of executord's: bad usage, no connection, a refused request, a lost container"),
+    ("126", "`run` and `wait`: the program could not be executed (no permission, no executable format)"),
+    ("127", "`run` and `wait`: the program was not found"),
+    ("128+N", "`run` and `wait`: signal N ended the process (137: SIGKILL, 143: SIGTERM); other commands: signal N interrupted agent-cli"),
+    ("141", "whoever read the output closed it (`agent-cli run ... | head`): the container was stopped, quietly"),
+];
+
+/// `ENOENT`.
+const ENOENT: i32 = 2;
+
+/// How a container ended, in one value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Exited(i32),
+    Signaled(i32),
+    /// The program could not be executed, for this errno.
+    NotExecuted(i32),
+    /// It could not be prepared, or nobody knows what became of it.
+    Failed(failure::Kind),
+    /// The daemon told neither an exit nor a failure.
+    Unknown,
+}
+
+impl Outcome {
+    /// Reads a completed container's result.
+    pub(crate) fn of(ending: Option<&Ending>) -> Self {
+        let Some(ending) = ending else { return Self::Unknown };
+        match (ending.exit.and_then(|exit| exit.status), &ending.failure) {
+            (Some(exit_status::Status::Code(code)), _) => Self::Exited(code),
+            (Some(exit_status::Status::Signal(signal)), _) => Self::Signaled(signal),
+            (None, Some(failure)) if failure.kind() == failure::Kind::Exec => Self::NotExecuted(failure.errno),
+            (None, Some(failure)) => Self::Failed(failure.kind()),
+            (None, None) => Self::Unknown,
+        }
+    }
+
+    /// The status to exit with.
+    pub(crate) fn status(self) -> u8 {
+        match self {
+            // As the kernel hands it to a parent: the low 8 bits.
+            Self::Exited(code) => (code & 0xff) as u8,
+            Self::Signaled(signal) => after_signal(signal),
+            Self::NotExecuted(ENOENT) => NOT_FOUND,
+            Self::NotExecuted(_) => NOT_EXECUTABLE,
+            Self::Failed(_) | Self::Unknown => OURS,
+        }
+    }
+}
+
+/// 128 + N.
+pub(crate) fn after_signal(signal: i32) -> u8 {
+    u8::try_from(signal).ok().and_then(|signal| SIGNAL_BASE.checked_add(signal)).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use executor_proto::v1::{ExitStatus, Failure};
+
+    #[test]
+    fn statuses() {
+        use exit_status::Status::{Code, Signal};
+        let exit = |status| Ending { exit: Some(ExitStatus { status: Some(status) }), ..Default::default() };
+        let failure = |kind: failure::Kind, errno| Ending {
+            failure: Some(Failure { kind: kind.into(), errno, ..Default::default() }),
+            ..Default::default()
+        };
+        let table = [
+            (exit(Code(0)), 0),
+            (exit(Code(3)), 3),
+            (exit(Code(255)), 255),
+            (exit(Code(256)), 0),
+            (exit(Signal(9)), 137),
+            (exit(Signal(15)), 143),
+            (exit(Signal(64)), 192),
+            (failure(failure::Kind::Exec, 2), 127),
+            (failure(failure::Kind::Exec, 13), 126),
+            (failure(failure::Kind::Exec, 8), 126),
+            (failure(failure::Kind::Exec, 0), 126),
+            (failure(failure::Kind::Prepare, 2), 125),
+            (failure(failure::Kind::SupervisorLost, 0), 125),
+            (failure(failure::Kind::HostStopped, 0), 125),
+            (Ending::default(), 125),
+        ];
+        for (ending, status) in table {
+            assert_eq!(Outcome::of(Some(&ending)).status(), status, "{ending:?}");
+        }
+        assert_eq!(Outcome::of(None).status(), 125);
+    }
+
+    /// A process that was killed for its memory, or lost after it had run, keeps the exit that was recorded.
+    #[test]
+    fn an_exit_counts_more_than_a_failure() {
+        let ending = Ending {
+            exit: Some(ExitStatus { status: Some(exit_status::Status::Signal(9)) }),
+            oom_killed: true,
+            failure: Some(Failure::default()),
+            ..Default::default()
+        };
+        assert_eq!(Outcome::of(Some(&ending)), Outcome::Signaled(9));
+    }
+}

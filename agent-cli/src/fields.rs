@@ -1,0 +1,80 @@
+//! From a field of the interface, as a violation names it, to the flag that its value came from.
+
+/// `action.run.volume_mounted_files[1].path` -> `--file (number 2)`. A field that no flag sets stays as it is.
+pub(crate) fn flag(field: &str) -> String {
+    let inner = field.strip_prefix("action.run.").unwrap_or(field);
+    let (list, index) = element(inner);
+    let flag = match list {
+        "volume_mounted_files" => "--file",
+        "env" => "--env",
+        "args" => "ARG",
+        "path" => "CMD",
+        "dir" => "--dir",
+        "user" => "--user",
+        "log_source" => "--log-source",
+        "suppress_log_output" => "--no-logs",
+        "resource_limits.nofile" => "--nofile",
+        "labels" => "--label",
+        "rootfs" => "--rootfs",
+        "limits.memory_bytes" => "--memory",
+        "limits.pids" => "--pids",
+        "limits.cpu_millis" => "--cpus",
+        "grace_period" => "--grace",
+        "network" => "--network",
+        "id" => "ID",
+        "since" => "--since",
+        "signal" => "SIGNAL",
+        "after_cursor" => "--after",
+        "states" => "--state",
+        "" => "the request",
+        _ => return crate::view::table::plain(field),
+    };
+    match index {
+        None => flag.to_owned(),
+        Some(index) => match index.parse::<usize>() {
+            // People count from one.
+            Ok(number) => format!("{flag} (number {})", number.saturating_add(1)),
+            Err(_) => format!("{flag} {}", crate::view::table::plain(index)),
+        },
+    }
+}
+
+/// `env[3].name` -> `env` and `3`; what follows the index belongs to the same flag.
+fn element(field: &str) -> (&str, Option<&str>) {
+    let Some((list, rest)) = field.split_once('[') else {
+        return (field, None);
+    };
+    let index = rest.rsplit_once(']').map_or(rest, |(index, _)| index);
+    (list, Some(index.trim_matches('"')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::flag;
+
+    #[test]
+    fn fields_become_flags() {
+        let table = [
+            ("id", "ID"),
+            ("rootfs", "--rootfs"),
+            ("action.run.path", "CMD"),
+            ("action.run.args[0]", "ARG (number 1)"),
+            ("action.run.args", "ARG"),
+            ("action.run.env[3].name", "--env (number 4)"),
+            ("action.run.env[3].value", "--env (number 4)"),
+            ("volume_mounted_files", "--file"),
+            ("volume_mounted_files[2].path", "--file (number 3)"),
+            ("action.run.volume_mounted_files[0]", "--file (number 1)"),
+            ("action.run.resource_limits.nofile", "--nofile"),
+            ("labels[app]", "--label app"),
+            ("labels[\"app\"]", "--label app"),
+            ("grace_period", "--grace"),
+            ("limits.cpu_millis", "--cpus"),
+            ("action", "action"),
+            ("new.field[1]", "new.field[1]"),
+        ];
+        for (field, expected) in table {
+            assert_eq!(flag(field), expected, "{field}");
+        }
+    }
+}

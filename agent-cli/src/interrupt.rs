@@ -1,0 +1,66 @@
+//! SIGINT, SIGTERM and SIGHUP as values that the async side can wait for.
+//!
+//! A signal that was ignored when we were started stays ignored: that is how `nohup` and a shell's `&` ask
+//! for it.
+
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// The signals that ask a program to end.
+pub(crate) struct Interrupts {
+    signals: [Option<Signal>; 3],
+}
+
+const ASKING: [SignalKind; 3] = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+
+impl Interrupts {
+    /// From now on these signals no longer end this process; [`Self::next`] tells them.
+    pub(crate) fn install() -> io::Result<Self> {
+        let ignored = ignored_mask(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
+        let mut signals = [None, None, None];
+        for (slot, kind) in signals.iter_mut().zip(ASKING) {
+            if ignored & (1 << (kind.as_raw_value() - 1)) == 0 {
+                *slot = Some(signal(kind)?);
+            }
+        }
+        Ok(Self { signals })
+    }
+
+    /// The number of the next signal.
+    pub(crate) async fn next(&mut self) -> i32 {
+        let [interrupt, terminate, hangup] = &mut self.signals;
+        tokio::select! {
+            () = one(interrupt) => SignalKind::interrupt().as_raw_value(),
+            () = one(terminate) => SignalKind::terminate().as_raw_value(),
+            () = one(hangup) => SignalKind::hangup().as_raw_value(),
+        }
+    }
+}
+
+async fn one(signal: &mut Option<Signal>) {
+    let arrived = match signal {
+        Some(signal) => signal.recv().await,
+        None => None,
+    };
+    if arrived.is_none() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// `SigIgn:` of /proc/PID/status; none where it cannot be read.
+fn ignored_mask(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ignored_mask;
+
+    #[test]
+    fn reads_the_mask_of_ignored_signals() {
+        assert_eq!(ignored_mask("Name:\tx\nSigBlk:\t00\nSigIgn:\t0000000000001001\nSigCgt:\t0\n"), 0x1001);
+        assert_eq!(ignored_mask(""), 0);
+    }
+}

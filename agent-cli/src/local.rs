@@ -1,0 +1,257 @@
+//! `--local`: an executord of our own, for one command.
+//!
+//! It lives in a fresh temporary directory, is ready when its health service says so, and is taken down at
+//! the end: SIGTERM, its exit, its directories gone. Should we die first, executord notices by itself
+//! (`--ephemeral`). It inherits next to nothing of our environment, where `@env:` secrets may lie, and runs in a
+//! process group of its own, so that Ctrl-C at the terminal reaches us alone and we decide what follows.
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStderr, Command};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+use crate::connect::Client;
+use crate::view::table::plain;
+
+/// How long executord may take until it serves.
+const READY_WITHIN: Duration = Duration::from_secs(10);
+/// How long it may take to kill its containers and to exit.
+const EXIT_WITHIN: Duration = Duration::from_secs(20);
+/// How long its launcher may take after that to clear away the directories.
+const CLEARED_WITHIN: Duration = Duration::from_secs(10);
+/// Between two looks at a condition that nothing announces.
+const POLL: Duration = Duration::from_millis(5);
+/// Lines of its log that an error shows.
+const LAST_LINES: usize = 12;
+/// With a longer directory the sockets of containers (`run/containers/UUID/shim.sock`) would exceed the 107
+/// bytes of a unix socket's path.
+const HOME_MAX: usize = 45;
+/// What the daemon gets to see of our environment.
+const INHERITED: [&str; 5] = ["PATH", "HOME", "TMPDIR", "RUST_LOG", "RUST_BACKTRACE"];
+
+/// Why there is no private executord.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LocalError {
+    #[error(
+        "--local starts an executord, which needs root: run `sudo agent-cli --local ...`, or reach a running one \
+         with --socket"
+    )]
+    NotRoot,
+    #[error("--local finds no executord beside {} and none in PATH", .0.display())]
+    NotFound(PathBuf),
+    #[error("--local cannot make a directory for executord below /run or the temporary directory")]
+    Directory(#[source] io::Error),
+    #[error("cannot start {}", .program.display())]
+    Spawn { program: PathBuf, source: io::Error },
+    #[error("the private executord ended ({status}); its last words:\n  {}", .last.join("\n  "))]
+    Ended { status: String, last: Vec<String> },
+    #[error("the private executord was not ready within {} s; its last words:\n  {}", READY_WITHIN.as_secs(), .last.join("\n  "))]
+    NotReady { last: Vec<String> },
+}
+
+/// A running private executord.
+pub(crate) struct PrivateDaemon {
+    child: Child,
+    home: PathBuf,
+    log: Arc<Mutex<VecDeque<String>>>,
+    reader: JoinHandle<()>,
+}
+
+impl PrivateDaemon {
+    /// Starts it. Must be called on the main thread, whose death executord is told of.
+    pub(crate) fn start() -> Result<Self, LocalError> {
+        if !geteuid().is_root() {
+            return Err(LocalError::NotRoot);
+        }
+        let program = find_executord()?;
+        let home = make_home()?;
+        let mut command = Command::new(&program);
+        command
+            .arg("--ephemeral")
+            .arg("--run-dir")
+            .arg(home.join("run"))
+            .arg("--state-dir")
+            .arg(home.join("state"))
+            .env_clear()
+            .envs(INHERITED.iter().filter_map(|name| Some((name, std::env::var_os(name)?))))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(source) => {
+                let _ = std::fs::remove_dir(&home);
+                return Err(LocalError::Spawn { program, source });
+            }
+        };
+        let log = Arc::new(Mutex::new(VecDeque::new()));
+        let reader = tokio::spawn(keep_last_lines(child.stderr.take(), Arc::clone(&log)));
+        Ok(Self { child, home, log, reader })
+    }
+
+    /// Waits until it serves, and connects.
+    pub(crate) async fn ready(&mut self) -> Result<Client, LocalError> {
+        let socket = self.home.join("run/executor.sock");
+        let deadline = Instant::now() + READY_WITHIN;
+        loop {
+            // A daemon that accepts and then says nothing must not hold us up either.
+            if let Ok(Some(client)) = timeout(deadline - Instant::now(), serving(&socket)).await {
+                return Ok(client);
+            }
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(self.ended(Ok(status)).await);
+            }
+            if Instant::now() >= deadline {
+                return Err(LocalError::NotReady { last: self.last_lines() });
+            }
+            sleep(POLL).await;
+        }
+    }
+
+    /// Comes back when it ends although nobody asked it to.
+    pub(crate) async fn lost(&mut self) -> LocalError {
+        let status = self.child.wait().await;
+        self.ended(status).await
+    }
+
+    /// Takes it down; what could not be cleared away comes back as a complaint.
+    pub(crate) async fn stop(mut self) -> Result<(), String> {
+        if let Some(pid) = self.child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
+            // Gone in between: then the wait says so.
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        if timeout(EXIT_WITHIN, self.child.wait()).await.is_err() {
+            let _ = self.child.kill().await;
+        }
+        let deadline = Instant::now() + CLEARED_WITHIN;
+        while self.home.join("run").exists() || self.home.join("state").exists() {
+            if Instant::now() >= deadline {
+                break;
+            }
+            sleep(POLL).await;
+        }
+        self.reader.abort();
+        remove_home(&self.home).map_err(|why| format!("the private executord left {} behind: {why}", self.home.display()))
+    }
+
+    async fn ended(&mut self, status: io::Result<ExitStatus>) -> LocalError {
+        // The launcher may hold the pipe a little longer than the daemon.
+        let _ = timeout(Duration::from_millis(500), &mut self.reader).await;
+        let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+        LocalError::Ended { status, last: self.last_lines() }
+    }
+
+    fn last_lines(&self) -> Vec<String> {
+        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        if log.is_empty() { vec!["(nothing)".into()] } else { log.iter().cloned().collect() }
+    }
+}
+
+async fn keep_last_lines(stderr: Option<ChildStderr>, log: Arc<Mutex<VecDeque<String>>>) {
+    let Some(stderr) = stderr else { return };
+    let mut lines = BufReader::new(stderr).split(b'\n');
+    while let Ok(Some(line)) = lines.next_segment().await {
+        let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+        if log.len() == LAST_LINES {
+            log.pop_front();
+        }
+        log.push_back(plain(&String::from_utf8_lossy(&line)));
+    }
+}
+
+/// A client, if executord says that it serves.
+async fn serving(socket: &Path) -> Option<Client> {
+    let client = Client::connect(socket).await.ok()?;
+    let request = HealthCheckRequest { service: "executor.v1.Executor".into() };
+    let answer = HealthClient::new(client.channel()).check(request).await.ok()?;
+    (answer.into_inner().status() == ServingStatus::Serving).then_some(client)
+}
+
+/// Beside our own executable, else in PATH.
+fn find_executord() -> Result<PathBuf, LocalError> {
+    let own = std::env::current_exe().map_err(LocalError::Directory)?;
+    let beside = own.with_file_name("executord");
+    if is_executable(&beside) {
+        return Ok(beside);
+    }
+    in_path(&std::env::var_os("PATH").unwrap_or_default()).ok_or_else(|| LocalError::NotFound(own))
+}
+
+/// Relative entries are passed over: this runs as root.
+fn in_path(path: &OsStr) -> Option<PathBuf> {
+    let directories = std::env::split_paths(path).filter(|directory| directory.is_absolute());
+    directories.map(|directory| directory.join("executord")).find(|program| is_executable(program))
+}
+
+fn is_executable(program: &Path) -> bool {
+    program.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.mode() & 0o111 != 0)
+}
+
+/// A fresh directory that a daemon without privileges can walk through. /run is a tmpfs on every machine that
+/// has one, which overlays can use; the temporary directory may be an overlay itself.
+fn make_home() -> Result<PathBuf, LocalError> {
+    let mut error = io::Error::from(io::ErrorKind::NotFound);
+    for parent in [PathBuf::from("/run"), std::env::temp_dir(), PathBuf::from("/tmp")] {
+        let made = tempfile::Builder::new().prefix("agent-cli-").tempdir_in(&parent).and_then(|home| {
+            std::fs::set_permissions(home.path(), Permissions::from_mode(0o755))?;
+            Ok(home)
+        });
+        match made {
+            Ok(home) if home.path().as_os_str().len() <= HOME_MAX => return Ok(home.keep()),
+            Ok(_) => error = io::Error::from(io::ErrorKind::InvalidFilename),
+            Err(failed) => error = failed,
+        }
+    }
+    Err(LocalError::Directory(error))
+}
+
+/// Removes what is left, unless something is mounted there: then a removal would reach into it.
+fn remove_home(home: &Path) -> Result<(), String> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").map_err(|error| error.to_string())?;
+    if let Some(mount) = mounted_below(&mounts, home) {
+        return Err(format!("{mount} is mounted"));
+    }
+    std::fs::remove_dir_all(home).map_err(|error| error.to_string())
+}
+
+fn mounted_below<'a>(mountinfo: &'a str, home: &Path) -> Option<&'a str> {
+    mountinfo.lines().filter_map(|line| line.split(' ').nth(4)).find(|point| Path::new(point).starts_with(home))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sees_mounts_below_its_directory() {
+        let mountinfo = "22 1 0:20 / /run rw - tmpfs t rw\n30 22 0:30 / /run/agent-cli-x1/state/c/merged rw - overlay o rw\n";
+        assert_eq!(mounted_below(mountinfo, Path::new("/run/agent-cli-x1")), Some("/run/agent-cli-x1/state/c/merged"));
+        assert_eq!(mounted_below(mountinfo, Path::new("/run/agent-cli-x")), None);
+    }
+
+    #[test]
+    fn path_is_searched_without_its_relative_entries() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("executord");
+        std::fs::write(&program, "#!/bin/sh\n").unwrap();
+        let path = std::env::join_paths([Path::new("."), Path::new(""), dir.path()]).unwrap();
+        assert_eq!(in_path(&path), None, "not executable");
+        std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(in_path(&path), Some(program));
+    }
+}

@@ -1,0 +1,191 @@
+//! Standard output and standard error, written by a thread of their own.
+//!
+//! A reader may take its time (`| less`), and while a write blocks, signals and the daemon must still be
+//! attended to: so the async side hands bytes over a bounded queue. Bytes are written as they are, unbuffered, in the
+//! order of the queue. After the first failed write the rest is thrown away and [`Output::failed`] tells.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::failure::Failure;
+
+/// Messages that may wait; a log entry has at most 60 KiB.
+const QUEUE: usize = 32;
+
+/// One of the two streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Out,
+    Err,
+}
+
+impl Stream {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Out => "standard output",
+            Self::Err => "standard error",
+        }
+    }
+}
+
+enum Message {
+    Bytes(Stream, Vec<u8>),
+    Note(String),
+    Flush(oneshot::Sender<()>),
+}
+
+/// A failed write.
+#[derive(Debug)]
+struct Broken {
+    stream: Stream,
+    error: io::Error,
+}
+
+/// The handle: cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Output {
+    queue: mpsc::Sender<Message>,
+    broken: watch::Receiver<Option<Arc<Broken>>>,
+}
+
+impl Output {
+    /// Starts the writing thread.
+    pub(crate) fn start() -> io::Result<Self> {
+        let out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        let err = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+        let (queue, messages) = mpsc::channel(QUEUE);
+        let (report, broken) = watch::channel(None);
+        std::thread::Builder::new().name("output".into()).spawn(move || write_all(out, err, messages, &report))?;
+        Ok(Self { queue, broken })
+    }
+
+    /// Writes bytes as they are. Waits while the queue is full.
+    pub(crate) async fn bytes(&self, stream: Stream, bytes: Vec<u8>) {
+        self.send(Message::Bytes(stream, bytes)).await;
+    }
+
+    /// Writes text to standard output.
+    pub(crate) async fn text(&self, text: String) {
+        self.bytes(Stream::Out, text.into_bytes()).await;
+    }
+
+    /// Says something of our own on standard error, on a line of its own.
+    pub(crate) async fn note(&self, text: impl Into<String>) {
+        self.send(Message::Note(text.into())).await;
+    }
+
+    async fn send(&self, message: Message) {
+        // The thread ends only with the last handle; were it gone, there would be nobody to tell.
+        let _ = self.queue.send(message).await;
+    }
+
+    /// Comes back when a write has failed.
+    pub(crate) async fn failed(&self) {
+        let mut broken = self.broken.clone();
+        if broken.wait_for(Option::is_some).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Waits until everything is written.
+    pub(crate) async fn finish(&self) -> Result<(), Failure> {
+        let (done, written) = oneshot::channel();
+        self.send(Message::Flush(done)).await;
+        let _ = written.await;
+        self.result()
+    }
+
+    /// Whether everything could be written so far.
+    pub(crate) fn result(&self) -> Result<(), Failure> {
+        match &*self.broken.borrow() {
+            None => Ok(()),
+            Some(broken) if broken.error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::ClosedPipe),
+            Some(broken) => {
+                let source = broken.error.raw_os_error().map_or_else(
+                    || io::Error::from(broken.error.kind()),
+                    io::Error::from_raw_os_error,
+                );
+                Err(Failure::Output { stream: broken.stream.name(), source })
+            }
+        }
+    }
+}
+
+fn write_all(
+    mut out: File,
+    mut err: File,
+    mut messages: mpsc::Receiver<Message>,
+    report: &watch::Sender<Option<Arc<Broken>>>,
+) {
+    // A note begins on a fresh line, wherever the process left the cursor.
+    let mut at_line_start = true;
+    let mut broken = false;
+    while let Some(message) = messages.blocking_recv() {
+        match message {
+            Message::Flush(done) => {
+                let _ = done.send(());
+            }
+            Message::Note(text) => {
+                let newline = if at_line_start { "" } else { "\n" };
+                // Nobody is left to be told that nobody reads what we say.
+                let _ = write_one(&mut err, format!("{newline}agent-cli: {text}\n").as_bytes());
+                at_line_start = true;
+            }
+            Message::Bytes(..) if broken => {}
+            Message::Bytes(stream, bytes) => {
+                let file = if stream == Stream::Out { &mut out } else { &mut err };
+                if let Err(error) = write_one(file, &bytes) {
+                    broken = true;
+                    report.send_replace(Some(Arc::new(Broken { stream, error })));
+                }
+                if stream == Stream::Err {
+                    at_line_start = bytes.last().is_none_or(|last| *last == b'\n');
+                }
+            }
+        }
+    }
+}
+
+/// `write_all` that also copes with a descriptor that somebody else made non-blocking.
+fn write_one(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let mut ready = [PollFd::new(file, PollFlags::OUT)];
+                match poll(&mut ready, None) {
+                    Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_pipe_that_does_not_block_is_waited_for() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&writer, true).unwrap();
+        let mut file = File::from(std::os::fd::OwnedFd::from(writer));
+        let sent: Vec<u8> = (0..300_000u32).map(|n| n as u8).collect();
+        let expected = sent.clone();
+        let thread = std::thread::spawn(move || write_one(&mut file, &sent));
+        let mut read = Vec::new();
+        io::Read::read_to_end(&mut reader, &mut read).unwrap();
+        thread.join().unwrap().unwrap();
+        assert!(read == expected);
+    }
+}

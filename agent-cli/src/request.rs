@@ -1,0 +1,196 @@
+//! From the flags of `run` to the request that goes to executord.
+//!
+//! The request holds secrets (files' contents, values of the environment, arguments). [`Request`] wipes its
+//! own copy when it is dropped, which is as soon as executord has answered; what the gRPC library copied on
+//! the way lives in this process until it exits, and the process allows neither core files nor debuggers
+//! of other users meanwhile.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io::Read;
+
+use executor_proto::v1::{self, Action, EnvironmentVariable, Limits, Network, ResourceLimits, RunAction, RunRequest};
+use zeroize::Zeroize;
+
+use crate::cli::{NetworkArg, RunArgs};
+use crate::failure::Failure;
+use crate::source::{self, FileArgument};
+
+/// A request that wipes itself.
+pub(crate) struct Request(RunRequest);
+
+impl Request {
+    /// Reads the sources of files and variables and puts the request together. An id is made up here and
+    /// not by executord, so that the very same request can be sent again when a connection breaks.
+    pub(crate) fn build(
+        args: RunArgs,
+        stdin: &mut dyn Read,
+        variable: &dyn Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, Failure> {
+        let arguments = args.files.iter().map(|text| FileArgument::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        let mut command = args.command.into_iter();
+        let run = RunAction {
+            path: command.next().unwrap_or_default(),
+            args: command.collect(),
+            dir: args.dir.unwrap_or_default(),
+            env: environment(args.env, variable)?,
+            resource_limits: args
+                .nofile
+                .map(|nofile| ResourceLimits { nofile: Some(nofile), ..ResourceLimits::default() }),
+            user: args.user.unwrap_or_default(),
+            log_source: args.log_source.unwrap_or_default(),
+            suppress_log_output: args.no_logs,
+            volume_mounted_files: source::read_all(arguments, stdin, variable)?
+                .into_iter()
+                .map(|(path, mut content)| v1::File { path, content: std::mem::take(&mut *content) })
+                .collect(),
+        };
+        Ok(Self(RunRequest {
+            id: args.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
+            action: Some(Action { run: Some(run), ..Action::default() }),
+            rootfs: args.rootfs,
+            limits: Some(Limits {
+                memory_bytes: args.memory.unwrap_or(0),
+                pids: args.pids.unwrap_or(0),
+                cpu_millis: args.cpus.unwrap_or(0),
+            }),
+            labels: labels(args.labels)?,
+            grace_period: args.grace.map(to_proto).transpose()?,
+            network: match args.network {
+                NetworkArg::None => Network::None.into(),
+                NetworkArg::Host => Network::Host.into(),
+            },
+            volume_mounted_files: Vec::new(),
+        }))
+    }
+
+    /// The container's id.
+    pub(crate) fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    /// A copy for the wire.
+    pub(crate) fn message(&self) -> RunRequest {
+        self.0.clone()
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        let Some(run) = self.0.action.as_mut().and_then(|action| action.run.as_mut()) else { return };
+        run.volume_mounted_files.iter_mut().for_each(|file| file.content.zeroize());
+        run.env.iter_mut().for_each(|variable| variable.value.zeroize());
+        run.args.zeroize();
+    }
+}
+
+/// Core files and other users' debuggers would show what [`Request`] holds.
+pub(crate) fn forbid_dumps() {
+    // Allowed to every process for itself; where it fails all the same, the program runs on as it would have.
+    let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+}
+
+/// `--env K=V`, or `--env K` for the value K has here.
+fn environment(
+    env: Vec<String>,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<Vec<EnvironmentVariable>, Failure> {
+    let usage = |text: String| Err(Failure::Usage(text));
+    let mut variables = Vec::with_capacity(env.len());
+    for mut text in env {
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name.to_owned(), value.to_owned()),
+            None => match variable(&text).map(OsString::into_string) {
+                Some(Ok(value)) => (text.clone(), value),
+                Some(Err(_)) => return usage(format!("--env {text}: the value of {text} is not UTF-8; use --file")),
+                None => return usage(format!("--env {text}: the environment has no {text}; write --env {text}=VALUE")),
+            },
+        };
+        text.zeroize();
+        if name.is_empty() {
+            return usage("--env takes NAME=VALUE, or NAME for the value that NAME has here".into());
+        }
+        variables.push(EnvironmentVariable { name, value });
+    }
+    Ok(variables)
+}
+
+fn labels(labels: Vec<(String, String)>) -> Result<HashMap<String, String>, Failure> {
+    let mut map = HashMap::with_capacity(labels.len());
+    for (name, value) in labels {
+        if map.contains_key(&name) {
+            return Err(Failure::Usage(format!("--label {name} is there twice")));
+        }
+        map.insert(name, value);
+    }
+    Ok(map)
+}
+
+/// A duration for the wire.
+pub(crate) fn to_proto(duration: std::time::Duration) -> Result<prost_types::Duration, Failure> {
+    duration.try_into().map_err(|_| Failure::Usage(format!("--grace {duration:?} is too long")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser as _;
+
+    fn build(line: &[&str]) -> Result<Request, Failure> {
+        let cli = crate::cli::Cli::try_parse_from([&["agent-cli", "run"], line].concat()).unwrap();
+        let crate::cli::Command::Run(args) = cli.command else { panic!("not run") };
+        let variable = |name: &str| (name == "TOKEN").then(|| OsString::from("canary-0b2f"));
+        Request::build(*args, &mut "from stdin".as_bytes(), &variable)
+    }
+
+    #[test]
+    fn every_flag_arrives() {
+        let request = build(&[
+            "--id", "web-1", "--rootfs", "dir:/srv/root", "--user", "vcap:vcap", "--dir", "/home", "--env", "A=1=2",
+            "--env", "TOKEN", "--file", "db/password=@-", "--file", "/abs=@env:TOKEN", "--memory", "64M", "--pids", "20",
+            "--cpus", "0.5", "--grace", "1m30s", "--label", "app=web", "--network", "host", "--nofile", "1024",
+            "--log-source", "APP", "--no-logs", "--", "/bin/sh", "-c", "exit 3",
+        ])
+        .unwrap();
+        let message = request.message();
+        let run = message.action.unwrap().run.unwrap();
+        assert_eq!((message.id.as_str(), message.rootfs.as_str()), ("web-1", "dir:/srv/root"));
+        assert_eq!(message.limits, Some(Limits { memory_bytes: 64 << 20, pids: 20, cpu_millis: 500 }));
+        assert_eq!(message.grace_period, Some(prost_types::Duration { seconds: 90, nanos: 0 }));
+        assert_eq!(message.network, Network::Host as i32);
+        assert_eq!(message.labels, HashMap::from([("app".to_owned(), "web".to_owned())]));
+        assert_eq!((run.path.as_str(), run.args.join("|").as_str()), ("/bin/sh", "-c|exit 3"));
+        assert_eq!((run.user.as_str(), run.dir.as_str(), run.log_source.as_str()), ("vcap:vcap", "/home", "APP"));
+        assert_eq!(run.resource_limits.unwrap().nofile, Some(1024));
+        assert!(run.suppress_log_output);
+        let env: Vec<_> = run.env.iter().map(|v| (v.name.as_str(), v.value.as_str())).collect();
+        assert_eq!(env, [("A", "1=2"), ("TOKEN", "canary-0b2f")]);
+        let files: Vec<_> = run.volume_mounted_files.iter().map(|f| (f.path.as_str(), &f.content[..])).collect();
+        assert_eq!(files, [("db/password", &b"from stdin"[..]), ("/abs", b"canary-0b2f")]);
+    }
+
+    #[test]
+    fn what_is_left_out_stays_out() {
+        let request = build(&["--", "true"]).unwrap();
+        let message = request.message();
+        assert_eq!(uuid::Uuid::parse_str(&message.id).unwrap().get_version_num(), 4);
+        assert_eq!(message.limits, Some(Limits::default()));
+        assert_eq!((message.grace_period, message.network), (None, 0));
+        let run = message.action.unwrap().run.unwrap();
+        assert_eq!((run.resource_limits, run.suppress_log_output), (None, false));
+    }
+
+    #[test]
+    fn what_contradicts_is_refused() {
+        let table: [(&[&str], &str); 4] = [
+            (&["--label", "a=1", "--label", "a=2", "--", "x"], "--label a is there twice"),
+            (&["--env", "NOPE", "--", "x"], "the environment has no NOPE"),
+            (&["--env", "=v", "--", "x"], "--env takes NAME=VALUE"),
+            (&["--file", "a=secret", "--", "x"], "cannot be given"),
+        ];
+        for (line, expected) in table {
+            let error = build(line).err().unwrap().to_string();
+            assert!(error.contains(expected) && !error.contains("secret"), "{error}");
+        }
+    }
+}

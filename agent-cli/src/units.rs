@@ -1,0 +1,116 @@
+//! Sizes, fractions of a processor, durations and points in time as people write them.
+//!
+//! In goes the text of a flag, out comes the number that the interface takes. Arithmetic is exact: no
+//! floating point, an overflow is an error.
+
+use std::time::{Duration, SystemTime};
+
+/// Bytes: `67108864`, `64M`, `64MiB`, `1.5G`. Units are powers of 1024 and may be written in either case.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    const HOW: &str = "a size is a number with an optional unit: 67108864, 64M, 64MiB, 1.5G";
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: u64 = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        "t" | "tb" | "tib" => 1 << 40,
+        _ => return Err(HOW.into()),
+    };
+    above_zero(scaled(digits, unit).ok_or(HOW)?)
+}
+
+/// Thousandths of a processor from `2`, `0.5`, `1.25`.
+pub(crate) fn cpus(text: &str) -> Result<u64, String> {
+    let millis = scaled(text, 1000).ok_or("processors are a number such as 2, 0.5 or 1.25")?;
+    if millis == 0 { Err("must be at least 0.001".into()) } else { Ok(millis) }
+}
+
+/// A count: 1 or more (0 means "the daemon's default" on the wire, which nobody would read into `--pids 0`).
+pub(crate) fn count(text: &str) -> Result<u64, String> {
+    above_zero(text.parse().map_err(|_| "must be a whole number")?)
+}
+
+/// A span of time: `500ms`, `10s`, `1m30s`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|bad| format!("{bad}; a duration is written 500ms, 10s or 1m30s"))
+}
+
+/// A point in time: RFC 3339, or a duration back from `now`.
+pub(crate) fn instant(text: &str, now: SystemTime) -> Result<SystemTime, String> {
+    if let Ok(time) = humantime::parse_rfc3339_weak(text) {
+        return Ok(time);
+    }
+    let back = humantime::parse_duration(text)
+        .map_err(|_| "must be a time such as 2026-01-31T12:00:00Z, or a duration back from now such as 10m")?;
+    now.checked_sub(back).ok_or_else(|| "lies before the beginning of time".into())
+}
+
+/// `digits[.digits]` times `unit`, rounded down.
+fn scaled(text: &str, unit: u64) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let number = |part: &str| -> Option<u128> {
+        let plain = !part.is_empty() && part.len() <= 18 && part.bytes().all(|b| b.is_ascii_digit());
+        if plain { part.parse().ok() } else { None }
+    };
+    let unit = u128::from(unit);
+    let tens = 10u128.pow(u32::try_from(fraction.len()).ok().filter(|&n| n <= 18)?);
+    let total = number(whole)? * unit + number(fraction)? * unit / tens;
+    u64::try_from(total).ok()
+}
+
+fn above_zero(value: u64) -> Result<u64, String> {
+    if value == 0 { Err("must be more than 0".into()) } else { Ok(value) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        let good = [
+            ("1", 1),
+            ("67108864", 64 << 20),
+            ("64M", 64 << 20),
+            ("64m", 64 << 20),
+            ("64MiB", 64 << 20),
+            ("64mb", 64 << 20),
+            ("1GiB", 1 << 30),
+            ("1.5G", 3 << 29),
+            ("0.5k", 512),
+            ("1.1k", 1126),
+            ("2T", 2 << 40),
+            ("12b", 12),
+        ];
+        for (text, bytes) in good {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "0", "0.0M", "M", "-1", "+1", "1 M", "64X", "1.2.3", "1.", ".5", "16777216T", "99999999999999999999"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn processors_and_counts() {
+        for (text, millis) in [("2", 2000), ("0.5", 500), ("1.25", 1250), ("0.001", 1)] {
+            assert_eq!(cpus(text), Ok(millis), "{text}");
+        }
+        for text in ["0", "0.0001", "-1", "two", "1M", ""] {
+            assert!(cpus(text).is_err(), "{text}");
+        }
+        assert_eq!(count("7"), Ok(7));
+        assert!(count("0").is_err() && count("x").is_err());
+    }
+
+    #[test]
+    fn durations_and_instants() {
+        assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert!(duration("10").unwrap_err().contains("10s"), "a bare number asks for its unit");
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        assert_eq!(instant("10m", now), Ok(now - Duration::from_secs(600)));
+        assert_eq!(instant("1970-01-01T00:00:05Z", now), Ok(SystemTime::UNIX_EPOCH + Duration::from_secs(5)));
+        assert!(instant("yesterday", now).is_err());
+    }
+}

@@ -1,0 +1,207 @@
+//! Words for people: sizes, times, states, how a container ended; the tables of `ps`, `info` and `events`.
+
+use std::time::{Duration, SystemTime};
+
+use executor_proto::v1::{Container, Event, InfoResponse, MountKind, Network, State, event, failure};
+use prost_types::Timestamp;
+
+use super::style::{Role, Style};
+use super::table::{Table, plain};
+use crate::exit::Outcome;
+use crate::signals;
+
+/// Where there is nothing to show.
+const NOTHING: &str = "-";
+
+/// `64 MiB`, `1.5 GiB`, `1 byte`.
+pub(crate) fn bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return if bytes == 1 { "1 byte".into() } else { format!("{bytes} bytes") };
+    }
+    let mut unit = 0;
+    while unit + 1 < UNITS.len() && bytes >> (10 * (unit + 2)) > 0 {
+        unit += 1;
+    }
+    let shift = 10 * (unit + 1);
+    // Tenths, rounded down: what is shown as free is free.
+    let tenths = (u128::from(bytes) * 10) >> shift;
+    match tenths % 10 {
+        0 => format!("{} {}", tenths / 10, UNITS[unit]),
+        tenth => format!("{}.{tenth} {}", tenths / 10, UNITS[unit]),
+    }
+}
+
+/// `0.87 ms`, `12.3 ms`, `1.23 s`, `2m 5s`, `3h 10m`.
+pub(crate) fn span(duration: Duration) -> String {
+    let seconds = duration.as_secs_f64();
+    match duration.as_secs() {
+        0 if seconds < 0.01 => format!("{:.2} ms", seconds * 1e3),
+        0 => format!("{:.1} ms", seconds * 1e3),
+        1..60 => format!("{seconds:.2} s"),
+        whole => two_units(whole),
+    }
+}
+
+fn two_units(seconds: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
+    let first = UNITS.iter().position(|(unit, _)| seconds >= *unit).unwrap_or(UNITS.len() - 1);
+    let (unit, name) = UNITS[first];
+    let rest = UNITS.get(first + 1).map(|(unit, name)| (seconds % UNITS[first].0 / unit, name));
+    match rest {
+        Some((count, rest_name)) if count > 0 => format!("{}{name} {count}{rest_name}", seconds / unit),
+        _ => format!("{}{name}", seconds / unit),
+    }
+}
+
+/// A wire duration as a span.
+pub(crate) fn wire_span(duration: prost_types::Duration) -> String {
+    Duration::try_from(duration).map_or_else(|_| NOTHING.into(), span)
+}
+
+/// Since `then`, in one unit: `5s`, `3m`, `2h`, `4d`.
+pub(crate) fn age(then: Option<&Timestamp>, now: SystemTime) -> String {
+    let Some(then) = then.and_then(system_time) else { return NOTHING.into() };
+    let seconds = now.duration_since(then).unwrap_or_default().as_secs();
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// `2026-01-31T12:00:00.123Z`.
+pub(crate) fn time(timestamp: Option<&Timestamp>) -> String {
+    timestamp
+        .and_then(system_time)
+        .map_or_else(|| NOTHING.into(), |time| humantime::format_rfc3339_millis(time).to_string())
+}
+
+/// A time that can be written down: RFC 3339 ends with the year 9999, and so does what executord may claim.
+pub(crate) fn system_time(timestamp: &Timestamp) -> Option<SystemTime> {
+    let writable = (0..253_402_300_800).contains(&timestamp.seconds) && (0..1_000_000_000).contains(&timestamp.nanos);
+    if writable { SystemTime::try_from(*timestamp).ok() } else { None }
+}
+
+/// A name of the interface as a word: `STATE_RUNNING` without `STATE_` is `running`.
+pub(crate) fn word(name: &str, prefix: &str) -> String {
+    name.strip_prefix(prefix).unwrap_or(name).to_ascii_lowercase()
+}
+
+pub(crate) fn state(state: i32) -> String {
+    State::try_from(state).map_or_else(|_| format!("unknown_{state}"), |state| word(state.as_str_name(), "STATE_"))
+}
+
+pub(crate) fn network(network: i32) -> String {
+    Network::try_from(network).map_or_else(|_| format!("unknown_{network}"), |n| word(n.as_str_name(), "NETWORK_"))
+}
+
+pub(crate) fn mount_kind(kind: i32) -> String {
+    MountKind::try_from(kind).map_or_else(|_| format!("unknown_{kind}"), |kind| word(kind.as_str_name(), "MOUNT_KIND_"))
+}
+
+pub(crate) fn event_kind(kind: i32) -> String {
+    event::Kind::try_from(kind).map_or_else(|_| format!("unknown_{kind}"), |kind| word(kind.as_str_name(), "KIND_"))
+}
+
+/// How it ended, in a column: `0`, `SIGKILL (oom)`, `not found`.
+pub(crate) fn ending(container: &Container) -> String {
+    let Some(result) = &container.result else { return NOTHING.into() };
+    let oom = if result.oom_killed { " (oom)" } else { "" };
+    match Outcome::of(Some(result)) {
+        Outcome::Exited(code) => format!("{code}{oom}"),
+        Outcome::Signaled(signal) => format!("{}{oom}", signals::name(signal)),
+        Outcome::NotExecuted(2) => "not found".into(),
+        Outcome::NotExecuted(_) => "not executable".into(),
+        Outcome::Failed(failure::Kind::Prepare) => "not prepared".into(),
+        Outcome::Failed(failure::Kind::SupervisorLost) => "lost".into(),
+        Outcome::Failed(failure::Kind::HostStopped) => "host stopped".into(),
+        Outcome::Failed(_) => "failed".into(),
+        Outcome::Unknown => "unknown".into(),
+    }
+}
+
+/// Labels in the order of their names.
+pub(crate) fn labels(labels: &std::collections::HashMap<String, String>) -> String {
+    let mut sorted: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    sorted.sort_unstable();
+    sorted.join(",")
+}
+
+/// The table of `ps`.
+pub(crate) fn containers(containers: &[Container], now: SystemTime, style: Style) -> String {
+    let mut table = Table::with_heading(0, &["ID", "STATE", "ROOTFS", "COMMAND", "AGE", "EXIT", "LABELS"]);
+    for container in containers {
+        let spec = container.spec.clone().unwrap_or_default();
+        let exit_role = container.result.as_ref().map_or(Role::Faint, |r| Role::of_outcome(Outcome::of(Some(r))));
+        table.row([
+            (container.id.clone(), Role::Plain),
+            (state(container.state), Role::of_state(container.state())),
+            (spec.rootfs, Role::Plain),
+            (spec.path, Role::Plain),
+            (age(container.created_at.as_ref(), now), Role::Plain),
+            (ending(container), exit_role),
+            (labels(&spec.labels), Role::Faint),
+        ]);
+    }
+    table.render(style)
+}
+
+/// `info`.
+pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: Style) -> String {
+    let mut text = style.paint(Role::Heading, &format!("executord {}\n", plain(&info.version)));
+    let mut table = Table::bare(2);
+    table.pair("socket", socket);
+    let launcher = if info.launcher_connected { ("connected", Role::Good) } else { ("NOT connected", Role::Bad) };
+    table.row([("launcher".into(), Role::Faint), (launcher.0.into(), launcher.1)]);
+    table.pair("started", format!("{} ({} ago)", time(info.started_at.as_ref()), age(info.started_at.as_ref(), now)));
+    table.pair("serves as", format!("uid {}", info.uid));
+    table.pair("kernel", info.kernel.clone());
+    table.pair("cgroups", info.cgroups.clone());
+    table.pair("secret files on", mount_kind(info.secret_mount_kind));
+    table.pair("newest event", info.cursor.to_string());
+    let mut states: Vec<String> = info.containers.iter().map(|(state, count)| format!("{count} {state}")).collect();
+    states.sort_unstable();
+    table.pair("containers", if states.is_empty() { "none".into() } else { states.join(", ") });
+    text.push_str(&table.render(style));
+    let (total, left) = (info.total.unwrap_or_default(), info.remaining.unwrap_or_default());
+    let mut capacity = Table::with_heading(2, &["CAPACITY", "TOTAL", "LEFT"]);
+    let plain_row = |name: &str, total: String, left: String| [name.to_owned(), total, left].map(|text| (text, Role::Plain));
+    capacity.row(plain_row("memory", bytes(total.memory_bytes), bytes(left.memory_bytes)));
+    capacity.row(plain_row("processes", total.pids.to_string(), left.pids.to_string()));
+    capacity.row(plain_row("containers", total.containers.to_string(), left.containers.to_string()));
+    text.push('\n');
+    text.push_str(&capacity.render(style));
+    text
+}
+
+/// One line of `events`. Lines come one by one, so that columns have fixed widths.
+pub(crate) fn event(event: &Event, style: Style) -> String {
+    let ended = Container { result: event.result.clone(), ..Container::default() };
+    let kind = event_kind(event.kind);
+    let role = match event.kind() {
+        event::Kind::Running => Role::Good,
+        event::Kind::Stopping | event::Kind::Wiping => Role::Attention,
+        event::Kind::Completed | event::Kind::Deleted => Role::Faint,
+        _ => Role::Plain,
+    };
+    let mut line = format!("{:>8}  {}  ", event.cursor, time(event.time.as_ref()));
+    style.paint_onto(&mut line, role, &format!("{kind:<12}"));
+    line.push_str(&format!("  {}", plain(&event.container_id)));
+    if let Some(result) = &event.result {
+        let how = match Outcome::of(Some(result)) {
+            Outcome::Exited(_) => format!("  exit {}", ending(&ended)),
+            _ => format!("  {}", ending(&ended)),
+        };
+        style.paint_onto(&mut line, Role::of_outcome(Outcome::of(Some(result))), &how);
+        if let Some(failure) = &result.failure {
+            line.push_str(&format!("  {}", plain(&failure.message)));
+        }
+    }
+    line.push('\n');
+    line
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+use super::*;
+use executor_proto::v1::{Capacity, ContainerSpec, ExitStatus, Failure, Result as Ending, exit_status};
+
+fn at(seconds: i64) -> Option<Timestamp> {
+    Some(Timestamp { seconds, nanos: 0 })
+}
+
+fn now() -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000)
+}
+
+#[test]
+fn sizes() {
+    let table = [
+        (0, "0 bytes"),
+        (1, "1 byte"),
+        (1023, "1023 bytes"),
+        (1024, "1 KiB"),
+        (64 << 20, "64 MiB"),
+        (3 << 29, "1.5 GiB"),
+        ((1 << 30) - 1, "1023.9 MiB"),
+        (1 << 50, "1 PiB"),
+        (u64::MAX, "16383.9 PiB"),
+    ];
+    for (size, text) in table {
+        assert_eq!(bytes(size), text);
+    }
+}
+
+#[test]
+fn spans_and_ages() {
+    let table = [
+        (Duration::from_micros(870), "0.87 ms"),
+        (Duration::from_micros(12_340), "12.3 ms"),
+        (Duration::from_millis(1234), "1.23 s"),
+        (Duration::from_secs(60), "1m"),
+        (Duration::from_secs(125), "2m 5s"),
+        (Duration::from_secs(11_400), "3h 10m"),
+        (Duration::from_secs(86_400 * 3), "3d"),
+    ];
+    for (duration, text) in table {
+        assert_eq!(span(duration), text);
+    }
+    for (seconds, text) in [(999_995, "5s"), (999_800, "3m"), (990_000, "2h"), (600_000, "4d"), (1_000_009, "0s")] {
+        assert_eq!(age(at(seconds).as_ref(), now()), text);
+    }
+    assert_eq!(age(None, now()), "-");
+}
+
+/// A daemon may send anything; a time beyond what RFC 3339 can write is no reason to panic.
+#[test]
+fn impossible_times_are_dashes() {
+    assert_eq!(time(at(0).as_ref()), "1970-01-01T00:00:00.000Z");
+    for seconds in [i64::MIN, -1, 253_402_300_800, i64::MAX] {
+        assert_eq!(time(at(seconds).as_ref()), "-");
+    }
+    assert_eq!(time(Some(&Timestamp { seconds: 0, nanos: -1 })), "-");
+}
+
+fn ended(result: Ending) -> Container {
+    Container { result: Some(result), ..Container::default() }
+}
+
+fn signaled(signal: i32) -> Ending {
+    Ending { exit: Some(ExitStatus { status: Some(exit_status::Status::Signal(signal)) }), ..Ending::default() }
+}
+
+#[test]
+fn endings() {
+    let failed = |kind: failure::Kind, errno| {
+        ended(Ending { failure: Some(Failure { kind: kind.into(), errno, ..Failure::default() }), ..Ending::default() })
+    };
+    let table = [
+        (Container::default(), "-"),
+        (ended(signaled(15)), "SIGTERM"),
+        (ended(Ending { oom_killed: true, ..signaled(9) }), "SIGKILL (oom)"),
+        (failed(failure::Kind::Exec, 2), "not found"),
+        (failed(failure::Kind::Exec, 13), "not executable"),
+        (failed(failure::Kind::SupervisorLost, 0), "lost"),
+        (ended(Ending::default()), "unknown"),
+    ];
+    for (container, text) in table {
+        assert_eq!(ending(&container), text);
+    }
+}
+
+#[test]
+fn the_table_of_ps() {
+    let running = Container {
+        id: "web-1".into(),
+        state: State::Running.into(),
+        spec: Some(ContainerSpec {
+            rootfs: "host".into(),
+            path: "/bin/sh".into(),
+            labels: [("b".to_owned(), "2".to_owned()), ("a".to_owned(), "\u{1b}[2J".to_owned())].into(),
+            ..ContainerSpec::default()
+        }),
+        created_at: at(999_880),
+        ..Container::default()
+    };
+    let done = Container { id: "j".into(), state: State::Completed.into(), created_at: at(999_999), ..ended(signaled(9)) };
+    assert_eq!(
+        containers(&[running, done], now(), Style::PLAIN),
+        "ID      STATE       ROOTFS   COMMAND   AGE   EXIT      LABELS\n\
+         web-1   running     host     /bin/sh   2m    -         a=\\u{1b}[2J,b=2\n\
+         j       completed                      1s    SIGKILL\n"
+    );
+}
+
+#[test]
+fn info_and_events() {
+    let answer = InfoResponse {
+        version: "0.1.0".into(),
+        total: Some(Capacity { memory_bytes: 8 << 30, pids: 4096, containers: 250 }),
+        remaining: Some(Capacity { memory_bytes: 3 << 30, pids: 4000, containers: 249 }),
+        containers: [("running".to_owned(), 1)].into(),
+        secret_mount_kind: MountKind::TmpfsNoswap.into(),
+        launcher_connected: true,
+        started_at: at(0),
+        ..InfoResponse::default()
+    };
+    let text = info(&answer, "/run/x.sock", now(), Style::PLAIN);
+    for line in ["executord 0.1.0\n", "  launcher          connected\n", "  secret files on   tmpfs_noswap\n", "  containers        1 running\n", "  memory       8 GiB   3 GiB\n"] {
+        assert!(text.contains(line), "{line:?} in\n{text}");
+    }
+    let completed = Event {
+        cursor: 7,
+        time: at(5),
+        container_id: "web-1".into(),
+        kind: event::Kind::Completed.into(),
+        result: Some(signaled(9)),
+    };
+    assert_eq!(event(&completed, Style::PLAIN), "       7  1970-01-01T00:00:05.000Z  completed     web-1  SIGKILL\n");
+}

@@ -1,0 +1,274 @@
+//! `inspect` for a person: sections with aligned lines. Of secret files it shows where and how they are; the
+//! interface carries no value and no digest.
+
+use std::time::SystemTime;
+
+use executor_proto::v1::{Container, ContainerSpec, MountKind, Result as Ending, SecretFile, WipeReceipt};
+
+use super::human::{age, bytes, ending, network, state, time, wire_span};
+use super::style::{Role, Style};
+use super::table::{Table, plain};
+use crate::exit::Outcome;
+use crate::signals;
+
+/// The whole view.
+pub(crate) fn container(container: &Container, now: SystemTime, style: Style) -> String {
+    let spec = container.spec.clone().unwrap_or_default();
+    let mut text = style.paint(Role::Heading, &plain(&container.id));
+    text.push_str("  ");
+    style.paint_onto(&mut text, Role::of_state(container.state()), &state(container.state));
+    text.push('\n');
+    text.push_str(&program(container, &spec, now).render(style));
+    section(&mut text, style, "LIMITS", &limits(&spec).render(style));
+    if !spec.warnings.is_empty() {
+        let mut warnings = Table::bare(2);
+        for warning in &spec.warnings {
+            warnings.row([(warning.clone(), Role::Attention)]);
+        }
+        section(&mut text, style, "WARNINGS", &warnings.render(style));
+    }
+    if !container.files.is_empty() {
+        section(&mut text, style, "SECRET FILES", &files(&container.files).render(style));
+    }
+    if let Some(result) = &container.result {
+        section(&mut text, style, "RESULT", &result_of(container, result).render(style));
+        if let Some(wipe) = &result.wipe {
+            section(&mut text, style, "WIPE RECEIPT", &receipt(wipe).render(style));
+        }
+    }
+    text
+}
+
+fn section(text: &mut String, style: Style, title: &str, body: &str) {
+    text.push('\n');
+    style.paint_onto(text, Role::Heading, title);
+    text.push('\n');
+    text.push_str(body);
+}
+
+fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Table {
+    let mut table = Table::bare(2);
+    let arguments = match spec.argument_count {
+        0 => String::new(),
+        1 => " with 1 argument".into(),
+        count => format!(" with {count} arguments"),
+    };
+    table.pair("command", format!("{}{arguments}", spec.path));
+    table.pair("rootfs", spec.rootfs.clone());
+    table.pair("directory", if spec.dir.is_empty() { "/" } else { &spec.dir });
+    let asked = if spec.user.is_empty() { "root" } else { &spec.user };
+    let user = match (spec.uid, spec.gid) {
+        (Some(uid), Some(gid)) => format!("{asked} (uid {uid}, gid {gid})"),
+        _ => asked.to_owned(),
+    };
+    table.pair("user", user);
+    table.pair("network", network(spec.network));
+    let names = spec.environment_names.join(", ");
+    table.pair("environment", if names.is_empty() { "-".into() } else { names });
+    let mut labels = spec.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
+    labels.sort_unstable();
+    table.pair("labels", if labels.is_empty() { "-".into() } else { labels.join(", ") });
+    if !spec.log_source.is_empty() {
+        table.pair("log source", spec.log_source.clone());
+    }
+    if spec.suppress_log_output {
+        table.pair("output", "is not kept");
+    }
+    for process in container.processes.iter().filter(|process| process.pid != 0) {
+        table.pair(&format!("process {}", process.id), format!("pid {}", process.pid));
+    }
+    let ago = |at| format!("{} ({} ago)", time(at), age(at, now));
+    table.pair("created", ago(container.created_at.as_ref()));
+    for (name, at) in [("started", &container.started_at), ("finished", &container.finished_at)] {
+        if at.is_some() {
+            table.pair(name, ago(at.as_ref()));
+        }
+    }
+    table
+}
+
+fn limits(spec: &ContainerSpec) -> Table {
+    let limits = spec.limits.unwrap_or_default();
+    let or_none = |value: u64, text: String| if value == 0 { "none".to_owned() } else { text };
+    let mut table = Table::bare(2);
+    table.pair("memory", or_none(limits.memory_bytes, bytes(limits.memory_bytes)));
+    table.pair("processes", or_none(limits.pids, limits.pids.to_string()));
+    table.pair("processors", or_none(limits.cpu_millis, thousandths(limits.cpu_millis)));
+    table.pair("open files", or_none(spec.nofile, spec.nofile.to_string()));
+    table.pair("grace period", spec.grace_period.map_or_else(|| "-".into(), wire_span));
+    table
+}
+
+/// `0.5` for 500, `2` for 2000.
+fn thousandths(millis: u64) -> String {
+    let text = format!("{}.{:03}", millis / 1000, millis % 1000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+fn files(files: &[SecretFile]) -> Table {
+    let mut table = Table::with_heading(2, &["PATH", "SIZE", "MODE", "OWNER", "MOUNTED AT", "ON", "OPTIONS"]);
+    for file in files {
+        let kind = match file.mount_kind() {
+            MountKind::TmpfsNoswap => "tmpfs, never swapped",
+            MountKind::Ramfs => "ramfs, never swapped",
+            MountKind::Unspecified => "-",
+        };
+        let cells = [
+            file.path.clone(),
+            bytes(file.size),
+            format!("{:04o}", file.mode),
+            format!("{}:{}", file.uid, file.gid),
+            file.mount_point.clone(),
+            kind.to_owned(),
+            file.mount_options.clone(),
+        ];
+        table.row(cells.map(|text| (text, Role::Plain)));
+    }
+    table
+}
+
+fn result_of(container: &Container, result: &Ending) -> Table {
+    let outcome = Outcome::of(Some(result));
+    let mut table = Table::bare(2);
+    let how = match outcome {
+        Outcome::Exited(code) => format!("exited with {code}"),
+        Outcome::Signaled(signal) => format!("ended by {} ({signal})", signals::name(signal)),
+        _ => ending(container),
+    };
+    table.row([("ended".into(), Role::Faint), (how, Role::of_outcome(outcome))]);
+    if result.oom_killed {
+        table.row([("memory".into(), Role::Faint), ("limit reached: the kernel killed a process (OOM)".into(), Role::Bad)]);
+    }
+    if result.stopped {
+        table.pair("stopped", "it was asked to stop");
+    }
+    if let Some(failure) = &result.failure {
+        table.row([("failure".into(), Role::Faint), (failure.message.clone(), Role::Bad)]);
+    }
+    if let Some(timings) = &result.timings {
+        for (name, duration) in [
+            ("time to prepare", timings.prepare),
+            ("time to start", timings.start),
+            ("time it ran", timings.run),
+            ("time to finish", timings.finish),
+        ] {
+            if let Some(duration) = duration {
+                table.pair(name, wire_span(duration));
+            }
+        }
+    }
+    table
+}
+
+fn receipt(wipe: &WipeReceipt) -> Table {
+    let mut table = Table::bare(2);
+    let files = if wipe.files == 1 { "1 file".to_owned() } else { format!("{} files", wipe.files) };
+    table.pair("wiped", format!("{files}, {}", bytes(wipe.bytes)));
+    table.pair("how", wipe.method.clone());
+    let verified = if wipe.verified {
+        ("every byte was read back as zero", Role::Good)
+    } else {
+        ("NOT verified", Role::Bad)
+    };
+    table.row([("verified".into(), Role::Faint), (verified.0.into(), verified.1)]);
+    table.pair("by", wipe.wiped_by.clone());
+    table.pair("at", time(wipe.finished_at.as_ref()));
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use executor_proto::v1::{ExitStatus, Limits, State, Timings, exit_status};
+    use prost_types::{Duration, Timestamp};
+
+    #[test]
+    fn a_completed_container() {
+        let at = |seconds| Some(Timestamp { seconds, nanos: 0 });
+        let shown = Container {
+            id: "web-1".into(),
+            state: State::Completed.into(),
+            spec: Some(ContainerSpec {
+                rootfs: "host".into(),
+                path: "/bin/sh".into(),
+                argument_count: 2,
+                environment_names: vec!["PATH".into(), "TOKEN".into()],
+                user: "vcap".into(),
+                uid: Some(1000),
+                gid: Some(1000),
+                limits: Some(Limits { memory_bytes: 64 << 20, pids: 20, cpu_millis: 1250 }),
+                nofile: 1024,
+                grace_period: Some(Duration { seconds: 10, nanos: 0 }),
+                warnings: vec!["nofile was clamped to 1024".into()],
+                ..ContainerSpec::default()
+            }),
+            files: vec![SecretFile {
+                path: "/etc/cf-service-bindings/db/password".into(),
+                size: 12,
+                mode: 0o600,
+                uid: 1000,
+                gid: 1000,
+                mount_point: "/etc/cf-service-bindings".into(),
+                mount_kind: MountKind::TmpfsNoswap.into(),
+                mount_options: "ro,nosuid,nodev,noexec".into(),
+            }],
+            created_at: at(10),
+            started_at: at(11),
+            finished_at: at(12),
+            result: Some(Ending {
+                exit: Some(ExitStatus { status: Some(exit_status::Status::Code(3)) }),
+                timings: Some(Timings { run: Some(Duration { seconds: 1, nanos: 0 }), ..Timings::default() }),
+                wipe: Some(WipeReceipt {
+                    files: 1,
+                    bytes: 12,
+                    method: "overwritten in place, read back, punched, unlinked".into(),
+                    finished_at: at(12),
+                    verified: true,
+                    wiped_by: "shim".into(),
+                }),
+                ..Ending::default()
+            }),
+            ..Container::default()
+        };
+        let now = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(72);
+        let expected = "\
+web-1  completed
+  command       /bin/sh with 2 arguments
+  rootfs        host
+  directory     /
+  user          vcap (uid 1000, gid 1000)
+  network       none
+  environment   PATH, TOKEN
+  labels        -
+  created       1970-01-01T00:00:10.000Z (1m ago)
+  started       1970-01-01T00:00:11.000Z (1m ago)
+  finished      1970-01-01T00:00:12.000Z (1m ago)
+
+LIMITS
+  memory         64 MiB
+  processes      20
+  processors     1.25
+  open files     1024
+  grace period   10.00 s
+
+WARNINGS
+  nofile was clamped to 1024
+
+SECRET FILES
+  PATH                                   SIZE       MODE   OWNER       MOUNTED AT                 ON                     OPTIONS
+  /etc/cf-service-bindings/db/password   12 bytes   0600   1000:1000   /etc/cf-service-bindings   tmpfs, never swapped   ro,nosuid,nodev,noexec
+
+RESULT
+  ended         exited with 3
+  time it ran   1.00 s
+
+WIPE RECEIPT
+  wiped      1 file, 12 bytes
+  how        overwritten in place, read back, punched, unlinked
+  verified   every byte was read back as zero
+  by         shim
+  at         1970-01-01T00:00:12.000Z
+";
+        assert_eq!(container(&shown, now, Style::PLAIN), expected);
+    }
+}

@@ -1,0 +1,10 @@
+//! How things look: as JSON for programs, as aligned text for people.
+//!
+//! Everything here is pure: messages of the interface go in, text comes out. What a container or a caller
+//! chose (labels, paths, messages) is untrusted: it reaches a terminal only through [`table::plain`].
+
+pub(crate) mod human;
+pub(crate) mod inspect;
+pub(crate) mod json;
+pub(crate) mod style;
+pub(crate) mod table;

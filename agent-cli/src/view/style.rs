@@ -1,0 +1,101 @@
+//! Colour: only on a terminal, and not with NO_COLOR.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::io::IsTerminal;
+
+use anstyle::{AnsiColor, Style as Ansi};
+use executor_proto::v1::State;
+
+use crate::exit::Outcome;
+
+/// What a piece of text is, not what it looks like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Role {
+    #[default]
+    Plain,
+    Heading,
+    Good,
+    Bad,
+    Attention,
+    Faint,
+}
+
+impl Role {
+    pub(crate) fn of_state(state: State) -> Self {
+        match state {
+            State::Running => Self::Good,
+            State::Completed => Self::Faint,
+            State::Stopping | State::Wiping => Self::Attention,
+            State::Unspecified | State::Reserved | State::Initializing | State::Created => Self::Plain,
+        }
+    }
+
+    pub(crate) fn of_outcome(outcome: Outcome) -> Self {
+        if outcome == Outcome::Exited(0) { Self::Good } else { Self::Bad }
+    }
+}
+
+/// Paints, or does not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Style {
+    colour: bool,
+}
+
+impl Style {
+    /// For standard output as it is.
+    pub(crate) fn detect() -> Self {
+        let (no_color, term) = (std::env::var_os("NO_COLOR"), std::env::var_os("TERM"));
+        Self { colour: wanted(std::io::stdout().is_terminal(), no_color.as_deref(), term.as_deref()) }
+    }
+
+    pub(crate) fn paint(self, role: Role, text: &str) -> String {
+        let mut painted = String::with_capacity(text.len());
+        self.paint_onto(&mut painted, role, text);
+        painted
+    }
+
+    pub(crate) fn paint_onto(self, onto: &mut String, role: Role, text: &str) {
+        let ansi = match role {
+            Role::Plain => Ansi::new(),
+            Role::Heading => Ansi::new().bold(),
+            Role::Good => AnsiColor::Green.on_default(),
+            Role::Bad => AnsiColor::Red.on_default(),
+            Role::Attention => AnsiColor::Yellow.on_default(),
+            Role::Faint => Ansi::new().dimmed(),
+        };
+        if self.colour && !text.is_empty() {
+            let _ = write!(onto, "{ansi}{text}{ansi:#}");
+        } else {
+            onto.push_str(text);
+        }
+    }
+}
+
+/// no-color.org: NO_COLOR counts when it is there and not empty.
+fn wanted(terminal: bool, no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
+    terminal && no_color.is_none_or(OsStr::is_empty) && term.is_none_or(|term| term != "dumb")
+}
+
+#[cfg(test)]
+impl Style {
+    pub(crate) const PLAIN: Self = Self { colour: false };
+    pub(crate) const COLOURED: Self = Self { colour: true };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colour_on_a_terminal_alone() {
+        let text = |text: &'static str| Some(OsStr::new(text));
+        assert!(wanted(true, None, text("xterm")));
+        assert!(wanted(true, text(""), None));
+        assert!(!wanted(false, None, text("xterm")));
+        assert!(!wanted(true, text("1"), text("xterm")));
+        assert!(!wanted(true, None, text("dumb")));
+        assert_eq!(Style::PLAIN.paint(Role::Bad, "x"), "x");
+        assert_eq!(Style::COLOURED.paint(Role::Bad, "x"), "\u{1b}[31mx\u{1b}[0m");
+    }
+}

@@ -1,0 +1,200 @@
+//! The file system of a container's secret files.
+//!
+//! One tmpfs a container, made detached: it has no path on the host. It is filled before anyone can see it; the
+//! container gets read-only views of it, one for each mount point; the writable side stays with the shim (and a
+//! second handle with the launcher), because the end of a secret is to be overwritten where it stands.
+//!
+//! ```text
+//! /0/                 mount point 0, a directory (0700, the process's user)
+//!    ..gen1/db/user   the files (0600)
+//!    ..data -> ..gen1
+//!    db -> ..data/db  what the process opens: swapping `..data` changes all files at once
+//! /1                  mount point 1, a single file
+//! ```
+//! This is the layout of Kubernetes' AtomicWriter, so that a later generation replaces an earlier one by one
+//! rename.
+
+mod wipe;
+
+use std::ffi::OsStr;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path};
+
+use executor_core::placement::{Content, MountPoint, VolumeSize};
+use executor_core::record::VolumeKind;
+use executor_sys::mount::{Attributes, clone_tree, detached, set_attributes};
+use rustix::fs::{Gid, Mode, OFlags, Uid};
+use rustix::mount::MountAttrFlags;
+
+pub use wipe::Receipt;
+
+/// How the source of the mount shows in /proc/PID/mountinfo.
+pub const SOURCE: &str = "executor-secrets";
+/// Directories of secret files.
+const DIRECTORY: Mode = Mode::RWXU;
+/// Secret files.
+const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
+/// The first generation's directory.
+const GENERATION: &str = "..gen1";
+
+/// A container's secret file system, by its writable side.
+#[derive(Debug)]
+pub struct Volume {
+    root: OwnedFd,
+    kind: VolumeKind,
+}
+
+/// Whose the files are.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner {
+    /// User id on the host.
+    pub uid: u32,
+    /// Group id on the host.
+    pub gid: u32,
+}
+
+impl Volume {
+    /// Makes an empty volume: tmpfs with `noswap`, or ramfs where the kernel's tmpfs has no such option.
+    ///
+    /// # Errors
+    /// No privilege, or out of memory.
+    pub fn create(size: VolumeSize) -> io::Result<Self> {
+        let flags =
+            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let (bytes, inodes) = (size.bytes.to_string(), size.inodes.to_string());
+        let options =
+            [("mode", Some("0700")), ("size", Some(&*bytes)), ("nr_inodes", Some(&*inodes)), ("noswap", None)];
+        match detached("tmpfs", SOURCE, &options, flags) {
+            Ok(root) => Ok(Self { root, kind: VolumeKind::TmpfsNoswap }),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                let root = detached("ramfs", SOURCE, &[("mode", Some("0700"))], flags)?;
+                Ok(Self { root, kind: VolumeKind::Ramfs })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes a handle that another process of ours passed.
+    pub fn from_handle(root: OwnedFd, kind: VolumeKind) -> Self {
+        Self { root, kind }
+    }
+
+    /// The writable side, to be passed on.
+    pub fn handle(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// On which file system it is.
+    pub fn kind(&self) -> VolumeKind {
+        self.kind
+    }
+
+    /// Writes every file. The pages are charged to the cgroup of the calling process.
+    ///
+    /// # Errors
+    /// No room: in the volume, or in the cgroup's memory limit.
+    ///
+    /// # Panics
+    /// Where `contents` is shorter than the indices in `mounts` say: the caller counts them first.
+    pub fn fill(&self, mounts: &[MountPoint], contents: &[&[u8]], owner: Owner) -> io::Result<()> {
+        for (number, mount) in mounts.iter().enumerate() {
+            let name = number.to_string();
+            match &mount.content {
+                Content::File(index) => write_file(self.handle(), name.as_ref(), contents[*index], owner)?,
+                Content::Directory(files) => {
+                    let top = make_dir(self.handle(), name.as_ref(), owner)?;
+                    let generation = make_dir(top.as_fd(), GENERATION.as_ref(), owner)?;
+                    let mut entries: Vec<&OsStr> = Vec::new();
+                    for (index, path) in files {
+                        write_below(generation.as_fd(), path, contents[*index], owner)?;
+                        entries.extend(path.components().next().map(Component::as_os_str));
+                    }
+                    rustix::fs::symlinkat(GENERATION, &top, "..data")?;
+                    entries.sort_unstable();
+                    entries.dedup();
+                    for entry in entries {
+                        rustix::fs::symlinkat(Path::new("..data").join(entry), &top, entry)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Detached read-only views, one for each mount point, in their order.
+    ///
+    /// # Errors
+    /// On kernels before 6.15 `InvalidInput` while the volume is attached nowhere: see [`Volume::attach`].
+    pub fn views(&self, mounts: &[MountPoint]) -> io::Result<Vec<OwnedFd>> {
+        let read_only = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
+        let view = |number: usize| {
+            let view = clone_tree(self.handle(), Path::new(&number.to_string()), false)?;
+            set_attributes(view.as_fd(), read_only)?;
+            Ok(view)
+        };
+        (0..mounts.len()).map(view).collect()
+    }
+
+    /// Attaches the writable side at a directory of the calling process's own, private mount namespace, for
+    /// kernels that cannot clone a mount that is detached.
+    ///
+    /// # Errors
+    /// The directory is not there.
+    pub fn attach(&self, target: BorrowedFd<'_>) -> io::Result<()> {
+        executor_sys::mount::attach(self.handle(), target)
+    }
+}
+
+/// Whether the kernel has tmpfs with `noswap`.
+///
+/// # Errors
+/// No privilege to make a file system.
+pub fn noswap_supported() -> io::Result<bool> {
+    Ok(Volume::create(VolumeSize { bytes: 4096, inodes: 4 })?.kind == VolumeKind::TmpfsNoswap)
+}
+
+fn make_dir(parent: BorrowedFd<'_>, name: &OsStr, owner: Owner) -> io::Result<OwnedFd> {
+    rustix::fs::mkdirat(parent, name, DIRECTORY)?;
+    let dir = open_dir(parent, name)?;
+    rustix::fs::fchmod(&dir, DIRECTORY)?; // whatever the umask is
+    own(&dir, owner)?;
+    Ok(dir)
+}
+
+fn open_dir(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::openat(
+        parent,
+        name,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
+}
+
+/// Writes a file, and the directories above it that are not there yet.
+fn write_below(root: BorrowedFd<'_>, path: &Path, content: &[u8], owner: Owner) -> io::Result<()> {
+    let mut dir = root.try_clone_to_owned()?;
+    for parent in path.parent().into_iter().flat_map(Path::components) {
+        dir = match make_dir(dir.as_fd(), parent.as_os_str(), owner) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open_dir(dir.as_fd(), parent.as_os_str())?,
+            made => made?,
+        };
+    }
+    let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    write_file(dir.as_fd(), name, content, owner)
+}
+
+fn write_file(dir: BorrowedFd<'_>, name: &OsStr, content: &[u8], owner: Owner) -> io::Result<()> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(dir, name, flags, FILE)?;
+    rustix::fs::fchmod(&file, FILE)?;
+    own(&file, owner)?;
+    std::fs::File::from(file).write_all(content)
+}
+
+fn own(fd: &OwnedFd, owner: Owner) -> io::Result<()> {
+    Ok(rustix::fs::fchown(fd, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)))?)
+}
+
+#[cfg(test)]
+mod tests;

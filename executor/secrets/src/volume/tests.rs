@@ -1,0 +1,136 @@
+//! These need root: they make file systems.
+
+use std::os::unix::fs::MetadataExt;
+
+use executor_core::placement::volume_size;
+use executor_core::plan::PlannedFile;
+
+use super::*;
+
+const OWNER: Owner = Owner { uid: 1234, gid: 4321 };
+
+fn mounts() -> Vec<MountPoint> {
+    let directory = Content::Directory(vec![(0, "db/user".into()), (1, "db/password".into()), (2, "token".into())]);
+    vec![
+        MountPoint { target: "/etc/x".into(), content: directory, in_fresh_mount: false },
+        MountPoint { target: "/single".into(), content: Content::File(3), in_fresh_mount: false },
+    ]
+}
+
+fn filled(contents: &[&[u8]]) -> Volume {
+    let file = |size: usize| PlannedFile { path: "/etc/x/y/z".into(), size: size as u64, field: String::new() };
+    let files: Vec<_> = contents.iter().map(|content| file(content.len())).collect();
+    let volume = Volume::create(volume_size(&files, 4096)).unwrap();
+    volume.fill(&mounts(), contents, OWNER).unwrap();
+    volume
+}
+
+/// Reads through the volume's own descriptor: it has no path.
+fn open(volume: &Volume, path: &str) -> File {
+    File::from(rustix::fs::openat(volume.handle(), path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap())
+}
+
+use std::fs::File;
+
+#[test]
+fn files_are_private_to_their_owner_and_reached_through_the_generation() {
+    let volume = filled(&[b"u", b"p", b"", b"one"]);
+    for (path, content) in
+        [("0/db/user", "u"), ("0/db/password", "p"), ("0/token", ""), ("1", "one"), ("0/..data/db/user", "u")]
+    {
+        let file = open(&volume, path);
+        let meta = file.metadata().unwrap();
+        assert_eq!((meta.mode() & 0o7777, meta.uid(), meta.gid()), (0o600, 1234, 4321), "{path}");
+        assert_eq!(io::read_to_string(file).unwrap(), content);
+    }
+    for path in ["0", "0/db", "0/..gen1"] {
+        let meta = rustix::fs::statat(volume.handle(), path, rustix::fs::AtFlags::empty()).unwrap();
+        assert_eq!((meta.st_mode & 0o7777, meta.st_uid), (0o700, 1234), "{path}");
+    }
+}
+
+/// secrets.md: zeros in the page frames where the secret stood. A reader that kept the file open, or mapped it,
+/// sees zeros and no old byte. The control rewrites a file through truncation: the mapping's frames change.
+#[test]
+fn a_wipe_overwrites_in_place() {
+    let secret = b"S3CR3T--".repeat(2000);
+    let volume = filled(&[&secret, b"p", b"t", b"one"]);
+    let kept = open(&volume, "0/db/user");
+    let frames = |file: &File| -> Vec<u64> {
+        let at = map(file, secret.len());
+        let pagemap = File::open("/proc/self/pagemap").unwrap();
+        let frame = |page: usize| {
+            let mut entry = [0; 8];
+            std::os::unix::fs::FileExt::read_exact_at(&pagemap, &mut entry, ((at + page * 4096) / 4096 * 8) as u64)
+                .unwrap();
+            u64::from_ne_bytes(entry) & ((1 << 55) - 1)
+        };
+        (0..secret.len() / 4096).map(frame).collect()
+    };
+    let before = frames(&kept);
+    assert!(before.iter().all(|frame| *frame != 0), "the frames are not shown: is this root?");
+
+    // The control: a file that is truncated and written anew has other frames, and the old ones keep the secret.
+    let control = open(&volume, "0/db/password");
+    std::os::unix::fs::FileExt::write_all_at(&control, &secret, 0).unwrap();
+    let old = frames(&control);
+    control.set_len(0).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&control, &vec![0; secret.len()], 0).unwrap();
+    assert_ne!(frames(&control), old);
+
+    std::os::unix::fs::FileExt::write_all_at(&kept, &vec![0; secret.len()], 0).unwrap();
+    assert_eq!(frames(&kept), before, "zeros went to other frames");
+    std::os::unix::fs::FileExt::write_all_at(&kept, &secret, 0).unwrap();
+
+    let receipt = volume.wipe().unwrap();
+    assert_eq!(receipt.files(), 4);
+    assert_eq!(receipt.bytes(), 2 * secret.len() as u64 + 1 + 3);
+    let mut left = vec![1; secret.len()];
+    std::os::unix::fs::FileExt::read_exact_at(&kept, &mut left, 0).unwrap();
+    assert!(left.iter().all(|b| *b == 0), "a reader that kept the file open sees old bytes");
+    assert_eq!(
+        rustix::fs::Dir::read_from(open_dir(volume.handle(), ".".as_ref()).unwrap()).unwrap().count(),
+        2,
+        "only . and .."
+    );
+    assert_eq!(volume.wipe().unwrap().files(), 0);
+}
+
+/// Maps a file shared and touches each page. The mapping stays until the test's process ends.
+fn map(file: &File, length: usize) -> usize {
+    use nix::sys::mman::{MapFlags, ProtFlags, mmap};
+    let length = std::num::NonZeroUsize::new(length).unwrap();
+    #[allow(unsafe_code)]
+    // SAFETY: a new mapping at an address of the kernel's choice; nothing but `read_volatile` looks at it.
+    unsafe {
+        let at = mmap(None, length, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, file, 0).unwrap();
+        for offset in (0..length.get()).step_by(4096) {
+            std::ptr::read_volatile(at.as_ptr().cast::<u8>().add(offset));
+        }
+        at.as_ptr() as usize
+    }
+}
+
+#[test]
+fn a_view_is_read_only_and_the_volume_is_not_on_the_host() {
+    let volume = filled(&[b"u", b"p", b"t", b"one"]);
+    let views = match volume.views(&mounts()) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => return, // kernel before 6.15: see integration
+        views => views.unwrap(),
+    };
+    assert_eq!(views.len(), 2);
+    assert!(views.iter().all(executor_sys::mount::is_read_only));
+    assert!(!std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(SOURCE));
+    let error = rustix::fs::openat(&views[0], "new", OFlags::CREATE | OFlags::WRONLY, FILE).unwrap_err();
+    assert_eq!(error, rustix::io::Errno::ROFS);
+}
+
+#[test]
+fn a_volume_takes_two_generations_and_not_much_more() {
+    let volume = Volume::create(VolumeSize { bytes: 16 * 4096, inodes: 64 }).unwrap();
+    if volume.kind() == VolumeKind::TmpfsNoswap {
+        let mounts = [MountPoint { target: "/x".into(), content: Content::File(0), in_fresh_mount: false }];
+        let error = volume.fill(&mounts, &[&vec![1; 17 * 4096]], OWNER).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+    }
+}

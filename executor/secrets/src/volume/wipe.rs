@@ -1,0 +1,114 @@
+//! The end of a volume: zeros in place, read back, the pages given up, the names removed.
+//!
+//! In place matters: a truncated and rewritten file gets other page frames, and the old ones keep the secret
+//! until the kernel happens to reuse them. A process that still has a file open or mapped sees zeros.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+
+use executor_core::record::WipeRecord;
+use executor_core::time::Timestamp;
+use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, fstat, openat, statat, unlinkat};
+
+use super::Volume;
+
+/// Directories nested deeper than the longest path allows.
+const DEPTH_MAX: usize = 4096;
+const ZEROS: [u8; 16 << 10] = [0; 16 << 10];
+
+/// What was wiped. Only [`Volume::wipe`] makes one, so that a receipt means that it happened.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Receipt {
+    files: u32,
+    bytes: u64,
+}
+
+impl Receipt {
+    /// The receipt as records have it: who wiped, and when.
+    pub fn record(&self, by: &str, at: Timestamp) -> WipeRecord {
+        // An unverified byte is an error of the wipe, and there is no receipt then.
+        WipeRecord { files: self.files, bytes: self.bytes, verified: true, by: by.to_owned(), at }
+    }
+
+    /// Files that were overwritten.
+    pub fn files(&self) -> u32 {
+        self.files
+    }
+
+    /// Bytes that were overwritten.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Volume {
+    /// Overwrites, reads back and removes everything. Again is no harm: there is nothing left then.
+    ///
+    /// # Errors
+    /// The first file that could not be overwritten or was not zero afterwards; others may be left too.
+    pub fn wipe(&self) -> io::Result<Receipt> {
+        let mut receipt = Receipt { files: 0, bytes: 0 };
+        // The handle of a mount names a place and cannot be read from.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        wipe_dir(openat(self.handle(), ".", flags, Mode::empty())?, &mut receipt, 0)?;
+        Ok(receipt)
+    }
+}
+
+fn wipe_dir(dir: impl AsFd, receipt: &mut Receipt, depth: usize) -> io::Result<()> {
+    if depth > DEPTH_MAX {
+        return Err(io::Error::other("directories are nested too deeply"));
+    }
+    for entry in Dir::read_from(&dir)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        let kind = FileType::from_raw_mode(statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode);
+        let flags = match kind {
+            FileType::Directory => {
+                let below = openat(
+                    &dir,
+                    name,
+                    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+                    Mode::empty(),
+                )?;
+                wipe_dir(below, receipt, depth + 1)?;
+                AtFlags::REMOVEDIR
+            }
+            FileType::RegularFile => {
+                let file = openat(&dir, name, OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+                receipt.bytes += wipe_file(&File::from(file))?;
+                receipt.files += 1;
+                AtFlags::empty()
+            }
+            _ => AtFlags::empty(),
+        };
+        unlinkat(&dir, name, flags)?;
+    }
+    Ok(())
+}
+
+/// Zeros over the whole file, read back. Gives its size.
+fn wipe_file(file: &File) -> io::Result<u64> {
+    let size = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
+    let pieces = || (0..size).step_by(ZEROS.len()).map(|at| (at, ZEROS.len().min((size - at) as usize)));
+    for (at, length) in pieces() {
+        file.write_all_at(&ZEROS[..length], at)?;
+    }
+    let mut back = [0xff; ZEROS.len()];
+    for (at, length) in pieces() {
+        file.read_exact_at(&mut back[..length], at)?;
+        if back[..length] != ZEROS[..length] {
+            return Err(io::Error::other("a file was not zero after it was overwritten"));
+        }
+    }
+    if size > 0 {
+        // The pages go even while somebody keeps the file open. ramfs cannot; they are zeros all the same.
+        let _ = rustix::fs::fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, size);
+    }
+    Ok(size)
+}

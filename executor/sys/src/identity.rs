@@ -1,0 +1,69 @@
+//! Which process is meant: pid, start time and boot together.
+
+use std::io;
+use std::sync::OnceLock;
+
+use executor_core::ident::ProcessIdentity;
+
+/// The id of this boot.
+///
+/// # Errors
+/// /proc cannot be read.
+pub fn boot_id() -> io::Result<String> {
+    static BOOT: OnceLock<String> = OnceLock::new();
+    if let Some(id) = BOOT.get() {
+        return Ok(id.clone());
+    }
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
+    Ok(BOOT.get_or_init(|| id).clone())
+}
+
+/// The identity of the process that has this pid now.
+///
+/// # Errors
+/// There is none, or /proc cannot be read.
+pub fn of(pid: i32) -> io::Result<ProcessIdentity> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat"))?;
+    let start_time = start_time(&stat).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
+    Ok(ProcessIdentity { pid, start_time, boot_id: boot_id()? })
+}
+
+/// The process exists still and is not a zombie.
+pub fn alive(identity: &ProcessIdentity) -> bool {
+    let same = of(identity.pid).is_ok_and(|now| now == *identity);
+    same && std::fs::read(format!("/proc/{}/stat", identity.pid))
+        .is_ok_and(|stat| after_name(&stat).first() != Some(&b'Z'))
+}
+
+/// Field 22. The name in field 2 may hold blanks and parentheses, so the count begins behind its last one.
+fn start_time(stat: &[u8]) -> Option<u64> {
+    let field = after_name(stat).split(|b| *b == b' ').nth(19)?;
+    std::str::from_utf8(field).ok()?.trim().parse().ok()
+}
+
+/// From field 3 on.
+fn after_name(stat: &[u8]) -> &[u8] {
+    stat.iter().rposition(|b| *b == b')').and_then(|end| stat.get(end + 2..)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_itself_and_no_other() {
+        let me = of(std::process::id() as i32).unwrap();
+        assert!(alive(&me));
+        assert!(!alive(&ProcessIdentity { start_time: me.start_time + 1, ..me.clone() }));
+        assert!(!alive(&ProcessIdentity { boot_id: "another".into(), ..me }));
+    }
+
+    #[test]
+    fn a_hostile_name_does_not_shift_the_fields() {
+        let mut stat = b"7 (a) S 1 2) R".to_vec();
+        for field in 4..=22 {
+            stat.extend_from_slice(format!(" {field}").as_bytes());
+        }
+        assert_eq!(start_time(&stat), Some(22));
+    }
+}

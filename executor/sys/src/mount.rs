@@ -1,0 +1,182 @@
+//! Mounts by descriptor: file systems that are made, filled and changed before they stand anywhere.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag,
+    fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+};
+
+/// Attributes of a mount that can be set.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Attributes {
+    /// Nothing can be written through it.
+    pub read_only: bool,
+    /// Set-user-id bits do nothing.
+    pub no_suid: bool,
+    /// Devices do nothing.
+    pub no_dev: bool,
+    /// Nothing is executed from it.
+    pub no_exec: bool,
+    /// What is mounted below it too.
+    pub recursive: bool,
+}
+
+/// A new file system of a kind, mounted nowhere. Options without a value are flags.
+///
+/// # Errors
+/// The kernel does not know the kind or an option (`InvalidInput`).
+pub fn detached(
+    kind: &str,
+    source: &str,
+    options: &[(&str, Option<&str>)],
+    flags: MountAttrFlags,
+) -> io::Result<OwnedFd> {
+    let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&context, "source", source)?;
+    for (name, value) in options {
+        match value {
+            Some(value) => fsconfig_set_string(&context, *name, *value)?,
+            None => fsconfig_set_flag(&context, *name)?,
+        }
+    }
+    fsconfig_create(&context)?;
+    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
+}
+
+/// A second, detached mount of what `path` below `dir` shows; of `dir` itself where `path` is empty.
+///
+/// # Errors
+/// On kernels before 6.15 `InvalidInput` where `dir` is itself detached: attach it first.
+pub fn clone_tree(dir: BorrowedFd<'_>, path: &Path, recursive: bool) -> io::Result<OwnedFd> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW
+        | OpenTreeFlags::AT_NO_AUTOMOUNT;
+    if path.as_os_str().is_empty() {
+        flags |= OpenTreeFlags::AT_EMPTY_PATH;
+    }
+    if recursive {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    Ok(open_tree(dir, path, flags)?)
+}
+
+/// Mounts a detached mount onto what `target` is open on.
+///
+/// # Errors
+/// The target is of the wrong kind, or in another mount namespace.
+pub fn attach(mount: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(mount, c"", target, c"", flags)?)
+}
+
+/// Sets attributes of a mount.
+///
+/// # Errors
+/// The kernel is older than 5.12, or the caller has no privilege over the mount.
+pub fn set_attributes(mount: BorrowedFd<'_>, attributes: Attributes) -> io::Result<()> {
+    let mut set = 0;
+    for (wanted, bit) in [
+        (attributes.read_only, libc::MOUNT_ATTR_RDONLY),
+        (attributes.no_suid, libc::MOUNT_ATTR_NOSUID),
+        (attributes.no_dev, libc::MOUNT_ATTR_NODEV),
+        (attributes.no_exec, libc::MOUNT_ATTR_NOEXEC),
+    ] {
+        if wanted {
+            set |= bit;
+        }
+    }
+    change_attributes(mount, set, 0, attributes.recursive)
+}
+
+/// Makes a mount writable again.
+///
+/// # Errors
+/// As [`set_attributes`].
+pub fn set_writable(mount: BorrowedFd<'_>) -> io::Result<()> {
+    change_attributes(mount, 0, libc::MOUNT_ATTR_RDONLY, false)
+}
+
+fn change_attributes(mount: BorrowedFd<'_>, set: u64, clear: u64, recursive: bool) -> io::Result<()> {
+    let attr = libc::mount_attr { attr_set: set, attr_clr: clear, propagation: 0, userns_fd: 0 };
+    let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+    let empty: &CStr = c"";
+    // SAFETY: the path is a NUL-terminated empty string, `attr` is a valid structure whose size is told, and both
+    // live until the call returns.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            empty.as_ptr(),
+            flags,
+            std::ptr::from_ref(&attr),
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// How a path below a root is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follow {
+    /// No symbolic link anywhere on the way, and none at its end.
+    NoLinks,
+    /// Symbolic links are followed, as if `root` were `/`.
+    LinksWithinRoot,
+}
+
+/// Opens `path` as if `root` were the root directory: nothing on the way leads out of it, neither `..` nor an
+/// absolute link, nor a link of /proc.
+///
+/// # Errors
+/// `ELOOP` where a link is not allowed; else as open does.
+pub fn open_in_root(
+    root: BorrowedFd<'_>,
+    path: &Path,
+    flags: OFlags,
+    mode: Mode,
+    follow: Follow,
+) -> io::Result<OwnedFd> {
+    let mut resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    if follow == Follow::NoLinks {
+        resolve |= ResolveFlags::NO_SYMLINKS;
+    }
+    let path = path.strip_prefix("/").unwrap_or(path);
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    loop {
+        // The kernel asks for another try when a rename raced with the look-up.
+        match rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC, mode, resolve) {
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
+            result => return Ok(result?),
+        }
+    }
+}
+
+/// Opens a directory for use as a root or a mount's target.
+///
+/// # Errors
+/// It is not there, or no directory.
+pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Detaches whatever is mounted at `path`, lazily.
+///
+/// # Errors
+/// Nothing is mounted there.
+pub fn detach(path: &Path) -> io::Result<()> {
+    Ok(rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH | rustix::mount::UnmountFlags::NOFOLLOW)?)
+}
+
+/// The mount of a descriptor can be read from but not written to.
+pub fn is_read_only(fd: impl AsFd) -> bool {
+    rustix::fs::fstatvfs(fd).is_ok_and(|st| st.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+use std::io::Write;
+
+use super::*;
+
+fn root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn nothing_leads_out_of_a_root() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("etc")).unwrap();
+    std::fs::write(dir.path().join("etc/passwd"), "inside").unwrap();
+    std::os::unix::fs::symlink("/etc/passwd", dir.path().join("absolute")).unwrap();
+    std::os::unix::fs::symlink("../../../../etc", dir.path().join("up")).unwrap();
+    let fd = open_dir(dir.path()).unwrap();
+    let read = |path: &str, follow| {
+        let fd = open_in_root(fd.as_fd(), Path::new(path), OFlags::RDONLY, Mode::empty(), follow)?;
+        io::read_to_string(std::fs::File::from(fd))
+    };
+    for path in ["/etc/passwd", "absolute", "up/passwd", "/../../etc/passwd"] {
+        assert_eq!(read(path, Follow::LinksWithinRoot).unwrap(), "inside", "{path}");
+    }
+    for path in ["absolute", "up/passwd"] {
+        assert_eq!(read(path, Follow::NoLinks).unwrap_err().raw_os_error(), Some(libc::ELOOP), "{path}");
+    }
+}
+
+/// A detached file system is filled before anyone can see it, and its read-only view is another mount.
+#[test]
+fn a_detached_file_system_has_a_writable_and_a_read_only_side() {
+    if !root() {
+        return;
+    }
+    let fs = detached("tmpfs", "test", &[("size", Some("64k"))], MountAttrFlags::empty()).unwrap();
+    let view = match clone_tree(fs.as_fd(), Path::new(""), false) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => return, // kernel before 6.15
+        view => view.unwrap(),
+    };
+    set_attributes(view.as_fd(), Attributes { read_only: true, ..Attributes::default() }).unwrap();
+    let create = |fd: &OwnedFd| {
+        rustix::fs::openat(fd, "x", OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)
+    };
+    assert_eq!(create(&view).unwrap_err(), rustix::io::Errno::ROFS);
+    std::fs::File::from(create(&fs).unwrap()).write_all(b"content").unwrap();
+    assert!(is_read_only(&view) && !is_read_only(&fs));
+    assert!(!std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(" test "));
+    set_writable(view.as_fd()).unwrap();
+    create(&view).unwrap();
+}
+
+#[test]
+fn an_unknown_option_is_told() {
+    if root() {
+        let error = detached("tmpfs", "test", &[("bogus", None)], MountAttrFlags::empty()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+}

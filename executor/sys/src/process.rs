@@ -1,0 +1,278 @@
+//! Making, becoming and ending processes.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::unistd::{ForkResult, Pid};
+use rustix::process::PidfdFlags;
+
+/// Which side of a fork this is.
+#[derive(Debug)]
+pub enum Fork {
+    /// The new process.
+    Child,
+    /// The old one, with the new one's pid.
+    Parent(i32),
+}
+
+/// Makes a process that goes on here with a copy of everything.
+///
+/// # Errors
+/// Out of processes or memory; or the caller has more than one thread, in which case the child could find a
+/// lock held by a thread that it does not have.
+pub fn fork() -> io::Result<Fork> {
+    if threads()? != 1 {
+        return Err(io::Error::other("fork is for processes of one thread"));
+    }
+    // SAFETY: there is one thread (checked above), so that every lock and every invariant of the copy is as the
+    // one thread that goes on left it.
+    Ok(match unsafe { nix::unistd::fork() }? {
+        ForkResult::Child => Fork::Child,
+        ForkResult::Parent { child } => Fork::Parent(child.as_raw()),
+    })
+}
+
+/// Threads of this process.
+fn threads() -> io::Result<usize> {
+    // The link count of a process' task directory is its threads plus two, without a read of each entry.
+    use std::os::unix::fs::MetadataExt;
+    Ok((std::fs::metadata("/proc/self/task")?.nlink() as usize).saturating_sub(2))
+}
+
+/// Ends this process at once: no destructor, no buffered output.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: `_exit` has no precondition.
+    unsafe { libc::_exit(code) }
+}
+
+/// A list of strings as execve takes it.
+pub struct StringArray {
+    // Keeps what the pointers point to.
+    _strings: Vec<CString>,
+    pointers: Vec<*const libc::c_char>,
+}
+
+impl StringArray {
+    /// Takes over the strings.
+    pub fn new(strings: Vec<CString>) -> Self {
+        let pointers = strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect();
+        Self { _strings: strings, pointers }
+    }
+}
+
+/// Becomes another program. Allocates nothing, so that a caller who prepared its arguments can call it last.
+/// Comes back only with an error.
+pub fn execve(path: &CStr, args: &StringArray, env: &StringArray) -> io::Error {
+    // SAFETY: `path` is NUL-terminated; both arrays end with a null pointer and point to NUL-terminated strings
+    // that `args` and `env` keep.
+    unsafe { libc::execve(path.as_ptr(), args.pointers.as_ptr(), env.pointers.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+/// Gives memory that the allocator holds but does not use back to the kernel: a shim waits for as long as its
+/// container lives.
+pub fn trim_heap() {
+    // SAFETY: malloc_trim has no precondition.
+    unsafe { libc::malloc_trim(0) };
+}
+
+/// A descriptor of a process, readable when it has ended.
+///
+/// # Errors
+/// There is none with this pid.
+pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
+    let pid = rustix::process::Pid::from_raw(pid).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// Sends a signal to the process of a descriptor. One that has ended is no error.
+///
+/// # Errors
+/// The number is no signal; no permission.
+pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    // SAFETY: a plain system call on integers; a null siginfo asks the kernel to make one as kill does.
+    let result = unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, std::ptr::null::<libc::siginfo_t>(), 0)
+    };
+    match io::Error::last_os_error() {
+        _ if result == 0 => Ok(()),
+        error if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        error => Err(error),
+    }
+}
+
+/// Enters namespaces of the process of a descriptor.
+///
+/// # Errors
+/// It has ended; no privilege.
+pub fn enter_namespaces(pidfd: BorrowedFd<'_>, mount: bool, network: bool) -> io::Result<()> {
+    let flags = if mount { libc::CLONE_NEWNS } else { 0 } | if network { libc::CLONE_NEWNET } else { 0 };
+    // SAFETY: a plain system call on integers. The caller has one thread and shares no file system information.
+    if unsafe { libc::setns(pidfd.as_raw_fd(), flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It called exit.
+    Code(i32),
+    /// A signal ended it.
+    Signal(i32),
+}
+
+/// Waits for a child.
+///
+/// # Errors
+/// It is no child of this process.
+pub fn wait_for(pid: i32) -> io::Result<Ended> {
+    loop {
+        match waitpid(Pid::from_raw(pid), None) {
+            Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+            Ok(status) => {
+                if let Some((_, ended)) = ended(status) {
+                    return Ok(ended);
+                }
+            }
+        }
+    }
+}
+
+/// Looks whether a child has ended, and leaves it to be waited for.
+///
+/// # Errors
+/// It is no child of this process.
+pub fn has_ended(pid: i32) -> io::Result<bool> {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    Ok(waitid(Id::Pid(Pid::from_raw(pid)), flags)? != WaitStatus::StillAlive)
+}
+
+/// Takes one child that has ended, if there is one. `except` is left alone.
+///
+/// # Errors
+/// None but faults of ours; no children at all is `None`.
+pub fn reap_one(except: Option<i32>) -> io::Result<Option<(i32, Ended)>> {
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    let pid = match waitid(Id::All, look) {
+        Ok(WaitStatus::StillAlive) | Err(nix::errno::Errno::ECHILD) => return Ok(None),
+        Ok(status) => status.pid(),
+        Err(error) => return Err(error.into()),
+    };
+    match pid {
+        Some(pid) if Some(pid.as_raw()) == except => Ok(None),
+        Some(pid) => Ok(ended(waitpid(pid, Some(WaitPidFlag::WNOHANG))?)),
+        None => Ok(None),
+    }
+}
+
+fn ended(status: WaitStatus) -> Option<(i32, Ended)> {
+    match status {
+        WaitStatus::Exited(pid, code) => Some((pid.as_raw(), Ended::Code(code))),
+        WaitStatus::Signaled(pid, signal, _) => Some((pid.as_raw(), Ended::Signal(signal as i32))),
+        _ => None,
+    }
+}
+
+/// Signals taken as events: blocked, and read from a descriptor. Blocked before anything is started, so that
+/// what ends at once is not missed.
+pub struct SignalEvents(SignalFd);
+
+impl SignalEvents {
+    /// Takes these signals, in this process and in what it forks from now on.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn take(signals: &[Signal]) -> io::Result<Self> {
+        let mut set = SigSet::empty();
+        for signal in signals {
+            set.add(*signal);
+        }
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&set), None)?;
+        Ok(Self(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
+    }
+
+    /// The next signal that came, if one did.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn next(&self) -> io::Result<Option<i32>> {
+        Ok(self.0.read_signal()?.map(|info| info.ssi_signo as i32))
+    }
+}
+
+impl AsFd for SignalEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// All signals blocked by [`SignalEvents`] come through again, and each does what it does by default: what a
+/// program finds that is about to be executed.
+///
+/// # Errors
+/// None in practice.
+pub fn reset_signals() -> io::Result<()> {
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+    // Rust ignores SIGPIPE in every program, and execve keeps what is ignored.
+    // SAFETY: the default disposition runs no code of ours.
+    unsafe { nix::sys::signal::signal(Signal::SIGPIPE, nix::sys::signal::SigHandler::SigDfl) }?;
+    Ok(())
+}
+
+/// This process takes on orphans among its descendants.
+///
+/// # Errors
+/// None in practice.
+pub fn become_subreaper() -> io::Result<()> {
+    Ok(nix::sys::prctl::set_child_subreaper(true)?)
+}
+
+/// No core file, no ptrace by others, /proc/self owned by root.
+///
+/// # Errors
+/// None in practice.
+pub fn forbid_dumps() -> io::Result<()> {
+    Ok(nix::sys::prctl::set_dumpable(false)?)
+}
+
+/// Whether a filter on system calls is in force for this thread, and new privileges are not to be had.
+///
+/// # Errors
+/// None in practice.
+pub fn is_confined() -> io::Result<bool> {
+    // SAFETY: PR_GET_SECCOMP takes no arguments; it answers 2 in filter mode.
+    let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
+    Ok(mode == 2 && nix::sys::prctl::get_no_new_privs()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_process_is_seen_by_descriptor() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let fd = pidfd(child.id() as i32).unwrap();
+        assert!(!has_ended(child.id() as i32).unwrap());
+        pidfd_signal(fd.as_fd(), 9).unwrap();
+        let mut poll = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+        assert_eq!(rustix::event::poll(&mut poll, None).unwrap(), 1);
+        assert!(has_ended(child.id() as i32).unwrap());
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(9));
+        pidfd_signal(fd.as_fd(), 9).unwrap();
+    }
+
+    /// A fork of a threaded process would copy locks that nobody ever releases.
+    #[test]
+    fn a_threaded_process_does_not_fork() {
+        let (stop, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || wait.recv());
+        assert!(fork().is_err());
+        drop(stop);
+        let _ = thread.join();
+    }
+}

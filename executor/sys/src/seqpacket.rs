@@ -1,0 +1,225 @@
+//! Unix sockets that keep message boundaries and carry descriptors.
+//!
+//! Descriptors that arrive are close-on-exec; a message that was cut, in its bytes or in its descriptors, is an
+//! error and never half a message; a peer that is gone is EPIPE and never a signal.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
+    recvmsg, sendmsg, socket_with, socketpair,
+};
+
+/// Most descriptors in one message.
+pub const FDS_MAX: usize = 8;
+/// Longest path of a unix socket, in bytes, its NUL not counted.
+pub const PATH_MAX: usize = 107;
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Seqpacket(OwnedFd);
+
+/// Takes connections.
+#[derive(Debug)]
+pub struct SeqpacketListener(OwnedFd);
+
+impl Seqpacket {
+    /// Two ends of one connection.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn pair() -> io::Result<(Self, Self)> {
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        Ok((Self(a), Self(b)))
+    }
+
+    /// Connects to the listener at `path`.
+    ///
+    /// # Errors
+    /// Nobody listens there (`ConnectionRefused`, `NotFound`), or not for this user.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        with_address(path, |address| connect(&socket, address))?;
+        Ok(Self(socket))
+    }
+
+    /// Sends one message.
+    ///
+    /// # Errors
+    /// The peer is gone; more descriptors than [`FDS_MAX`]; a message too large for a packet; would block.
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("more than {FDS_MAX} descriptors")));
+        }
+        loop {
+            match sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+                Ok(_) => return Ok(()),
+            }
+        }
+    }
+
+    /// Receives one message: its length in `buffer` and its descriptors. `None` when the peer is gone.
+    ///
+    /// # Errors
+    /// A message longer than `buffer` or with more descriptors than [`FDS_MAX`]; would block.
+    pub fn recv(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = loop {
+            match recvmsg(&self.0, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+                Err(error) => return Err(error.into()),
+                Ok(received) => break received,
+            }
+        };
+        let fds: Vec<OwnedFd> = control
+            .drain()
+            .filter_map(|message| if let RecvAncillaryMessage::ScmRights(fds) = message { Some(fds) } else { None })
+            .flatten()
+            .collect();
+        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a message was cut"));
+        }
+        if received.bytes == 0 && fds.is_empty() { Ok(None) } else { Ok(Some((received.bytes, fds))) }
+    }
+
+    /// Whether calls wait.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        Ok(rustix::io::ioctl_fionbio(&self.0, nonblocking)?)
+    }
+}
+
+impl SeqpacketListener {
+    /// Listens at `path`, which must not exist.
+    ///
+    /// # Errors
+    /// It exists (`AddrInUse`), or is too long.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        with_address(path, |address| bind(&socket, address))?;
+        listen(&socket, 128)?;
+        Ok(Self(socket))
+    }
+
+    /// Takes the next connection.
+    ///
+    /// # Errors
+    /// Would block; out of descriptors.
+    pub fn accept(&self) -> io::Result<Seqpacket> {
+        Ok(Seqpacket(accept_with(&self.0, SocketFlags::CLOEXEC)?))
+    }
+
+    /// Whether calls wait.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        Ok(rustix::io::ioctl_fionbio(&self.0, nonblocking)?)
+    }
+}
+
+/// A socket's path has room for 107 bytes; a longer one goes by a descriptor of its directory.
+fn with_address(path: &Path, act: impl FnOnce(&SocketAddrUnix) -> rustix::io::Result<()>) -> io::Result<()> {
+    if path.as_os_str().len() <= PATH_MAX {
+        return Ok(act(&SocketAddrUnix::new(path)?)?);
+    }
+    let invalid = || io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no socket's path", path.display()));
+    let (parent, name) = path.parent().zip(path.file_name()).ok_or_else(invalid)?;
+    let parent = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(parent)?;
+    let short = Path::new("/proc/self/fd").join(std::os::fd::AsRawFd::as_raw_fd(&parent).to_string()).join(name);
+    Ok(act(&SocketAddrUnix::new(&short)?)?)
+}
+
+impl AsFd for Seqpacket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsFd for SeqpacketListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl std::os::fd::AsRawFd for Seqpacket {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl From<OwnedFd> for Seqpacket {
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
+impl From<Seqpacket> for OwnedFd {
+    fn from(socket: Seqpacket) -> Self {
+        socket.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Seek, Write};
+
+    use super::*;
+
+    #[test]
+    fn messages_keep_their_bounds_and_bring_descriptors() {
+        let (a, b) = Seqpacket::pair().unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"through").unwrap();
+        a.send(b"one", &[file.as_fd()]).unwrap();
+        a.send(b"two", &[]).unwrap();
+        let mut buffer = [0; 64];
+        let (length, fds) = b.recv(&mut buffer).unwrap().unwrap();
+        assert_eq!((&buffer[..length], fds.len()), (&b"one"[..], 1));
+        assert!(rustix::io::fcntl_getfd(&fds[0]).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+        let mut back = String::new();
+        let mut other = std::fs::File::from(fds.into_iter().next().unwrap());
+        other.rewind().unwrap();
+        other.read_to_string(&mut back).unwrap();
+        assert_eq!(back, "through");
+        assert_eq!(b.recv(&mut buffer).unwrap().unwrap().0, 3);
+        drop(a);
+        assert!(b.recv(&mut buffer).unwrap().is_none());
+        assert_eq!(b.send(b"x", &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn a_message_that_does_not_fit_is_an_error() {
+        let (a, b) = Seqpacket::pair().unwrap();
+        a.send(&[7; 65], &[]).unwrap();
+        assert_eq!(b.recv(&mut [0; 64]).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_long_path_works_and_an_absent_listener_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let long = dir.path().join("d".repeat(100));
+        std::fs::create_dir(&long).unwrap();
+        let path = long.join("socket");
+        assert_eq!(Seqpacket::connect(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let listener = SeqpacketListener::bind(&path).unwrap();
+        let client = Seqpacket::connect(&path).unwrap();
+        listener.accept().unwrap().send(b"hello", &[]).unwrap();
+        assert_eq!(client.recv(&mut [0; 8]).unwrap().unwrap().0, 5);
+        drop(listener);
+        assert_eq!(Seqpacket::connect(&path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+}

@@ -1,0 +1,152 @@
+//! Our client: one kept connection, which carries every call and one event stream.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use executor_proto::v1::event::Kind;
+use executor_proto::v1::executor_client::ExecutorClient;
+use executor_proto::v1::{
+    Action, DeleteRequest, EnvironmentVariable, File, Limits, Result as RunResult, RunAction, RunRequest,
+    WatchEventsRequest, WatchEventsResponse, exit_status,
+};
+use tokio::sync::oneshot;
+use tonic::Streaming;
+use tonic::transport::Channel;
+
+use crate::oci;
+use crate::rootfs::Rootfs;
+use crate::runtime::Run;
+
+/// For one container, from call to event.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Bytes of the secret file.
+const SECRET: usize = 1024;
+
+/// What to run.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    program: &'static str,
+    /// With a volume mounted file of 1 KiB.
+    pub(crate) secret: bool,
+}
+
+/// The headline.
+pub(crate) const TRUE_WITH_SECRET: Shape = Shape { program: "/bin/true", secret: true };
+/// The same without the file.
+pub(crate) const TRUE: Shape = Shape { program: "/bin/true", secret: false };
+/// An idle container.
+pub(crate) const PAUSE: Shape = Shape { program: "/bin/pause", secret: true };
+
+/// Clones share the connection and the event stream.
+#[derive(Clone)]
+pub(crate) struct Client {
+    connection: ExecutorClient<Channel>,
+    waiting: Waiting,
+    rootfs: String,
+}
+
+/// Who waits for which container's exit event.
+#[derive(Clone, Default)]
+struct Waiting(Arc<Mutex<HashMap<String, oneshot::Sender<(Instant, RunResult)>>>>);
+
+impl Client {
+    /// Subscribes to the events to come.
+    pub(crate) async fn new(mut connection: ExecutorClient<Channel>, rootfs: &Rootfs) -> anyhow::Result<Self> {
+        let request = WatchEventsRequest { only_new: true, ..WatchEventsRequest::default() };
+        let events = connection.watch_events(request).await.context("WatchEvents")?.into_inner();
+        let waiting = Waiting::default();
+        tokio::spawn(waiting.clone().hand_out(events));
+        Ok(Self { connection, waiting, rootfs: format!("dir:{}", rootfs.path.display()) })
+    }
+
+    /// One container: the call, its exit event, and its deletion.
+    pub(crate) async fn run(&self, id: &str, shape: Shape) -> anyhow::Result<Run> {
+        let request = self.request(id, shape);
+        let start = Instant::now();
+        let outcome = self.until_exit(request, shape).await;
+        // A container that failed is no longer needed either.
+        let deleted = self.delete(id, outcome.is_err()).await;
+        let gone = start.elapsed();
+        let ended = outcome.with_context(|| id.to_owned())?;
+        deleted?;
+        Ok(Run { exit: ended - start, gone })
+    }
+
+    async fn until_exit(&self, request: RunRequest, shape: Shape) -> anyhow::Result<Instant> {
+        let event = self.waiting.expect(&request.id);
+        self.connection.clone().run(request).await.context("Run")?;
+        let event = tokio::time::timeout(PATIENCE, event).await.context("no exit event")?;
+        let (at, result) = event.context("the event stream ended")?;
+        check(&result, shape)?;
+        Ok(at)
+    }
+
+    /// Starts a container and leaves it running.
+    pub(crate) async fn start(&self, id: &str, shape: Shape) -> anyhow::Result<()> {
+        self.connection.clone().run(self.request(id, shape)).await.with_context(|| format!("Run {id}"))?;
+        Ok(())
+    }
+
+    /// Removes a container; with `force` even a running one.
+    pub(crate) async fn delete(&self, id: &str, force: bool) -> anyhow::Result<()> {
+        let request = DeleteRequest { id: id.to_owned(), force };
+        self.connection.clone().delete(request).await.with_context(|| format!("Delete {id}"))?;
+        Ok(())
+    }
+
+    fn request(&self, id: &str, shape: Shape) -> RunRequest {
+        let file = File { path: "bench/secret".to_owned(), content: vec![b's'; SECRET] };
+        let run = RunAction {
+            path: shape.program.to_owned(),
+            env: vec![EnvironmentVariable { name: "PATH".to_owned(), value: "/bin".to_owned() }],
+            user: "1000:1000".to_owned(),
+            volume_mounted_files: if shape.secret { vec![file] } else { Vec::new() },
+            ..RunAction::default()
+        };
+        let limits = Limits { memory_bytes: oci::MEMORY_BYTES, pids: oci::PIDS, cpu_millis: oci::CPU_MILLIS };
+        RunRequest {
+            id: id.to_owned(),
+            action: Some(Action { run: Some(run), ..Action::default() }),
+            rootfs: self.rootfs.clone(),
+            limits: Some(limits),
+            ..RunRequest::default()
+        }
+    }
+}
+
+impl Waiting {
+    fn expect(&self, id: &str) -> oneshot::Receiver<(Instant, RunResult)> {
+        let (sender, receiver) = oneshot::channel();
+        self.lock().insert(id.to_owned(), sender);
+        receiver
+    }
+
+    /// Stamps each exit event when it arrives, and hands it to whoever waits for it.
+    async fn hand_out(self, mut events: Streaming<WatchEventsResponse>) {
+        while let Ok(Some(message)) = events.message().await {
+            let now = Instant::now();
+            let Some(event) = message.event.filter(|event| event.kind() == Kind::Completed) else { continue };
+            if let Some(waiter) = self.lock().remove(&event.container_id) {
+                // A waiter that is gone has given up, and has told so.
+                let _ = waiter.send((now, event.result.unwrap_or_default()));
+            }
+        }
+        // No event can come any more: a dropped sender is an error at the other end.
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, oneshot::Sender<(Instant, RunResult)>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A run counts only if everything about it is as it must be.
+fn check(result: &RunResult, shape: Shape) -> anyhow::Result<()> {
+    let status = result.exit.as_ref().and_then(|exit| exit.status.as_ref());
+    ensure!(matches!(status, Some(exit_status::Status::Code(0))), "it ended with {result:?}");
+    let wiped = result.wipe.as_ref().is_some_and(|wipe| wipe.files == 1 && wipe.verified);
+    ensure!(wiped || !shape.secret, "its secret file was not wiped: {result:?}");
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! The daemon under measurement: `executord --ephemeral` in a temporary directory.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use executor_proto::v1::InfoRequest;
+use executor_proto::v1::executor_client::ExecutorClient;
+use rustix::process::{Pid, Signal, kill_process};
+use tonic::transport::{Channel, Endpoint};
+
+use crate::client::Client;
+use crate::rootfs::Rootfs;
+
+/// To get ready, or to end.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Dropped, it is told to end, which takes its containers and directories along.
+pub(crate) struct Daemon {
+    child: Child,
+    run: PathBuf,
+    log: PathBuf,
+}
+
+impl Daemon {
+    /// Starts it, and waits until it can run containers.
+    pub(crate) async fn start(dist: &Path, scratch: &Path, rootfs: &Rootfs) -> anyhow::Result<(Self, Client)> {
+        let mut daemon = Self::spawn(dist, scratch)?;
+        let connection = daemon.connect().await?;
+        let client = Client::new(connection, rootfs).await?;
+        Ok((daemon, client))
+    }
+
+    fn spawn(dist: &Path, scratch: &Path) -> anyhow::Result<Self> {
+        let (run, log) = (scratch.join("run"), scratch.join("executord.log"));
+        let program = dist.join("executord");
+        let child = Command::new(&program)
+            .arg("--ephemeral")
+            .arg("--run-dir")
+            .arg(&run)
+            .arg("--state-dir")
+            .arg(scratch.join("state"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(&log)?)
+            .spawn()
+            .with_context(|| format!("starting {}", program.display()))?;
+        Ok(Self { child, run, log })
+    }
+
+    async fn connect(&mut self) -> anyhow::Result<ExecutorClient<Channel>> {
+        let endpoint = Endpoint::from_shared(format!("unix://{}", self.run.join("executor.sock").display()))?;
+        let start = Instant::now();
+        loop {
+            let error = match try_connect(&endpoint).await {
+                Ok(client) => return Ok(client),
+                Err(error) => error,
+            };
+            if let Some(status) = self.child.try_wait()? {
+                bail!("executord ended ({status}):\n{}", self.logged());
+            }
+            ensure!(start.elapsed() < PATIENCE, "executord does not answer ({error:#}):\n{}", self.logged());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// executord's own.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGTERM, its end, and then the launcher's, which removes the run directory last.
+    pub(crate) fn end(&mut self) -> anyhow::Result<()> {
+        if self.child.try_wait()?.is_some() {
+            return Ok(());
+        }
+        kill_process(Pid::from_child(&self.child), Signal::TERM)?;
+        let status = self.child.wait()?;
+        let start = Instant::now();
+        while self.run.exists() {
+            ensure!(start.elapsed() < PATIENCE, "{} is still there\n{}", self.run.display(), self.logged());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        ensure!(status.success(), "executord: {status}\n{}", self.logged());
+        Ok(())
+    }
+
+    fn logged(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            eprintln!("executor-bench: ending the daemon: {error:#}");
+        }
+    }
+}
+
+async fn try_connect(endpoint: &Endpoint) -> anyhow::Result<ExecutorClient<Channel>> {
+    let mut client = ExecutorClient::new(endpoint.connect().await?);
+    let info = client.info(InfoRequest {}).await?;
+    ensure!(info.get_ref().launcher_connected, "it has no launcher");
+    Ok(client)
+}

@@ -1,0 +1,91 @@
+//! The floor: the least that any runtime must do for a container. One clone3 into new pid, mount, network,
+//! ipc, uts and cgroup namespaces, pivot_root into the rootfs, exec, wait.
+//!
+//! No cgroup, no limits, no mounts inside, no filter, nobody to talk to: nobody can be faster on this
+//! kernel, and nobody should be this fast. This file holds the benchmark's only unsafe code.
+
+use std::ffi::CStr;
+use std::ptr::null;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use nix::libc;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+
+use crate::rootfs::Rootfs;
+
+const NAMESPACES: i32 = libc::CLONE_NEWPID
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWCGROUP;
+
+/// Runs `/bin/true` once. From before clone3 until it has been reaped.
+pub(crate) fn run(rootfs: &Rootfs) -> anyhow::Result<Duration> {
+    let start = Instant::now();
+    let child = clone(&rootfs.c_path).context("clone3")?;
+    let status = waitpid(child, None)?;
+    let took = start.elapsed();
+    ensure!(status == WaitStatus::Exited(child, 0), "the floor's container ended with {status:?}");
+    Ok(took)
+}
+
+/// Answers the child's pid, to the parent. The child execs or exits with the number of the step that failed.
+fn clone(rootfs: &CStr) -> nix::Result<Pid> {
+    let arguments = libc::clone_args {
+        flags: NAMESPACES.unsigned_abs().into(),
+        pidfd: 0,
+        child_tid: 0,
+        parent_tid: 0,
+        exit_signal: libc::SIGCHLD.unsigned_abs().into(),
+        stack: 0,
+        stack_size: 0,
+        tls: 0,
+        set_tid: 0,
+        set_tid_size: 0,
+        cgroup: 0,
+    };
+    // SAFETY: the arguments are complete, live through the call, and ask for no shared memory: the child
+    // has its own copy of everything, like one of fork(2).
+    let result = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of_val(&arguments)) };
+    if result == 0 {
+        // SAFETY: this is the child of the clone above.
+        unsafe { become_true(rootfs) }
+    }
+    // Not positive: an error, which errno tells.
+    i32::try_from(result).ok().filter(|pid| *pid > 0).map(Pid::from_raw).ok_or_else(nix::Error::last)
+}
+
+/// # Safety
+///
+/// Only to be called in a fresh child that shares no memory with its parent: it changes the root directory
+/// of the process and never returns. It makes system calls only; no allocation, no lock.
+unsafe fn become_true(rootfs: &CStr) -> ! {
+    let arguments = [c"/bin/true".as_ptr(), null()];
+    let environment = [null()];
+    // SAFETY: every pointer is a NUL-terminated string or null where the call allows it, the two arrays end
+    // with a null pointer, and all of them outlive the calls.
+    unsafe {
+        let none = null();
+        if libc::mount(none, c"/".as_ptr(), none, libc::MS_REC | libc::MS_PRIVATE, null()) != 0 {
+            libc::_exit(91);
+        }
+        if libc::mount(rootfs.as_ptr(), rootfs.as_ptr(), none, libc::MS_BIND, null()) != 0 {
+            libc::_exit(92);
+        }
+        if libc::chdir(rootfs.as_ptr()) != 0 {
+            libc::_exit(93);
+        }
+        // The old root is put over the new one, and then taken off: see pivot_root(2), `pivot_root(".", ".")`.
+        if libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) != 0 {
+            libc::_exit(94);
+        }
+        if libc::umount2(c".".as_ptr(), libc::MNT_DETACH) != 0 || libc::chdir(c"/".as_ptr()) != 0 {
+            libc::_exit(95);
+        }
+        libc::execve(arguments[0], arguments.as_ptr(), environment.as_ptr());
+        libc::_exit(96);
+    }
+}

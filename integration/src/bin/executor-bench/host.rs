@@ -1,0 +1,102 @@
+//! The surroundings of a measurement: a private mount namespace, without a hybrid host's cgroup2 mount;
+//! adoption of the containers' init processes; an end that leaves no cgroup.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context as _, ensure};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+
+/// The prepared host. Dropped, it removes the cgroups that runtimes left behind.
+pub(crate) struct Host {
+    /// The cgroup below which runtimes put their containers.
+    pub(crate) cgroup: String,
+    /// `v1`, `v2`, or `hybrid` (measured as v1, its cgroup2 mount taken away).
+    pub(crate) cgroups: &'static str,
+    pub(crate) kernel: String,
+    pub(crate) cpus: usize,
+    roots: Vec<PathBuf>,
+    interrupted: Arc<AtomicBool>,
+}
+
+impl Host {
+    /// Moves this process into the namespace. Must be called before any thread is started.
+    pub(crate) fn prepare() -> anyhow::Result<Self> {
+        unshare(CloneFlags::CLONE_NEWNS).context("a mount namespace of our own")?;
+        let none = None::<&str>;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).context("making mounts private")?;
+        let (v1, v2) = cgroup_mounts()?;
+        for path in v2.iter().filter(|_| !v1.is_empty()) {
+            umount2(path, MntFlags::MNT_DETACH).with_context(|| format!("detaching {}", path.display()))?;
+        }
+        // The init of a container is orphaned when `create` ends; adopted, it can be waited for.
+        nix::sys::prctl::set_child_subreaper(true).context("becoming a subreaper")?;
+        let cgroups = match (v1.is_empty(), v2.is_empty()) {
+            (true, _) => "v2",
+            (false, true) => "v1",
+            (false, false) => "hybrid",
+        };
+        Ok(Self {
+            cgroup: format!("/executor-bench-{}", std::process::id()),
+            cgroups,
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            roots: if v1.is_empty() { v2 } else { v1 },
+            interrupted: Arc::default(),
+        })
+    }
+
+    /// From now on Ctrl-C makes [`Host::go_on`] fail rather than ending us on the spot.
+    pub(crate) fn watch_for_interrupt(&self) {
+        let interrupted = Arc::clone(&self.interrupted);
+        tokio::spawn(async move {
+            if tokio::signal::ctrl_c().await.is_ok() {
+                interrupted.store(true, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// To be asked before each step: fails once Ctrl-C was pressed, so that everything unwinds and cleans up.
+    pub(crate) async fn go_on(&self) -> anyhow::Result<()> {
+        tokio::task::yield_now().await;
+        ensure!(!self.interrupted.load(Ordering::Relaxed), "interrupted");
+        Ok(())
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        for root in &self.roots {
+            let ours = root.join(self.cgroup.trim_start_matches('/'));
+            if let Err(error) = remove_cgroup(&ours) {
+                eprintln!("executor-bench: removing {}: {error}", ours.display());
+            }
+        }
+    }
+}
+
+/// A cgroup goes by rmdir, its children first; its files cannot be unlinked.
+fn remove_cgroup(directory: &Path) -> std::io::Result<()> {
+    if !directory.exists() {
+        return Ok(());
+    }
+    for entry in directory.read_dir()? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove_cgroup(&entry.path())?;
+        }
+    }
+    std::fs::remove_dir(directory)
+}
+
+/// Mount points of v1 hierarchies and of cgroup2.
+fn cgroup_mounts() -> anyhow::Result<(Vec<PathBuf>, Vec<PathBuf>)> {
+    let table = std::fs::read_to_string("/proc/self/mounts").context("reading the mount table")?;
+    let of = |kind: &str| {
+        let lines = table.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+        lines.filter(|words| words.get(2) == Some(&kind)).map(|words| PathBuf::from(words[1])).collect::<Vec<_>>()
+    };
+    Ok((of("cgroup"), of("cgroup2")))
+}

@@ -1,0 +1,96 @@
+//! One container at a time: every contestant in every round, in an order shuffled anew.
+
+use crate::Options;
+use crate::client::{self, Client, Shape};
+use crate::floor;
+use crate::host::Host;
+use crate::rootfs::Rootfs;
+use crate::runtime::{Runtime, Runtimes};
+use crate::stats::{Sample, Shuffle};
+
+/// Rounds before those that count: caches fill, the daemon makes what it keeps ready.
+const WARM_UP: u32 = 5;
+
+/// What one contestant needed.
+pub(crate) struct Latency {
+    pub(crate) name: String,
+    /// Until the exit is known: of the process to a runtime's driver, of the container (wiped, its record
+    /// on disk) to our client.
+    pub(crate) exit: Sample,
+    /// Until the container is deleted, too. The floor has nothing to delete.
+    pub(crate) gone: Sample,
+}
+
+enum Contestant<'a> {
+    Floor(&'a Rootfs),
+    Runtime(&'a Runtime),
+    Executor(&'a Client, Shape),
+}
+
+impl Contestant<'_> {
+    fn name(&self) -> String {
+        match self {
+            Self::Floor(_) => "raw floor".to_owned(),
+            Self::Runtime(runtime) => runtime.name.clone(),
+            Self::Executor(_, shape) if shape.secret => "executor, secret file".to_owned(),
+            Self::Executor(..) => "executor, no file".to_owned(),
+        }
+    }
+
+    async fn run(&self, id: &str, latency: Option<&mut Latency>) -> anyhow::Result<()> {
+        let (exit, gone) = match self {
+            Self::Floor(rootfs) => {
+                let took = floor::run(rootfs)?;
+                (took, took)
+            }
+            Self::Runtime(runtime) => {
+                let run = runtime.run(&runtime.bundle(id)?)?;
+                (run.exit, run.gone)
+            }
+            Self::Executor(client, shape) => {
+                let run = client.run(id, *shape).await?;
+                (run.exit, run.gone)
+            }
+        };
+        if let Some(latency) = latency {
+            latency.exit.add(exit);
+            latency.gone.add(gone);
+        }
+        Ok(())
+    }
+}
+
+/// Runs all rounds. The first failure ends it: a number made of some runs would be worth nothing.
+pub(crate) async fn measure(
+    options: &Options,
+    host: &Host,
+    rootfs: &Rootfs,
+    runtimes: &Runtimes,
+    client: Option<&Client>,
+) -> anyhow::Result<Vec<Latency>> {
+    let mut contestants = vec![Contestant::Floor(rootfs)];
+    contestants.extend(runtimes.0.iter().map(Contestant::Runtime));
+    for shape in [client::TRUE, client::TRUE_WITH_SECRET] {
+        contestants.extend(client.map(|client| Contestant::Executor(client, shape)));
+    }
+    contestants.retain(|contestant| options.wants_contestant(&contestant.name()));
+    let empty = |contestant: &Contestant<'_>| Latency {
+        name: contestant.name(),
+        exit: Sample::default(),
+        gone: Sample::default(),
+    };
+    let mut latencies: Vec<_> = contestants.iter().map(empty).collect();
+
+    let mut order: Vec<_> = (0..contestants.len()).collect();
+    let mut shuffle = Shuffle::default();
+    for round in 0..WARM_UP + options.runs {
+        shuffle.shuffle(&mut order);
+        for &index in &order {
+            host.go_on().await?;
+            let counts = round >= WARM_UP;
+            let latency = counts.then(|| &mut latencies[index]);
+            contestants[index].run(&format!("bench-{index}-{round}"), latency).await?;
+        }
+    }
+    Ok(latencies)
+}

@@ -1,0 +1,155 @@
+//! `executor-bench`: how fast and how small, beside crun, runc and the raw floor.
+//!
+//! In go the product's binaries (`--dist`), a full seccomp profile (`--seccomp`) and whatever of crun and
+//! runc is installed. Out come a table for people and, with `--json`, the same numbers for machines.
+//!
+//! The method, for anyone who doubts a number:
+//! - All contestants run in one process's measurement, interleaved: in each round every contestant runs
+//!   once, in an order shuffled anew, so that what the machine does meanwhile hits all alike. Compare
+//!   ratios of medians of one run, not milliseconds of two.
+//! - Same rootfs, same static `true`, same namespaces, limits, capabilities and user.
+//! - A runtime is timed over `create`, `start`, the exit (by pidfd) and `delete`, as a manager would drive it.
+//!   We are timed from the client's call to the arrival of the exit event, on a connection that is kept.
+//! - Everyone lives in one private mount namespace, where the cgroup2 mount of a hybrid host is taken
+//!   away: crun 1.8 refuses such a host otherwise.
+
+mod client;
+mod daemon;
+mod failures;
+mod floor;
+mod host;
+mod latency;
+mod memory;
+mod oci;
+mod report;
+mod rootfs;
+mod runtime;
+mod seccomp;
+mod stats;
+mod throughput;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, ensure};
+use clap::{Parser, ValueEnum};
+
+use crate::client::Client;
+use crate::daemon::Daemon;
+use crate::host::Host;
+use crate::report::Report;
+use crate::rootfs::Rootfs;
+use crate::runtime::Runtimes;
+
+#[derive(Parser)]
+#[command(about = "Measure the executor beside crun, runc and the raw floor")]
+struct Options {
+    /// Where executord, executor-launcher and agent-cli are
+    #[arg(long, value_name = "DIR", env = "EXECUTOR_DIST")]
+    dist: PathBuf,
+    /// How often each contestant runs
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+    /// A full seccomp profile in Docker's and podman's form
+    #[arg(long, value_name = "FILE")]
+    seccomp: Option<PathBuf>,
+    /// Write the numbers here as JSON, too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Only these parts
+    #[arg(long, value_name = "PART", value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Only contestants whose name contains one of these
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    contestants: Vec<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// One container at a time, interleaved
+    Latency,
+    /// Containers per second, several at once
+    Throughput,
+    /// What an idle container costs
+    Memory,
+    /// Many runs, counting failures
+    Failures,
+}
+
+impl Options {
+    fn wants(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+
+    fn wants_contestant(&self, name: &str) -> bool {
+        self.contestants.is_empty() || self.contestants.iter().any(|wanted| name.contains(wanted.as_str()))
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("executor-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    ensure!(rustix::process::geteuid().is_root(), "namespaces and cgroups are made: run as root");
+    // First of all, and before any thread: threads would keep the old mount namespace.
+    let host = Host::prepare()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting tokio")?;
+    runtime.block_on(measure(options, &host))
+}
+
+async fn measure(options: &Options, host: &Host) -> anyhow::Result<ExitCode> {
+    host.watch_for_interrupt();
+    let scratch = tempfile::Builder::new().prefix("executor-bench.").tempdir()?;
+    let rootfs = Rootfs::make(scratch.path())?;
+    let profile = options.seccomp.as_deref().map(seccomp::load).transpose()?;
+    let runtimes = Runtimes::find(scratch.path(), &rootfs, profile.as_ref(), host)?;
+    let mut daemon = None;
+    if options.wants_contestant("executor") {
+        daemon = Some(Daemon::start(&options.dist, scratch.path(), &rootfs).await?);
+    }
+    let mut report = Report::new(options.runs, host, &runtimes, profile.is_some());
+    report.head();
+    let outcome = parts(options, host, &rootfs, &runtimes, daemon.as_ref(), &mut report).await;
+    if let Some((mut daemon, client)) = daemon {
+        drop(client);
+        daemon.end()?;
+    }
+    outcome?;
+    if let Some(path) = &options.json {
+        std::fs::write(path, report.json()).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(if report.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+async fn parts(
+    options: &Options,
+    host: &Host,
+    rootfs: &Rootfs,
+    runtimes: &Runtimes,
+    daemon: Option<&(Daemon, Client)>,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let client = daemon.map(|(_, client)| client);
+    if options.wants(Part::Latency) {
+        report.latency(&latency::measure(options, host, rootfs, runtimes, client).await?);
+    }
+    if options.wants(Part::Throughput) {
+        report.throughput(&throughput::measure(options, host, runtimes, client).await?);
+    }
+    if let Some((daemon, client)) = daemon {
+        if options.wants(Part::Memory) {
+            report.memory(&memory::measure(host, daemon.pid(), client).await?);
+        }
+        if options.wants(Part::Failures) {
+            report.failures(&failures::measure(host, client).await?);
+        }
+    }
+    Ok(())
+}

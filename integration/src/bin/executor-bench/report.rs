@@ -1,0 +1,188 @@
+//! What was measured, as a table for people while it comes in, and as JSON at the end.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::failures::{self, Failures};
+use crate::host::Host;
+use crate::latency::Latency;
+use crate::memory::{self, Memory};
+use crate::runtime::Runtimes;
+use crate::stats::Sample;
+use crate::throughput::{self, Throughput};
+
+const METHOD: &str = "interleaved: every contestant once a round, in an order shuffled anew; medians and ratios of one \
+                      run; same rootfs, static `true`, namespaces, limits and user. Runtimes: create, start, exit, \
+                      delete. Executor: from the client's call to the exit event (wiped, cgroup gone, result \
+                      recorded), on a kept connection, its own seccomp filter always on.";
+/// The two that everyone is compared with, if they were measured.
+const BASES: [&str; 2] = ["crun", "crun, full seccomp"];
+
+/// Prints each part as it is handed in, and keeps it.
+pub(crate) struct Report {
+    json: Value,
+    failed: bool,
+}
+
+impl Report {
+    pub(crate) fn new(runs: u32, host: &Host, runtimes: &Runtimes, seccomp: bool) -> Self {
+        let mut versions: Vec<_> = runtimes.0.iter().map(|runtime| runtime.version.as_str()).collect();
+        versions.dedup();
+        let json = json!({
+            "method": METHOD,
+            "machine": {"kernel": host.kernel, "cpus": host.cpus, "cgroups": host.cgroups},
+            "runs": runs,
+            "runtimes": versions,
+            "full_seccomp_profile": seccomp,
+        });
+        Self { json, failed: false }
+    }
+
+    /// Machine and method.
+    pub(crate) fn head(&self) {
+        let machine = &self.json["machine"];
+        let versions: Vec<_> =
+            self.json["runtimes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        println!(
+            "\nkernel {}, {} processors, cgroups {}; {}",
+            machine["kernel"].as_str().unwrap_or_default(),
+            machine["cpus"],
+            machine["cgroups"].as_str().unwrap_or_default(),
+            if versions.is_empty() { "neither crun nor runc is installed".to_owned() } else { versions.join(", ") },
+        );
+        println!("Method: {METHOD}");
+    }
+
+    pub(crate) fn latency(&mut self, latencies: &[Latency]) {
+        let bases = BASES.map(|name| latencies.iter().find(|latency| latency.name == name));
+        println!(
+            "\nOne /bin/true, {} runs, in ms (executor: to the exit event; others: to the end of delete)",
+            self.json["runs"]
+        );
+        println!("{:<24} {:>8} {:>8} {:>8}  {:>7}  {:>17}", "", "p50", "p99", "min", "/ crun", "/ crun, seccomp");
+        let mut rows = Vec::new();
+        for latency in latencies {
+            let sample = latency.headline();
+            let ratio = |base: Option<&Latency>| base.map(|base| ratio(sample.median(), base.headline().median()));
+            let [bare, full] = bases.map(ratio);
+            println!(
+                "{:<24} {:>8} {:>8} {:>8}  {:>7}  {:>17}",
+                latency.name,
+                milliseconds(sample.median()),
+                milliseconds(sample.percentile(99)),
+                milliseconds(sample.min()),
+                two_digits(bare),
+                two_digits(full),
+            );
+            rows.push(json!({
+                "name": latency.name,
+                "exit_us": micros(&latency.exit),
+                "deleted_us": micros(&latency.gone),
+                "headline": if latency.counts_to_exit() { "exit_us" } else { "deleted_us" },
+                "ratio_to_crun": bare,
+                "ratio_to_crun_full_seccomp": full,
+            }));
+        }
+        for latency in latencies {
+            let other = if latency.counts_to_exit() { &latency.gone } else { &latency.exit };
+            let what = if latency.counts_to_exit() { "with Delete" } else { "exit only" };
+            println!("  {:<22} {:>8}  ({what}, p50)", latency.name, milliseconds(other.median()));
+        }
+        self.json["latency"] = rows.into();
+    }
+
+    pub(crate) fn throughput(&mut self, all: &[Throughput]) {
+        println!("\nContainers per second, from begin to delete");
+        let mut head = format!("{:<24}", "");
+        for lanes in throughput::LANES {
+            let _ = write!(head, " {:>9}", format!("{lanes} at once"));
+        }
+        println!("{head}");
+        for one in all {
+            let mut line = format!("{:<24}", one.name);
+            for rate in &one.rates {
+                let _ = write!(line, " {rate:>9.1}");
+            }
+            println!("{line}");
+        }
+        let rows = all.iter().map(|one| json!({"name": one.name, "per_second": one.rates}));
+        self.json["throughput"] = json!({"at_once": throughput::LANES, "contestants": rows.collect::<Vec<_>>()});
+    }
+
+    pub(crate) fn memory(&mut self, memory: &Memory) {
+        let count = memory::CONTAINERS;
+        println!("\nMemory of our processes (PSS, kB of 1024 bytes), without a container and with {count} idle ones");
+        for (role, with) in &memory.with {
+            println!("{role:<24} {:>9} {with:>9}", memory.before.get(role).unwrap_or(&0));
+        }
+        let (before, with) = (memory.before.values().sum::<u64>(), memory.with.values().sum::<u64>());
+        println!("{:<24} {before:>9} {with:>9}  in {} processes", "together", memory.processes);
+        let each = |kilobytes: u64| megabytes(kilobytes) / f64::from(count);
+        let (all, added) = (each(with), each(with.saturating_sub(before)));
+        println!("per idle container       {all:.3} MB of everything, {added:.3} MB added by each");
+        println!("daemon, resident         {:.1} MB", megabytes(memory.daemon_rss));
+        self.json["memory"] = json!({
+            "containers": count,
+            "pss_kib_without": memory.before,
+            "pss_kib_with": memory.with,
+            "pss_mb_per_container": all,
+            "pss_mb_added_per_container": added,
+            "daemon_resident_mb": megabytes(memory.daemon_rss),
+            "processes": memory.processes,
+        });
+    }
+
+    pub(crate) fn failures(&mut self, failures: &Failures) {
+        println!("\n{} failures in {} runs, {} at once", failures.0.len(), failures::RUNS, failures::LANES);
+        for failure in failures.0.iter().take(5) {
+            println!("  {failure}");
+        }
+        self.failed |= !failures.0.is_empty();
+        self.json["failures"] = json!({"runs": failures::RUNS, "at_once": failures::LANES, "failed": failures.0.len()});
+    }
+
+    /// All of it.
+    pub(crate) fn json(&self) -> String {
+        format!("{:#}\n", self.json)
+    }
+
+    pub(crate) fn failed(&self) -> bool {
+        self.failed
+    }
+}
+
+impl Latency {
+    /// At the executor's exit event the work is done that a runtime does in `delete`: only the record is left.
+    fn counts_to_exit(&self) -> bool {
+        self.name.starts_with("executor")
+    }
+
+    fn headline(&self) -> &Sample {
+        if self.counts_to_exit() { &self.exit } else { &self.gone }
+    }
+}
+
+fn micros(sample: &Sample) -> Value {
+    let micros = |duration: Duration| duration.as_micros() as u64;
+    json!({"p50": micros(sample.median()), "p99": micros(sample.percentile(99)), "min": micros(sample.min())})
+}
+
+fn milliseconds(duration: Duration) -> String {
+    format!("{:.2}", duration.as_secs_f64() * 1e3)
+}
+
+fn two_digits(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"))
+}
+
+fn ratio(ours: Duration, base: Duration) -> f64 {
+    ours.as_secs_f64() / base.as_secs_f64()
+}
+
+/// Millions of bytes out of the kernel's kB, which are 1,024 bytes.
+#[allow(clippy::cast_precision_loss)] // far below 2^52
+fn megabytes(kilobytes: u64) -> f64 {
+    kilobytes as f64 * 1024.0 / 1e6
+}

@@ -1,0 +1,139 @@
+//! crun and runc, driven as a container manager drives a runtime: create, start, wait, delete.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
+use serde_json::Value;
+
+use crate::host::Host;
+use crate::oci;
+use crate::rootfs::Rootfs;
+
+/// A runtime with one way to run the container.
+pub(crate) struct Runtime {
+    /// `crun`, `crun, full seccomp`, ...
+    pub(crate) name: String,
+    /// As the runtime tells it, `crun version 1.8.1`.
+    pub(crate) version: String,
+    program: PathBuf,
+    root: PathBuf,
+    bundles: PathBuf,
+    config: Value,
+    cgroup: String,
+}
+
+/// Those that are installed.
+pub(crate) struct Runtimes(pub(crate) Vec<Runtime>);
+
+/// Times of one run, from its begin.
+pub(crate) struct Run {
+    /// Until the container's process had ended.
+    pub(crate) exit: Duration,
+    /// Until `delete` had returned.
+    pub(crate) gone: Duration,
+}
+
+impl Runtimes {
+    /// crun and runc, each without a filter and, if there is a profile, with it.
+    pub(crate) fn find(scratch: &Path, rootfs: &Rootfs, seccomp: Option<&Value>, host: &Host) -> anyhow::Result<Self> {
+        let mut found = Vec::new();
+        for name in ["crun", "runc"] {
+            let Some(program) = program(name) else { continue };
+            let version =
+                Command::new(&program).arg("--version").output().with_context(|| format!("running {name}"))?;
+            let version = String::from_utf8_lossy(&version.stdout).lines().next().unwrap_or_default().to_owned();
+            for seccomp in [None, seccomp].iter().take(if seccomp.is_some() { 2 } else { 1 }) {
+                found.push(Runtime {
+                    name: if seccomp.is_some() { format!("{name}, full seccomp") } else { name.to_owned() },
+                    version: version.clone(),
+                    program: program.clone(),
+                    root: scratch.join(name),
+                    bundles: scratch.join("bundles"),
+                    config: oci::config(rootfs, "ID", &host.cgroup, *seccomp),
+                    cgroup: host.cgroup.clone(),
+                });
+            }
+        }
+        Ok(Self(found))
+    }
+}
+
+/// A bundle on disk, made before the clock runs.
+pub(crate) struct Bundle {
+    id: String,
+    path: PathBuf,
+}
+
+impl Runtime {
+    /// Writes config.json. `id` must be unused.
+    pub(crate) fn bundle(&self, id: &str) -> anyhow::Result<Bundle> {
+        let path = self.bundles.join(id);
+        std::fs::create_dir_all(&path)?;
+        let mut config = self.config.clone();
+        config["hostname"] = id.into();
+        config["linux"]["cgroupsPath"] = format!("{}/{id}", self.cgroup).into();
+        std::fs::write(path.join("config.json"), config.to_string())?;
+        Ok(Bundle { id: id.to_owned(), path })
+    }
+
+    /// One container from create to delete.
+    pub(crate) fn run(&self, bundle: &Bundle) -> anyhow::Result<Run> {
+        let result = self.try_run(bundle);
+        if result.is_err() {
+            // Whatever stage it reached; its own complaint would hide the first one.
+            let _ = self.command(&["delete", "--force", &bundle.id]).stderr(Stdio::null()).status();
+        }
+        std::fs::remove_dir_all(&bundle.path)?;
+        result.with_context(|| format!("{} {}", self.name, bundle.id))
+    }
+
+    fn try_run(&self, bundle: &Bundle) -> anyhow::Result<Run> {
+        let pid_file = bundle.path.join("pid");
+        let start = Instant::now();
+        call(self.command(&["create", "--bundle"]).arg(&bundle.path).arg("--pid-file").arg(&pid_file).arg(&bundle.id))?;
+        let pid = std::fs::read_to_string(&pid_file).context("reading the pid file")?;
+        let pid = Pid::from_raw(pid.trim().parse()?).context("the pid file holds no pid")?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("pidfd_open")?;
+        call(self.command(&["start", &bundle.id]))?;
+        // We are the subreaper: the container's init is our child by now.
+        let status = waitid(WaitId::PidFd(std::os::fd::AsFd::as_fd(&pidfd)), WaitIdOptions::EXITED)?;
+        let exit = start.elapsed();
+        let code = status.and_then(|status| status.exit_status());
+        call(self.command(&["delete", &bundle.id]))?;
+        let gone = start.elapsed();
+        ensure!(code == Some(0), "the process ended with {code:?}");
+        Ok(Run { exit, gone })
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("--root").arg(&self.root).args(args).stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+}
+
+/// Runs; what the runtime complains about becomes the error. A pipe would stay open in the container, whose
+/// process inherits it: a file takes the complaint.
+fn call(command: &mut Command) -> anyhow::Result<()> {
+    let complaint = rustix::fs::memfd_create("complaint", rustix::fs::MemfdFlags::CLOEXEC)?;
+    let mut reader = std::fs::File::from(complaint);
+    let status = command.stderr(reader.try_clone()?).status()?;
+    if !status.success() {
+        let mut text = String::new();
+        std::io::Seek::rewind(&mut reader)?;
+        reader.read_to_string(&mut text)?;
+        anyhow::bail!("{:?}: {status}: {}", command.get_args(), text.trim_end());
+    }
+    Ok(())
+}
+
+/// Debian keeps runc in /usr/sbin, which is not in everyone's PATH.
+fn program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let extra = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(extra).map(|directory| directory.join(name)).find(|path| path.is_file())
+}

@@ -1,0 +1,99 @@
+//! `cargo xtask bench`: sets up what the benchmark compares us with, builds both, and runs it.
+//!
+//! The measuring itself is `executor-bench` (in `integration/`), which is told where everything is.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::ensure;
+
+use crate::workspace::{Workspace, in_path, is_root, run as run_command, step};
+use crate::{dist, needs};
+
+/// Where Debian and Fedora install podman's default profile.
+const INSTALLED_PROFILE: &str = "/usr/share/containers/seccomp.json";
+/// The Debian package that holds it. It is unpacked, not installed: it depends on half of podman.
+const PROFILE_PACKAGE: &str = "golang-github-containers-common";
+
+/// What to measure.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// How often each contestant runs
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    runs: u32,
+    /// Write the numbers here as JSON, too
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Only these parts: latency, throughput, memory, failures
+    #[arg(long, value_name = "PART", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Only contestants whose name contains one of these: floor, crun, runc, executor
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    contestants: Vec<String>,
+}
+
+/// Sets up and measures.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
+    ensure!(is_root(), "the benchmark makes namespaces and cgroups: run it as root");
+    needs::prefer(&needs::BENCH);
+    let profile = seccomp_profile(workspace);
+    let ours = options.contestants.is_empty() || options.contestants.iter().any(|name| "executor".contains(name));
+    if ours {
+        dist::build(workspace)?;
+    }
+    step("Building executor-bench");
+    let program = dist::build_tool(workspace, "integration", "executor-bench")?;
+
+    let mut command = Command::new(program);
+    command.arg("--dist").arg(workspace.dist()).arg("--runs").arg(options.runs.to_string());
+    if let Some(profile) = profile {
+        command.arg("--seccomp").arg(profile);
+    }
+    if let Some(json) = &options.json {
+        command.arg("--json").arg(json);
+    }
+    for (option, values) in [("--only", &options.only), ("--contestants", &options.contestants)] {
+        if !values.is_empty() {
+            command.arg(option).arg(values.join(","));
+        }
+    }
+    let status = command.status()?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Podman's default profile: the installed one, else out of Debian's package.
+fn seccomp_profile(workspace: &Workspace) -> Option<PathBuf> {
+    let installed = PathBuf::from(INSTALLED_PROFILE);
+    if installed.exists() {
+        return Some(installed);
+    }
+    let directory = workspace.target.join("seccomp-profile");
+    let unpacked = directory.join(INSTALLED_PROFILE.trim_start_matches('/'));
+    if !unpacked.exists() {
+        step("Fetching podman's seccomp profile");
+        if let Err(error) = unpack(&directory) {
+            eprintln!("  no full seccomp profile here ({error:#}): going on without it");
+        }
+    }
+    unpacked.exists().then_some(unpacked)
+}
+
+fn unpack(directory: &PathBuf) -> anyhow::Result<()> {
+    ensure!(in_path("apt-get") && in_path("dpkg-deb"), "this is no Debian");
+    std::fs::create_dir_all(directory)?;
+    let scratch = tempfile::tempdir()?;
+    // apt's own sandbox user must be able to write here; as root it warns otherwise.
+    let fetch = || {
+        let mut command = Command::new("apt-get");
+        command.args(["download", "-qq", "-o", "APT::Sandbox::User=root", PROFILE_PACKAGE]);
+        run_command(command.current_dir(scratch.path()).stdin(Stdio::null()).stderr(Stdio::null()))
+    };
+    if fetch().is_err() {
+        run_command(Command::new("apt-get").args(["update", "-qq"]).stdin(Stdio::null()))?;
+        fetch()?;
+    }
+    for entry in std::fs::read_dir(scratch.path())? {
+        run_command(Command::new("dpkg-deb").arg("--extract").arg(entry?.path()).arg(directory))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! What the host shows of a daemon and its containers: processes, mounts, cgroups.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+/// A process, told from a later one with the same number by its start time.
+pub(super) struct Process {
+    pub(super) pid: u32,
+    pub(super) name: String,
+    /// It lives in another pid namespace: the container's own, not one of ours.
+    pub(super) contained: bool,
+    /// It is process 1 there.
+    pub(super) is_init: bool,
+    parent: u32,
+    started: String,
+    uid: String,
+}
+
+impl Process {
+    fn read(pid: u32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        // The name stands in parentheses and may hold any character.
+        let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
+        let fields: Vec<_> = rest.split_ascii_whitespace().collect();
+        let line = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
+        let numbers: Vec<_> = line("NSpid:").split_ascii_whitespace().collect();
+        if fields.first() == Some(&"Z") {
+            return None;
+        }
+        Some(Self {
+            pid,
+            name: name.to_owned(),
+            contained: numbers.len() > 1,
+            is_init: numbers.len() > 1 && numbers.last() == Some(&"1"),
+            parent: fields.get(1)?.parse().ok()?,
+            started: (*fields.get(19)?).to_owned(),
+            uid: line("Uid:").split_ascii_whitespace().nth(1)?.to_owned(),
+        })
+    }
+
+    /// Whether it, and not a successor in its number, is there.
+    pub(super) fn is_alive(&self) -> bool {
+        Self::read(self.pid).is_some_and(|now| now.started == self.started)
+    }
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = if self.contained { "in the container" } else { "" };
+        let line = format!("{:<18} pid {:<7} uid {:<6} {place}", self.name, self.pid, self.uid);
+        out.write_str(line.trim_end())
+    }
+}
+
+/// A process and all its descendants, parents first.
+pub(super) fn processes_below(root: u32) -> anyhow::Result<Vec<Process>> {
+    let pids = std::fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut others: Vec<_> = pids.filter_map(Process::read).collect();
+    let mut found: Vec<Process> = Vec::new();
+    let mut wanted = vec![root];
+    while let Some(pid) = wanted.pop() {
+        let (hits, rest) = others.into_iter().partition(|process: &Process| process.pid == pid);
+        others = rest;
+        found.extend::<Vec<_>>(hits);
+        wanted.extend(others.iter().filter(|process| process.parent == pid).map(|process| process.pid));
+    }
+    Ok(found)
+}
+
+/// Lines of our mount table that name this directory.
+pub(super) fn mounts(directory: &Path) -> anyhow::Result<Vec<String>> {
+    let directory = directory.to_str().context("the temporary directory's name is not UTF-8")?;
+    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(table.lines().filter(|line| line.contains(directory)).map(str::to_owned).collect())
+}
+
+/// Every cgroup of this name, over all hierarchies.
+pub(super) fn cgroups(name: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut queue = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(directory) = queue.pop() {
+        // Cgroups come and go while we walk.
+        let Ok(entries) = directory.read_dir() else { continue };
+        for entry in entries.filter_map(Result::ok).filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+            if entry.file_name() == name {
+                found.push(entry.path());
+            }
+            queue.push(entry.path());
+        }
+    }
+    Ok(found)
+}

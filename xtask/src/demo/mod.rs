@@ -1,0 +1,136 @@
+//! `cargo xtask demo`: a container with a secret file, and the proof that nothing of the secret is left.
+//!
+//! In go a daemon of the demo's own (in a temporary directory, as root, gone at the end) and a secret made
+//! of random bytes. Out come three things to look at: what the process saw, what the executor says about
+//! it, and a list of claims, each checked from outside and ticked. One claim that fails makes the demo fail.
+//!
+//! Every "is not there" comes with a control: the same search, a moment before, in a place where the
+//! secret must be. A search that cannot find proves nothing.
+
+mod container;
+mod daemon;
+mod host;
+mod residue;
+mod screen;
+mod secret;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+
+use self::container::{Container, FILE, ID, OWNER};
+use self::daemon::Daemon;
+use self::host::{Process, cgroups, mounts};
+use self::screen::Screen;
+use self::secret::Secret;
+use crate::dist;
+use crate::workspace::{Workspace, is_root};
+
+/// By then the memory of our processes must be free of an ended container's secrets.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// Nothing to choose.
+#[derive(clap::Args)]
+pub(crate) struct Options {}
+
+/// Builds, runs, checks; fails when a claim does.
+pub(crate) fn run(workspace: &Workspace, _: &Options) -> anyhow::Result<ExitCode> {
+    ensure!(is_root(), "containers need namespaces, mounts and cgroups: run the demo as root (sudo)");
+    dist::build(workspace)?;
+    let mut screen = Screen::new();
+    screen.title("A secret file in a container, and what is left of it");
+
+    let secret = Secret::random()?;
+    let daemon = Daemon::start(workspace)?;
+    let command = "agent-cli run --user 1000:1000 --file /etc/cf-service-bindings/db/password=@- -- sh -c ...";
+    screen.heading("A daemon of its own runs this");
+    screen.quote(&[command.to_owned(), format!("with {secret} on standard input")]);
+
+    let running = Container::run(&daemon, &secret)?;
+    what_it_saw(&mut screen, &running, &secret)?;
+    while_it_runs(&mut screen, &daemon, &running, &secret)?;
+    let ended = running.stop()?;
+    let at = Instant::now();
+    the_result(&mut screen, &ended);
+    std::thread::sleep(SETTLED.saturating_sub(at.elapsed()));
+    after_its_end(&mut screen, &daemon, &secret)?;
+    daemon.agent(&["rm", ID])?;
+    after_the_daemon(&mut screen, daemon, &secret)?;
+    Ok(screen.verdict())
+}
+
+fn what_it_saw(screen: &mut Screen, container: &Container, secret: &Secret) -> anyhow::Result<()> {
+    screen.heading("What the process saw");
+    screen.facts(container.facts());
+    let fact = |name: &str| container.fact(name);
+    let mount: Vec<_> = fact("mount").split(' ').collect();
+    let has = |options: Option<&&str>, wanted: &[&str]| {
+        options.is_some_and(|options| wanted.iter().all(|one| options.split(',').any(|option| option == *one)))
+    };
+    screen.claim("it read the secret that was sent", fact("sha256") == secret.sha256()?);
+    screen.claim("the file is 0600 and belongs to its user", fact("mode and owner") == format!("600 {OWNER}"));
+    screen.claim("its directory is 0700 and belongs to its user", fact("directory") == format!("700 {OWNER}"));
+    screen.claim("the mount is ro,nosuid,nodev,noexec", has(mount.get(5), &["ro", "nosuid", "nodev", "noexec"]));
+    let filesystem = mount.iter().position(|word| *word == "-").map_or(&[][..], |at| &mount[at + 1..]);
+    let noswap = filesystem.first() == Some(&"ramfs") || has(filesystem.get(2), &["noswap"]);
+    screen.claim("no page of it can reach a swap device (tmpfs noswap, or ramfs)", noswap);
+    screen.claim("writing to it is refused", fact("write").contains("Read-only"));
+    screen.claim("a seccomp filter is in force, and no_new_privs", fact("seccomp, no_new_privs") == "2 1");
+    screen.claim("it sees no network interface but lo", fact("network") == "lo");
+    Ok(())
+}
+
+fn while_it_runs(screen: &mut Screen, daemon: &Daemon, container: &Container, secret: &Secret) -> anyhow::Result<()> {
+    screen.heading("While it runs, seen from the host");
+    let ours = daemon.processes()?;
+    let init = container.pid(&ours)?;
+    screen.quote(&ours.iter().map(ToString::to_string).collect::<Vec<_>>());
+    let file = residue::files(&[format!("/proc/{init}/root{FILE}").into()], secret)?;
+    screen.control("the search finds it in the container's tmpfs, through /proc", file.found());
+    let memory = residue::memory(&[init], secret)?;
+    screen.control("the search finds it in the memory of the process that holds it", memory.found());
+    screen.control("the container has a cgroup", !cgroups(ID)?.is_empty());
+    let files = residue::files(&[daemon.directory().to_owned()], secret)?;
+    screen.claim(&format!("it is in no file of the daemon ({files})"), !files.found());
+    screen.claim("no mount of the container shows in the host's table", mounts(daemon.directory())?.is_empty());
+    Ok(())
+}
+
+fn the_result(screen: &mut Screen, ended: &container::Ended) {
+    screen.heading("The result");
+    screen.facts(ended.facts());
+    screen.claim("the process ended by itself on SIGTERM, with exit status 0", ended.exit_status == Some(0));
+    let wiped = ended.wipe.files == 1 && ended.wipe.bytes == secret::LENGTH && ended.wipe.verified;
+    screen.claim("the receipt: one file, all its bytes, read back as zero", wiped);
+}
+
+fn after_its_end(screen: &mut Screen, daemon: &Daemon, secret: &Secret) -> anyhow::Result<()> {
+    screen.heading("One second after its end");
+    let ours = daemon.processes()?;
+    let pids: Vec<_> = ours.iter().map(|process| process.pid).collect();
+    let own = residue::memory(&[std::process::id()], secret)?;
+    screen.control("the search finds it in the memory of this demo, which made it", own.found());
+    let names: Vec<_> = ours.iter().map(|process| process.name.as_str()).collect();
+    let memory = residue::memory(&pids, secret)?;
+    screen.claim(&format!("it is not in the memory of {} ({memory})", names.join(", ")), !memory.found());
+    let files = residue::files(&[daemon.directory().to_owned()], secret)?;
+    screen.claim(&format!("it is in no file: runtime, state, logs ({files})"), !files.found());
+    screen.claim("no process of the container is left", !ours.iter().any(|process| process.contained));
+    screen.claim("no cgroup of it is left", cgroups(ID)?.is_empty());
+    screen.claim("no mount of it is left", mounts(daemon.directory())?.is_empty());
+    Ok(())
+}
+
+fn after_the_daemon(screen: &mut Screen, daemon: Daemon, secret: &Secret) -> anyhow::Result<()> {
+    screen.heading("After the daemon's end");
+    let before = daemon.processes()?;
+    let left = daemon.stop()?;
+    screen.claim("no process of it is left", !before.iter().any(Process::is_alive));
+    let entries =
+        std::fs::read_dir(left.path())?.map(|entry| Ok(entry?.file_name())).collect::<std::io::Result<Vec<_>>>()?;
+    screen.claim("its run and state directories are gone", entries == [daemon::LOG]);
+    let log = residue::files(&[left.path().to_owned()], secret)?;
+    screen.claim(&format!("what it logged does not hold it ({log})"), !log.found());
+    Ok(())
+}

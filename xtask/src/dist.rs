@@ -1,0 +1,79 @@
+//! `cargo xtask build`: the release binaries, side by side in `target/dist/`, where they find one another.
+//!
+//! The launcher is static, so that its shims are small and load nothing from anywhere; the other two are
+//! plain dynamic programs. No musl target is asked for: glibc linked statically does, and comes with gcc.
+//! Static linking is a flag for a whole cargo run (`-C target-feature=+crt-static`), hence two runs. Both
+//! name the target, so that build scripts and procedural macros are built once, without the flag.
+//!
+//! Cargo works in `target/dist-build/`; `target/dist/` holds the finished files alone.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use crate::workspace::{Workspace, run, step};
+use crate::{elf, needs};
+
+const PROFILE: &str = "dist";
+/// Package and binary have the same name.
+const DYNAMIC: [&str; 2] = ["executord", "agent-cli"];
+const STATIC: &str = "executor-launcher";
+
+/// Builds the product. Answers a line for each binary: path, size, kind.
+pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
+    needs::require(&needs::BUILD)?;
+    step("Building executor-launcher (static)");
+    cargo(workspace, &["-p", STATIC], true)?;
+    step("Building executord and agent-cli");
+    cargo(workspace, &["-p", DYNAMIC[0], "-p", DYNAMIC[1]], false)?;
+
+    elf::require_static(&built(workspace, STATIC))?;
+    std::fs::create_dir_all(workspace.dist())?;
+    let mut lines = Vec::new();
+    for (name, kind) in [(DYNAMIC[0], "dynamic"), (STATIC, "static"), (DYNAMIC[1], "dynamic")] {
+        let size = install(&built(workspace, name), &workspace.dist().join(name))?;
+        lines.push(format!("{:<40} {:>6.1} MB  {kind}", workspace.dist().join(name).display(), megabytes(size)));
+    }
+    Ok(lines)
+}
+
+/// Builds a program of the repository that is not part of the product, with the product's profile, and
+/// answers where it is.
+pub(crate) fn build_tool(workspace: &Workspace, package: &str, binary: &str) -> anyhow::Result<PathBuf> {
+    cargo(workspace, &["-p", package, "--bin", binary], false)?;
+    Ok(built(workspace, binary))
+}
+
+fn cargo(workspace: &Workspace, what: &[&str], crt_static: bool) -> anyhow::Result<()> {
+    let mut command = workspace.cargo(["build", "--profile", PROFILE, "--target", &workspace.host]);
+    command.arg("--target-dir").arg(build_dir(workspace)).args(what);
+    if crt_static {
+        // The variable, not `--config`: a RUSTFLAGS of the caller would silently win over the latter.
+        let given = std::env::var("RUSTFLAGS").unwrap_or_default();
+        command.env_remove("CARGO_ENCODED_RUSTFLAGS");
+        command.env("RUSTFLAGS", format!("{given} -C target-feature=+crt-static").trim_start());
+    }
+    run(&mut command)
+}
+
+fn build_dir(workspace: &Workspace) -> PathBuf {
+    workspace.target.join("dist-build")
+}
+
+fn built(workspace: &Workspace, binary: &str) -> PathBuf {
+    build_dir(workspace).join(&workspace.host).join(PROFILE).join(binary)
+}
+
+/// Copies by way of a new file and a rename: the old one may be running.
+fn install(from: &Path, to: &Path) -> anyhow::Result<u64> {
+    let new = to.with_extension("new");
+    let size = std::fs::copy(from, &new).with_context(|| format!("copying {} to {}", from.display(), new.display()))?;
+    std::fs::rename(&new, to).with_context(|| format!("renaming {} to {}", new.display(), to.display()))?;
+    Ok(size)
+}
+
+/// Millions of bytes, for people.
+#[allow(clippy::cast_precision_loss)] // one digit after the point is printed
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}

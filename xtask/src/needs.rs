@@ -1,0 +1,117 @@
+//! What the chores need of the machine beyond Rust: one table, each entry with its reason, its sign of
+//! being there already, and the Debian package that brings it.
+//!
+//! Packages are installed only when missing, and only as root with apt-get there; else the error lists
+//! what to install.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::bail;
+
+use crate::workspace::{in_path, is_root, step};
+
+/// One thing that must be there.
+pub(crate) struct Need {
+    package: &'static str,
+    reason: &'static str,
+    sign: Sign,
+}
+
+/// How to tell that a [`Need`] is met.
+enum Sign {
+    Program(&'static str),
+    File(&'static str),
+    /// `python3` can import these modules.
+    Python(&'static str),
+}
+
+/// To link (Rust itself needs it too), statically for the launcher.
+pub(crate) const BUILD: [Need; 2] = [
+    Need { package: "gcc", reason: "Rust links with it", sign: Sign::Program("cc") },
+    Need {
+        package: "libc6-dev",
+        reason: "its libc.a makes the launcher static",
+        sign: Sign::File(if cfg!(target_arch = "aarch64") {
+            "/usr/lib/aarch64-linux-gnu/libc.a"
+        } else {
+            "/usr/lib/x86_64-linux-gnu/libc.a"
+        }),
+    },
+];
+
+/// For `cargo xtask test`.
+pub(crate) const TEST: [Need; 3] = [
+    Need { package: "python3", reason: "the gRPC client in another language", sign: Sign::Program("python3") },
+    Need {
+        package: "python3-venv",
+        reason: "an environment of its own for grpcio",
+        sign: Sign::Python("import venv, ensurepip"),
+    },
+    Need { package: "systemd", reason: "systemd-analyze checks the units", sign: Sign::Program("systemd-analyze") },
+];
+
+/// For `cargo xtask bench`: what we are compared with. It runs without them and says so.
+pub(crate) const BENCH: [Need; 2] = [
+    Need { package: "crun", reason: "the runtime to be compared with", sign: Sign::Program("crun") },
+    Need { package: "runc", reason: "another runtime to be compared with", sign: Sign::Program("runc") },
+];
+
+impl Need {
+    fn met(&self) -> bool {
+        match self.sign {
+            Sign::Program(name) => in_path(name),
+            Sign::File(path) => Path::new(path).exists(),
+            Sign::Python(code) => Command::new("python3")
+                .args(["-c", code])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .is_ok_and(|status| status.success()),
+        }
+    }
+}
+
+/// Installs what is missing; an error lists what could not be had, and what for.
+pub(crate) fn require(needs: &[Need]) -> anyhow::Result<()> {
+    let missing = install_missing(needs);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let list: Vec<_> = missing.iter().map(|need| format!("  {:<14} {}", need.package, need.reason)).collect();
+    let how = if is_root() { "apt-get could not install them" } else { "install them, or run as root" };
+    bail!("these Debian packages are missing ({how}):\n{}", list.join("\n"));
+}
+
+/// Installs what is missing if that can be done; tells what is not there, and goes on.
+pub(crate) fn prefer(needs: &[Need]) {
+    for need in install_missing(needs) {
+        eprintln!("  {} is not to be had here ({}): going on without it", need.package, need.reason);
+    }
+}
+
+fn install_missing(needs: &[Need]) -> Vec<&Need> {
+    let missing: Vec<_> = needs.iter().filter(|need| !need.met()).collect();
+    if missing.is_empty() || !is_root() || !in_path("apt-get") {
+        return missing;
+    }
+    let packages: Vec<_> = missing.iter().map(|need| need.package).collect();
+    step(&format!("Installing {}", packages.join(", ")));
+    // One package that does not exist here fails the whole command, and an old list looks the same.
+    if !apt_get("install", &packages) && apt_get("update", &[]) && !apt_get("install", &packages) {
+        for package in packages {
+            apt_get("install", &[package]);
+        }
+    }
+    missing.into_iter().filter(|need| !need.met()).collect()
+}
+
+fn apt_get(verb: &str, packages: &[&str]) -> bool {
+    let mut command = Command::new("apt-get");
+    command.args([verb, "-y", "-qq"]).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
+    command.stdout(Stdio::null());
+    if verb == "install" {
+        command.arg("--no-install-recommends").args(packages);
+    }
+    command.status().is_ok_and(|status| status.success())
+}

@@ -1,0 +1,28 @@
+//! A Python environment under `target/python` for the test that drives the daemon from another language.
+//!
+//! Made once: a stamp with the wanted versions tells whether it is up to date.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::workspace::{Workspace, run, step};
+
+/// From PyPI. Pinned, so that a release over there breaks nothing here.
+const PACKAGES: [&str; 4] = ["grpcio==1.85.1", "grpcio-tools==1.85.1", "grpcio-reflection==1.85.1", "protobuf==7.36.2"];
+
+/// Makes the environment if it is not there, and answers its interpreter.
+pub(crate) fn environment(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let directory = workspace.target.join("python");
+    let python = directory.join("bin/python");
+    let stamp = directory.join("packages");
+    let wanted = PACKAGES.join("\n");
+    if python.exists() && std::fs::read_to_string(&stamp).is_ok_and(|have| have == wanted) {
+        return Ok(python);
+    }
+    step("Making a Python environment with grpcio");
+    run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&directory))?;
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary=:all:"];
+    run(Command::new(&python).args(pip).args(PACKAGES))?;
+    std::fs::write(stamp, wanted)?;
+    Ok(python)
+}

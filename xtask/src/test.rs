@@ -1,0 +1,49 @@
+//! `cargo xtask test`: every test there is, with all set-up.
+//!
+//! The tests that need root start the real binaries out of `target/dist/`. They are handed over by the
+//! environment: EXECUTOR_DIST (the binaries), EXECUTOR_PYTHON (an interpreter with grpcio). One cargo run
+//! builds and runs everything: two with different packages would unify features differently and build the
+//! large dependencies twice.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+
+use crate::workspace::{Workspace, is_root, step};
+use crate::{dist, needs, python};
+
+/// What to run.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Only tests whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Leave out the tests that need root
+    #[arg(long)]
+    no_root: bool,
+}
+
+/// Sets up and runs; fails when a test fails, or when the root tests could not run and were not waived.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
+    let with_root = is_root() && !options.no_root;
+    let mut cargo = workspace.cargo(["test", "--workspace", "--no-fail-fast"]);
+    if with_root {
+        needs::require(&needs::TEST)?;
+        cargo.env("EXECUTOR_PYTHON", python::environment(workspace)?);
+        dist::build(workspace)?;
+        cargo.env("EXECUTOR_DIST", workspace.dist());
+        step("Running all tests");
+    } else {
+        cargo.args(["--exclude", "integration"]);
+        step("Running the tests that need no root");
+    }
+    cargo.args(&options.filter);
+    let passed = cargo.status()?.success();
+    if !with_root {
+        eprintln!("The tests of the package `integration`, which need root, were NOT run.");
+        if !options.no_root {
+            bail!("run as root for every test, or say --no-root");
+        }
+    }
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,90 @@
+//! Where things are, and how commands are run: the repository's root, cargo's target directory, the host's
+//! target triple, and a `Command` whose failure names the command.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, bail, ensure};
+
+/// The repository and the tools that work on it.
+pub(crate) struct Workspace {
+    /// The directory of the workspace's Cargo.toml.
+    pub(crate) root: PathBuf,
+    /// Cargo's target directory, wherever the configuration puts it.
+    pub(crate) target: PathBuf,
+    /// The host's triple, as rustc tells it: `x86_64-unknown-linux-gnu`.
+    pub(crate) host: String,
+    cargo: OsString,
+}
+
+impl Workspace {
+    /// Asks cargo and rustc. Works from any directory of the repository.
+    pub(crate) fn find() -> anyhow::Result<Self> {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("Cargo.toml");
+        let metadata = output(
+            Command::new(&cargo)
+                .args(["metadata", "--no-deps", "--offline", "--format-version=1", "--manifest-path"])
+                .arg(&manifest),
+        )?;
+        let metadata: serde_json::Value = serde_json::from_str(&metadata).context("reading `cargo metadata`")?;
+        let path = |key: &str| metadata[key].as_str().map(PathBuf::from).with_context(|| format!("no {key}"));
+        let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+        let version = output(Command::new(rustc).arg("-vV"))?;
+        let host = version.lines().find_map(|line| line.strip_prefix("host: ")).context("`rustc -vV` told no host")?;
+        Ok(Self { root: path("workspace_root")?, target: path("target_directory")?, host: host.to_owned(), cargo })
+    }
+
+    /// A `cargo` command in the repository's root.
+    pub(crate) fn cargo<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
+        let mut command = Command::new(&self.cargo);
+        command.args(args).current_dir(&self.root);
+        command
+    }
+
+    /// Where [`crate::dist::build`] puts the product.
+    pub(crate) fn dist(&self) -> PathBuf {
+        self.target.join("dist")
+    }
+}
+
+/// Whether we may mount, make cgroups and install packages.
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Tells on stderr what is done next, so that stdout stays the command's own.
+pub(crate) fn step(what: &str) {
+    eprintln!("\u{25b8} {what}");
+}
+
+/// Runs a command with our own stdio; a failure names the command.
+pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.status().with_context(|| format!("cannot run {}", line(command)))?;
+    ensure!(status.success(), "{} failed: {status}", line(command));
+    Ok(())
+}
+
+/// Runs a command and takes its stdout; stderr is part of the error when it fails.
+pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
+    let done = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {}", line(command)))?;
+    if !done.status.success() {
+        bail!("{} failed: {}\n{}", line(command), done.status, String::from_utf8_lossy(&done.stderr).trim_end());
+    }
+    String::from_utf8(done.stdout).with_context(|| format!("the output of {} is not UTF-8", line(command)))
+}
+
+/// Whether a program of this name is in PATH.
+pub(crate) fn in_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // Debian keeps runc and its like in /usr/sbin, which a login without root does not have in its PATH.
+    let extra = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(extra).any(|dir| dir.join(program).is_file())
+}
+
+fn line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(OsStr::to_string_lossy).collect();
+    format!("`{}`", words.join(" "))
+}
