@@ -145,7 +145,7 @@ pub struct ShimRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// What is asked.
-    #[prost(oneof = "ShimCall", tags = "2, 3")]
+    #[prost(oneof = "ShimCall", tags = "2, 3, 4")]
     pub call: Option<ShimCall>,
 }
 
@@ -158,7 +158,14 @@ pub enum ShimCall {
     /// A signal to a process.
     #[prost(message, tag = "3")]
     Signal(Signal),
+    /// A handle on the secret file system, for a launcher that came later. The descriptor accompanies the reply.
+    #[prost(message, tag = "4")]
+    Share(Share),
 }
+
+/// Asks for the second handle on the secret file system.
+#[derive(Clone, PartialEq, Message)]
+pub struct Share {}
 
 /// Ends a container in time.
 #[derive(Clone, PartialEq, Message)]

@@ -75,6 +75,9 @@ pub struct ContainerRecord {
     pub started_at: Option<Timestamp>,
     /// It was asked to stop.
     pub stopped: bool,
+    /// How its process ended: set from `wiping` on, so that it is known even if the rest is done by another.
+    #[serde(default)]
+    pub exit: Option<Exit>,
 }
 
 impl ContainerRecord {

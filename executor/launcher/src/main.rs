@@ -1,1 +1,103 @@
-fn main() {}
+//! `executor-launcher`: the one process of the executor that holds privilege.
+//!
+//! It has one thread, is linked statically, runs from a sealed memory file and in a mount namespace of its own. It
+//! forks a shim for each container (see [`shim`]) and finishes the containers of shims that are gone (see
+//! [`finish`]). It never maps a secret: it only passes descriptors on, and overwrites what they stand for.
+
+#![forbid(unsafe_code)]
+#![allow(missing_docs)] // a binary: what is public here is public to itself
+
+mod cgroup;
+mod cli;
+mod dirs;
+mod finish;
+mod host;
+mod log;
+mod memfd_exec;
+mod rootfs;
+mod seccomp;
+mod server;
+mod shim;
+mod sweep;
+
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{CommandFactory, Parser};
+use executor_sys::process;
+use nix::mount::{MsFlags, mount};
+
+use crate::log::Level;
+
+#[global_allocator]
+static ALLOCATOR: executor_secrets::ZeroOnFree = executor_secrets::ZeroOnFree;
+
+fn main() -> ExitCode {
+    let args = cli::Args::parse();
+    match begin(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failed { status, message }) => {
+            log::line(Level::Error, "", message);
+            ExitCode::from(status)
+        }
+    }
+}
+
+/// Why the launcher ends, and with which status.
+struct Failed {
+    status: u8,
+    message: String,
+}
+
+impl Failed {
+    fn usage(message: impl Into<String>) -> Self {
+        Self { status: 2, message: message.into() }
+    }
+}
+
+impl From<io::Error> for Failed {
+    fn from(error: io::Error) -> Self {
+        Self { status: 1, message: error.to_string() }
+    }
+}
+
+fn begin(args: &cli::Args) -> Result<(), Failed> {
+    if let Some(dir) = &args.generate_man {
+        return Ok(clap_mangen::generate_to(cli::Args::command(), dir)?);
+    }
+    if let Some(dir) = &args.generate_completions {
+        return Ok(generate_completions(dir)?);
+    }
+    let config = cli::config(args).map_err(|error| Failed::usage(log::chain(&error)))?;
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failed::usage("must be started as root: it makes namespaces, mounts and cgroups"));
+    }
+    if !memfd_exec::is_sealed() {
+        return Err(io::Error::other(format!("cannot run from a sealed memory file: {}", memfd_exec::reexec())).into());
+    }
+    process::forbid_dumps()?;
+    process::become_subreaper()?;
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+    isolate()?;
+    let host = host::Host::probe(args, config)?;
+    let filter = seccomp::Filter::compile().map_err(|error| io::Error::other(log::chain(&error)))?;
+    server::serve(Arc::new(host), Arc::new(filter), args)?;
+    Ok(())
+}
+
+/// A mount namespace of the launcher's own. What the host mounts later still arrives; what is mounted or taken
+/// away here stays here.
+fn isolate() -> io::Result<()> {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
+    Ok(mount(None::<&Path>, "/", None::<&Path>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&Path>)?)
+}
+
+fn generate_completions(dir: &Path) -> io::Result<()> {
+    use clap_complete::{Shell, generate_to};
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        generate_to(shell, &mut cli::Args::command(), "executor-launcher", dir)?;
+    }
+    Ok(())
+}

@@ -11,3 +11,4 @@ pub mod peer;
 pub mod privileges;
 pub mod process;
 pub mod seqpacket;
+pub mod startup;

@@ -1,1 +1,115 @@
-//! (see below)
+//! Giving up what a process may do, for good.
+//!
+//! For processes of one thread: capabilities belong to threads, and a thread made later has those of its maker.
+
+use std::io;
+
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::Signal;
+use nix::unistd::{Gid, Uid, getresgid, getresuid, setgroups, setresgid, setresuid};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+/// Becomes this user with this group and no other, without any capability, and unable to get one back.
+///
+/// # Errors
+/// The caller is not root, or something is left afterwards that should not be: then the caller must end.
+pub fn drop_to(uid: u32, gid: u32) -> io::Result<()> {
+    let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    setgroups(&[])?;
+    // Before the user changes, because it takes CAP_SETPCAP. Without that (a container's root) the set stays as
+    // it is, and no_new_privs below makes it meaningless.
+    for capability in CapabilitySet::all() {
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            // EINVAL: newer than this kernel.
+            Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::PERM) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    setresgid(group, group, group)?;
+    setresuid(user, user, user)?;
+    clear_capabilities()?;
+    nix::sys::prctl::set_no_new_privs()?;
+    verify(user, group)
+}
+
+/// No capability is left in any set that counts without an execve.
+fn clear_capabilities() -> io::Result<()> {
+    rustix::thread::clear_ambient_capability_set()?;
+    let none = CapabilitySet::empty();
+    Ok(rustix::thread::set_capabilities(
+        None,
+        CapabilitySets { effective: none, permitted: none, inheritable: none },
+    )?)
+}
+
+fn verify(user: Uid, group: Gid) -> io::Result<()> {
+    let (uids, gids) = (getresuid()?, getresgid()?);
+    let users = [uids.real, uids.effective, uids.saved].iter().all(|uid| *uid == user);
+    let groups = [gids.real, gids.effective, gids.saved].iter().all(|gid| *gid == group);
+    let capabilities = rustix::thread::capabilities(None)?;
+    let bare = capabilities.effective.is_empty() && capabilities.permitted.is_empty();
+    let for_good = user.is_root() || setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0)).is_err();
+    if users && groups && bare && for_good {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("privileges are left after they were dropped to user {user}, group {group}")))
+}
+
+/// Leaves no copy of this process' memory behind: no core file, no ptrace by others.
+///
+/// # Errors
+/// None in practice.
+pub fn forbid_core_files() -> io::Result<()> {
+    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+    crate::process::forbid_dumps()
+}
+
+/// This process gets SIGTERM when the thread that made it ends; at once, where that has ended already. To be
+/// asked for after the user was changed, because the kernel forgets it then. `parent` is the parent at the start.
+///
+/// # Errors
+/// None in practice.
+pub fn end_with_parent(parent: i32) -> io::Result<()> {
+    nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
+    if nix::unistd::getppid().as_raw() != parent {
+        nix::sys::signal::raise(Signal::SIGTERM)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that dropped its privileges has none to run other tests with: the test program runs itself
+    /// again, with this one alone.
+    #[test]
+    fn nothing_is_left_of_root() {
+        const ALONE: &str = "EXECUTOR_SYS_TEST_ALONE";
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        if std::env::var_os(ALONE).is_none() {
+            let mut again = std::process::Command::new("/proc/self/exe");
+            again.args(["--exact", "privileges::tests::nothing_is_left_of_root"]).env(ALONE, "1");
+            assert!(again.status().unwrap().success());
+            return;
+        }
+        drop_to(12_345, 54_321).unwrap();
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let lines = [
+            "CapInh:\t0000000000000000",
+            "CapPrm:\t0000000000000000",
+            "CapEff:\t0000000000000000",
+            "CapAmb:\t0000000000000000",
+            "NoNewPrivs:\t1",
+            "Uid:\t12345\t12345\t12345\t12345",
+            "Gid:\t54321\t54321\t54321\t54321",
+        ];
+        for line in lines {
+            assert!(status.contains(line), "{line} is not in {status}");
+        }
+        assert!(status.lines().any(|line| line.trim_end() == "Groups:"), "{status}");
+        assert!(drop_to(0, 0).is_err());
+    }
+}

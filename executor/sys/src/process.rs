@@ -37,7 +37,7 @@ pub fn fork() -> io::Result<Fork> {
 }
 
 /// Threads of this process.
-fn threads() -> io::Result<usize> {
+pub(crate) fn threads() -> io::Result<usize> {
     // The link count of a process' task directory is its threads plus two, without a read of each entry.
     use std::os::unix::fs::MetadataExt;
     Ok((std::fs::metadata("/proc/self/task")?.nlink() as usize).saturating_sub(2))
@@ -78,6 +78,16 @@ pub fn execve(path: &CStr, args: &StringArray, env: &StringArray) -> io::Error {
 pub fn trim_heap() {
     // SAFETY: malloc_trim has no precondition.
     unsafe { libc::malloc_trim(0) };
+}
+
+/// Every descriptor from `first` on is closed when this process executes a program.
+///
+/// # Errors
+/// The kernel is older than 5.11.
+pub fn close_on_exec_from(first: u32) -> io::Result<()> {
+    // SAFETY: a plain system call on integers; it closes nothing now, so that no owned descriptor is invalidated.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// A descriptor of a process, readable when it has ended.

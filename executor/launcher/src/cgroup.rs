@@ -1,0 +1,198 @@
+//! Cgroups: where a container's are, what they tell, and how they go.
+//!
+//! libcontainer makes them and sets the limits; this module joins, asks, kills and removes, by path alone. On a
+//! version 1 host a container has one directory in each hierarchy, all of the same relative path.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Where cgroup file systems are mounted.
+const ROOT: &str = "/sys/fs/cgroup";
+/// Version 1 hierarchies that containers use. Others are taken out of the launcher's mount namespace, because
+/// libcontainer makes, joins and removes a cgroup in every one that it sees.
+const USED: [&str; 5] = ["cpu", "cpuacct", "devices", "memory", "pids"];
+
+/// The mounted hierarchies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Hierarchies {
+    /// One directory a controller; `hybrid` where version 2 is mounted beside them.
+    V1 {
+        /// Version 2 is there, without controllers.
+        hybrid: bool,
+        /// Mount points of the hierarchies in use.
+        mounts: Vec<PathBuf>,
+        /// The one that accounts memory.
+        memory: PathBuf,
+    },
+    /// One tree.
+    V2 {
+        /// Its mount point.
+        mount: PathBuf,
+    },
+}
+
+impl Hierarchies {
+    /// Looks at what is mounted, and detaches what is not used: only in the caller's own mount namespace.
+    pub(crate) fn find() -> io::Result<Self> {
+        let table = fs::read_to_string("/proc/self/mountinfo")?;
+        let mounts: Vec<(PathBuf, &str, &str)> = table.lines().filter_map(parse_mount).collect();
+        if let Some((mount, ..)) = mounts.iter().find(|(mount, kind, _)| *kind == "cgroup2" && mount == Path::new(ROOT))
+        {
+            return Ok(Self::V2 { mount: mount.clone() });
+        }
+        let mut used = Vec::new();
+        let mut memory = None;
+        let mut hybrid = false;
+        for (mount, kind, options) in mounts.iter().filter(|(mount, ..)| mount.starts_with(ROOT)) {
+            let has = |controller: &&str| options.split(',').any(|option| option == *controller);
+            match *kind {
+                "cgroup" if USED.iter().any(has) => {
+                    if has(&"memory") {
+                        memory = Some(mount.clone());
+                    }
+                    used.push(mount.clone());
+                }
+                "cgroup" => executor_sys::mount::detach(mount)?,
+                "cgroup2" => {
+                    hybrid = true;
+                    executor_sys::mount::detach(mount)?;
+                }
+                _ => {}
+            }
+        }
+        let memory =
+            memory.ok_or_else(|| io::Error::other(format!("no memory cgroup hierarchy is mounted below {ROOT}")))?;
+        Ok(Self::V1 { hybrid, mounts: used, memory })
+    }
+
+    /// `v1`, `hybrid` or `v2`.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::V1 { hybrid: false, .. } => "v1",
+            Self::V1 { hybrid: true, .. } => "hybrid",
+            Self::V2 { .. } => "v2",
+        }
+    }
+
+    /// The directories of a cgroup, one in each hierarchy.
+    fn dirs<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
+        let mounts = match self {
+            Self::V1 { mounts, .. } => mounts.as_slice(),
+            Self::V2 { mount } => std::slice::from_ref(mount),
+        };
+        mounts.iter().map(move |mount| mount.join(path))
+    }
+
+    fn memory_dir(&self, path: &Path) -> PathBuf {
+        match self {
+            Self::V1 { memory, .. } => memory.join(path),
+            Self::V2 { mount } => mount.join(path),
+        }
+    }
+
+    /// A limit on swap can be set: the kernel accounts it.
+    pub(crate) fn swap_limit(&self) -> bool {
+        match self {
+            Self::V1 { memory, .. } => memory.join("memory.memsw.limit_in_bytes").exists(),
+            Self::V2 { .. } => false, // libcontainer leaves a limit of 0 out; `memory.swap.max` is set by us
+        }
+    }
+
+    /// Moves the calling process into a cgroup's memory accounting: pages that it touches from now on are the
+    /// container's.
+    pub(crate) fn join_memory(&self, path: &Path) -> io::Result<()> {
+        fs::write(self.memory_dir(path).join("cgroup.procs"), "0")
+    }
+
+    /// Swap of the cgroup is switched off, where that is the launcher's to do.
+    pub(crate) fn forbid_swap(&self, path: &Path) -> io::Result<()> {
+        match self {
+            Self::V1 { .. } => Ok(()),
+            Self::V2 { .. } => match fs::write(self.memory_dir(path).join("memory.swap.max"), "0") {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()), // no swap in this kernel
+                result => result,
+            },
+        }
+    }
+
+    /// How many processes the kernel killed in the cgroup because its memory limit was reached.
+    pub(crate) fn oom_kills(&self, path: &Path) -> u64 {
+        let file = match self {
+            Self::V1 { .. } => "memory.oom_control",
+            Self::V2 { .. } => "memory.events",
+        };
+        let text = fs::read_to_string(self.memory_dir(path).join(file)).unwrap_or_default();
+        text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Pids of the processes in a cgroup.
+    pub(crate) fn pids(&self, path: &Path) -> Vec<i32> {
+        let procs = fs::read_to_string(self.memory_dir(path).join("cgroup.procs")).unwrap_or_default();
+        procs.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
+    /// Kills what is in a cgroup and removes its directories.
+    ///
+    /// # Errors
+    /// A directory that cannot be removed within `patience`: the kernel holds a process that cannot die.
+    pub(crate) fn remove(&self, path: &Path, patience: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + patience;
+        for dir in self.dirs(path) {
+            loop {
+                let error = match fs::remove_dir(&dir) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => error,
+                    _ => break,
+                };
+                let busy = matches!(error.raw_os_error(), Some(libc::EBUSY | libc::ENOTEMPTY));
+                if !busy || Instant::now() >= deadline {
+                    return Err(io::Error::new(error.kind(), format!("cgroup {}: {error}", dir.display())));
+                }
+                self.empty(&dir);
+            }
+        }
+        Ok(())
+    }
+
+    /// Kills the processes of one directory, removes cgroups that were made below it, and gives the kernel time.
+    fn empty(&self, dir: &Path) {
+        let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        for pid in procs.lines().filter_map(|line| line.parse().ok()) {
+            if let Ok(pidfd) = executor_sys::process::pidfd(pid) {
+                let _ = executor_sys::process::pidfd_signal(std::os::fd::AsFd::as_fd(&pidfd), libc::SIGKILL);
+            }
+        }
+        for below in fs::read_dir(dir).into_iter().flatten().flatten() {
+            if below.file_type().is_ok_and(|kind| kind.is_dir()) {
+                self.empty(&below.path());
+                let _ = fs::remove_dir(below.path());
+            }
+        }
+        // Neither version 1 nor a dying process tells when a cgroup becomes removable: it is asked again.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+
+    /// Makes the cgroup that containers' own are made below.
+    pub(crate) fn make_parent(&self, parent: &Path) -> io::Result<()> {
+        self.dirs(parent).try_for_each(fs::create_dir_all)
+    }
+
+    /// Removes the parent again, and its own parents as far as they are empty.
+    pub(crate) fn remove_parent(&self, parent: &Path) {
+        for path in parent.ancestors().filter(|path| !path.as_os_str().is_empty()) {
+            for dir in self.dirs(path) {
+                let _ = fs::remove_dir(dir);
+            }
+        }
+    }
+}
+
+/// Mount point, type and super options of a line of mountinfo.
+fn parse_mount(line: &str) -> Option<(PathBuf, &str, &str)> {
+    let (mount, fs) = line.split_once(" - ")?;
+    let point = mount.split(' ').nth(4)?;
+    let mut fs = fs.splitn(3, ' ');
+    let (kind, _, options) = (fs.next()?, fs.next()?, fs.next()?);
+    Some((PathBuf::from(point), kind, options))
+}

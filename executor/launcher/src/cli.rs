@@ -1,0 +1,104 @@
+//! The command line, and the part of the configuration file that concerns the launcher.
+
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use executor_core::validate::Policy;
+use serde::Deserialize;
+
+/// Where the configuration is looked for when no file is named.
+const CONFIG_DEFAULT: &str = "/etc/executor/executor.toml";
+
+/// Holds the executor's privilege: forks a shim for each container, and finishes what a shim cannot.
+///
+/// It is started by systemd, or by executord where nobody else did. It listens on RUN_DIR/launcher.sock for
+/// executord alone and takes containers apart that lost their shim.
+#[derive(Parser, Debug)]
+#[command(name = "executor-launcher", version, about, after_help = "Exit status: 0 ended as asked, 1 failed, 2 usage.")]
+pub(crate) struct Args {
+    /// Where sockets and what is known of running containers lie
+    #[arg(long, value_name = "DIR", default_value = "/run/executor")]
+    pub run_dir: PathBuf,
+    /// Where logs, exit records and upper layers lie
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/executor")]
+    pub state_dir: PathBuf,
+    /// Configuration file [default: /etc/executor/executor.toml where it exists]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// User that executord runs as, by name or number; the only one besides root that is served
+    #[arg(long, value_name = "USER", default_value = "executor")]
+    pub daemon_user: String,
+    /// Containers may ask for the host's network, whatever the configuration says
+    #[arg(long)]
+    pub allow_host_network: bool,
+    /// End when no daemon is connected and no container is left
+    #[arg(long)]
+    pub exit_when_idle: bool,
+    /// Remove RUN_DIR and STATE_DIR at the end, with everything in them
+    #[arg(long)]
+    pub ephemeral: bool,
+    /// Write the manual page into DIR and end
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub generate_man: Option<PathBuf>,
+    /// Write shell completions into DIR and end
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub generate_completions: Option<PathBuf>,
+}
+
+/// What the launcher reads of the configuration file. executord reads all of it, and names what is unknown.
+#[derive(Deserialize, Debug, Default)]
+#[serde(default)]
+pub(crate) struct Config {
+    /// What requests may ask for.
+    pub policy: Policy,
+    /// The launcher's own section.
+    pub launcher: Settings,
+}
+
+/// Section `[launcher]`.
+#[derive(Deserialize, Debug)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Settings {
+    /// Cgroup that the containers' cgroups are made below, relative to each hierarchy's mount.
+    pub cgroup_parent: String,
+    /// A log file is rotated at this size, in bytes; one older file is kept.
+    pub log_bytes_max: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { cgroup_parent: "executor".into(), log_bytes_max: 16 << 20 }
+    }
+}
+
+/// A configuration that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    /// The file cannot be read.
+    #[error("configuration {0}")]
+    Read(PathBuf, #[source] std::io::Error),
+    /// It is no TOML, or a value does not fit.
+    #[error("configuration {0}")]
+    Parse(PathBuf, #[source] Box<toml::de::Error>),
+    /// A value is not usable.
+    #[error("configuration {0}: {1}")]
+    Value(PathBuf, String),
+}
+
+/// Reads the configuration.
+pub(crate) fn config(args: &Args) -> Result<Config, ConfigError> {
+    let path = args.config.as_deref().unwrap_or(Path::new(CONFIG_DEFAULT));
+    let mut config: Config = match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && args.config.is_none() => Config::default(),
+        Err(error) => return Err(ConfigError::Read(path.to_owned(), error)),
+        Ok(text) => toml::from_str(&text).map_err(|error| ConfigError::Parse(path.to_owned(), Box::new(error)))?,
+    };
+    config.policy.allow_host_network |= args.allow_host_network;
+    let parent = Path::new(&config.launcher.cgroup_parent);
+    let plain = parent.components().all(|part| matches!(part, std::path::Component::Normal(_)));
+    if config.launcher.cgroup_parent.is_empty() || !plain {
+        let why = format!("launcher.cgroup_parent {parent:?} is no relative path of plain names");
+        return Err(ConfigError::Value(path.to_owned(), why));
+    }
+    Ok(config)
+}

@@ -1,0 +1,235 @@
+//! The directories of a container, and what is written into them.
+//!
+//! ```text
+//! RUN_DIR/containers/ID/     0750 root:daemon    while it lives
+//!    container.json          0640                what it is and how far (replaced by rename)
+//!    shim.sock               0660                its shim listens here
+//!    bundle/ oci/ rootfs/    0700                libcontainer's; the root is mounted in the shim's namespace only
+//! STATE_DIR/containers/ID/   0750 root:daemon    until it is deleted
+//!    container.json          0640                what was asked for: all that is left after the machine stopped
+//!    log, log.1              0640                what it printed
+//!    exit.json               0640                how it ended (allocated ahead: a full disk cannot lose it)
+//!    upper/ work/            0700                its writable layer, until it ends
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use executor_core::ident::ContainerId;
+use executor_core::record::{ContainerRecord, ExitRecord, RECORD_MAX};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::host::Host;
+
+/// Room that is kept for an exit record, beyond what its container record takes.
+const EXIT_ROOM: u64 = 8 << 10;
+/// The record of a container, in both of its directories.
+const CONTAINER: &str = "container.json";
+const EXIT: &str = "exit.json";
+/// Where an exit record is kept room for.
+const EXIT_AHEAD: &str = ".exit.json";
+
+/// The directories of one container.
+#[derive(Clone, Debug)]
+pub(crate) struct Dirs {
+    /// Below RUN_DIR.
+    pub run: PathBuf,
+    /// Below STATE_DIR.
+    pub state: PathBuf,
+    gid: u32,
+}
+
+impl Dirs {
+    /// Those of a container; nothing is made.
+    pub(crate) fn of(host: &Host, id: &ContainerId) -> Self {
+        Self {
+            run: host.containers_run().join(id.as_str()),
+            state: host.containers_state().join(id.as_str()),
+            gid: host.daemon_gid,
+        }
+    }
+
+    /// Those of a container that never got any: whatever is removed there is not there.
+    pub(crate) fn nowhere() -> Self {
+        Self { run: "/nonexistent/executor".into(), state: "/nonexistent/executor".into(), gid: 0 }
+    }
+
+    /// Makes both.
+    ///
+    /// # Errors
+    /// `AlreadyExists`, with nothing changed; a full disk, named.
+    pub(crate) fn create(&self) -> io::Result<()> {
+        make_dir(&self.run, 0o750, Some(self.gid))?;
+        make_dir(&self.state, 0o750, Some(self.gid)).inspect_err(|_| {
+            let _ = fs::remove_dir(&self.run);
+        })
+    }
+
+    /// Keeps room for the exit record.
+    ///
+    /// # Errors
+    /// A full disk.
+    pub(crate) fn keep_room(&self, record: &ContainerRecord) -> io::Result<()> {
+        let path = self.state.join(EXIT_AHEAD);
+        let room = EXIT_ROOM + serde_json::to_vec(record)?.len() as u64;
+        let file = self.open_new(&path)?;
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, room)
+            .or_else(|error| if error == rustix::io::Errno::OPNOTSUPP { Ok(()) } else { Err(error) })
+            .map_err(|error| at(&path, &error.into()))
+    }
+
+    /// Writes the container's record, once into the state directory and from then on into the run directory.
+    ///
+    /// # Errors
+    /// A full disk.
+    pub(crate) fn write_first_record(&self, record: &ContainerRecord) -> io::Result<()> {
+        self.replace(&self.state.join(CONTAINER), record)?;
+        self.write_record(record)
+    }
+
+    /// Replaces the record in the run directory.
+    ///
+    /// # Errors
+    /// A full disk.
+    pub(crate) fn write_record(&self, record: &ContainerRecord) -> io::Result<()> {
+        self.replace(&self.run.join(CONTAINER), record)
+    }
+
+    /// The newest record there is.
+    pub(crate) fn read_record(&self) -> Option<ContainerRecord> {
+        read_json(&self.run.join(CONTAINER)).or_else(|_| read_json(&self.state.join(CONTAINER))).ok()
+    }
+
+    /// The exit record, if there is one.
+    pub(crate) fn read_exit(&self) -> Option<ExitRecord> {
+        read_json(&self.state.join(EXIT)).ok()
+    }
+
+    /// Writes the exit record so that it survives the machine: into the room kept, synced, renamed.
+    ///
+    /// # Errors
+    /// The disk.
+    pub(crate) fn write_exit(&self, record: &ExitRecord) -> io::Result<()> {
+        let (ahead, path) = (self.state.join(EXIT_AHEAD), self.state.join(EXIT));
+        let bytes = serde_json::to_vec(record)?;
+        let file = OpenOptions::new()
+            .write(true)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&ahead)
+            .or_else(|_| self.open_new(&ahead))?;
+        file.write_all_at(&bytes, 0).map_err(|error| at(&path, &error))?;
+        file.set_len(bytes.len() as u64)?;
+        file.sync_all().map_err(|error| at(&path, &error))?;
+        fs::rename(&ahead, &path)?;
+        File::open(&self.state)?.sync_all()
+    }
+
+    /// Makes a directory of the container that only root sees.
+    ///
+    /// # Errors
+    /// A full disk.
+    pub(crate) fn private(&self, path: &Path) -> io::Result<()> {
+        make_dir(path, 0o700, None)
+    }
+
+    /// Opens a new file that the daemon may read.
+    ///
+    /// # Errors
+    /// It exists; a full disk.
+    pub(crate) fn open_new(&self, path: &Path) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.create_new(true).append(false).write(true).mode(0o640).custom_flags(libc::O_NOFOLLOW);
+        let file = options.open(path).map_err(|error| at(path, &error))?;
+        std::os::unix::fs::fchown(&file, None, Some(self.gid))?;
+        file.set_permissions(fs::Permissions::from_mode(0o640))?;
+        Ok(file)
+    }
+
+    /// Lets the daemon use a socket.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub(crate) fn share_socket(&self, path: &Path) -> io::Result<()> {
+        std::os::unix::fs::lchown(path, None, Some(self.gid))?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o660))
+    }
+
+    fn replace(&self, path: &Path, record: &impl Serialize) -> io::Result<()> {
+        let ahead = path.with_extension("json.new");
+        let _ = fs::remove_file(&ahead);
+        let mut file = self.open_new(&ahead)?;
+        file.write_all(&serde_json::to_vec(record)?).map_err(|error| at(path, &error))?;
+        fs::rename(&ahead, path)
+    }
+
+    /// Removes what a container needs only while it lives. `rootfs` must be mounted nowhere in this namespace any
+    /// more: it is removed as the empty directory that it is, and nothing else is removed where it is not empty.
+    ///
+    /// # Errors
+    /// Something is mounted there; the disk.
+    pub(crate) fn remove_run(&self) -> io::Result<()> {
+        absent_is_fine(fs::remove_dir(self.run.join("rootfs")))?;
+        absent_is_fine(fs::remove_dir_all(&self.run))
+    }
+
+    /// Removes the writable layer.
+    ///
+    /// # Errors
+    /// The disk.
+    pub(crate) fn remove_layers(&self) -> io::Result<()> {
+        for name in ["upper", "work"] {
+            absent_is_fine(fs::remove_dir_all(self.state.join(name)))?;
+        }
+        absent_is_fine(fs::remove_file(self.state.join(EXIT_AHEAD)))
+    }
+
+    /// Removes all that is kept of a container.
+    ///
+    /// # Errors
+    /// The disk.
+    pub(crate) fn remove_state(&self) -> io::Result<()> {
+        absent_is_fine(fs::remove_dir_all(&self.state))
+    }
+}
+
+/// Makes a directory with exactly this mode.
+///
+/// # Errors
+/// It exists; a full disk.
+pub(crate) fn make_dir(path: &Path, mode: u32, gid: Option<u32>) -> io::Result<()> {
+    fs::DirBuilder::new().mode(0o700).create(path).map_err(|error| at(path, &error))?;
+    if gid.is_some() {
+        std::os::unix::fs::lchown(path, Some(0), gid)?;
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+/// An error with the path that it is about.
+pub(crate) fn at(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {}", path.display(), plain(error)))
+}
+
+/// The system's words without Rust's `(os error N)`.
+pub(crate) fn plain(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(code) => nix::errno::Errno::from_raw(code).desc().to_owned(),
+        None => error.to_string(),
+    }
+}
+
+fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
+    let mut bytes = Vec::new();
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
+    file.take(RECORD_MAX).read_to_end(&mut bytes)?;
+    Ok(serde_json::from_slice(&bytes)?)
+}

@@ -1,0 +1,145 @@
+//! The end of a container: whoever does it, in one order.
+//!
+//! Kill what is left in the cgroup, wipe the secrets, remove the cgroup and the writable layer, write the exit
+//! record (synced), remove the run directory. Each step may be done again: a shim that is killed in the middle is
+//! followed by the launcher, and a launcher by the next one's sweep.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use executor_core::record::{ContainerRecord, Exit, ExitRecord, Failure, Timings, WipeRecord};
+use executor_core::time::Timestamp;
+use executor_secrets::volume::Volume;
+use executor_sys::memfile::MemFile;
+
+use crate::cgroup::Hierarchies;
+use crate::dirs::Dirs;
+use crate::log::{self, Level};
+
+/// How long the kernel is given to let go of a cgroup whose processes were killed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is left of a container when its process has ended, or never ran.
+pub(crate) struct Remains {
+    /// Who finishes it: `shim` or `launcher`.
+    pub by: &'static str,
+    /// Its directories.
+    pub dirs: Dirs,
+    /// Its cgroup, relative to each hierarchy's mount.
+    pub cgroup: PathBuf,
+    /// Its secret files.
+    pub volume: Option<Volume>,
+    /// What it was started with, until that is wiped.
+    pub inputs: Vec<MemFile>,
+}
+
+/// How the process ended, as far as it is known.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    /// Its exit.
+    pub exit: Option<Exit>,
+    /// What went wrong.
+    pub failure: Option<Failure>,
+    /// Where the time went, but for the finish.
+    pub timings: Timings,
+    /// When the process ended.
+    pub ended_at: Option<Timestamp>,
+}
+
+impl Remains {
+    /// Overwrites every secret that this process can reach.
+    ///
+    /// # Errors
+    /// Something could not be overwritten: told, and never passed over.
+    pub(crate) fn wipe(&mut self, id: &str) -> Result<WipeRecord, ()> {
+        let mut failed = false;
+        for input in self.inputs.drain(..) {
+            if let Err(error) = input.wipe() {
+                log::line(Level::Error, id, format_args!("a start payload was not wiped: {error}"));
+                failed = true;
+            }
+        }
+        let receipt = match self.volume.as_ref().map(Volume::wipe) {
+            None => None,
+            Some(Ok(receipt)) => Some(receipt),
+            Some(Err(error)) => {
+                log::line(Level::Error, id, format_args!("the secret files were not wiped: {error}"));
+                failed = true;
+                None
+            }
+        };
+        let now = now();
+        match receipt {
+            _ if failed => Err(()),
+            Some(receipt) => Ok(receipt.record(self.by, now)),
+            None => Ok(WipeRecord { files: 0, bytes: 0, verified: true, by: self.by.to_owned(), at: now }),
+        }
+    }
+
+    /// Ends the container for good. The record is written even when a step before it failed; what failed is in
+    /// the log and in the record's missing receipt.
+    pub(crate) fn complete(
+        mut self,
+        hierarchies: &Hierarchies,
+        container: ContainerRecord,
+        outcome: Outcome,
+    ) -> Option<ExitRecord> {
+        let id = container.plan.id.to_string();
+        let ended_at = outcome.ended_at.unwrap_or_else(now);
+        let oom_killed = hierarchies.oom_kills(&self.cgroup) > 0;
+        let wipe = self.wipe(&id).ok();
+        self.remove_leftovers(hierarchies, &id);
+        let finished_at = now();
+        let record = ExitRecord {
+            container,
+            exit: outcome.exit,
+            oom_killed,
+            failure: outcome.failure,
+            timings: Timings { finish: finished_at.since(ended_at), ..outcome.timings },
+            wipe,
+            finished_at,
+        };
+        if let Err(error) = self.dirs.write_exit(&record) {
+            log::line(Level::Error, &id, format_args!("the exit record was not written: {error}"));
+            return None; // the run directory stays: the next launcher tries again
+        }
+        if let Err(error) = self.dirs.remove_run() {
+            log::line(Level::Error, &id, format_args!("the run directory was not removed: {error}"));
+        }
+        Some(record)
+    }
+
+    /// Removes everything, with no record: the container never was.
+    pub(crate) fn discard(mut self, hierarchies: &Hierarchies, id: &str) {
+        let _ = self.wipe(id); // logged
+        self.remove_leftovers(hierarchies, id);
+        for result in [self.dirs.remove_state(), self.dirs.remove_run()] {
+            if let Err(error) = result {
+                log::line(Level::Error, id, format_args!("a directory was not removed: {error}"));
+            }
+        }
+    }
+
+    /// Removes what a container that has its exit record may have left.
+    pub(crate) fn leave(mut self, hierarchies: &Hierarchies, id: &str) {
+        self.remove_leftovers(hierarchies, id);
+        if let Err(error) = self.dirs.remove_run() {
+            log::line(Level::Error, id, format_args!("the run directory was not removed: {error}"));
+        }
+    }
+
+    fn remove_leftovers(&mut self, hierarchies: &Hierarchies, id: &str) {
+        self.volume = None;
+        if let Err(error) = hierarchies.remove(&self.cgroup, PATIENCE) {
+            log::line(Level::Error, id, format_args!("{error}"));
+        }
+        if let Err(error) = self.dirs.remove_layers() {
+            log::line(Level::Error, id, format_args!("the writable layer was not removed: {error}"));
+        }
+    }
+}
+
+/// The time.
+pub(crate) fn now() -> Timestamp {
+    std::time::SystemTime::now().into()
+}

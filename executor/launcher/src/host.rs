@@ -1,0 +1,87 @@
+//! What the host can do, found out once at the start and inherited by every shim.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use executor_core::plan::Principal;
+use executor_core::users;
+use executor_core::validate::Policy;
+use executor_secrets::volume;
+use nix::sys::resource::{Resource, getrlimit};
+use sha2::{Digest, Sha256};
+
+use crate::cgroup::Hierarchies;
+use crate::cli::{Args, Config};
+
+/// The host, and how this launcher was configured.
+#[derive(Debug)]
+pub(crate) struct Host {
+    /// Sockets, and records of running containers.
+    pub run_dir: PathBuf,
+    /// Logs, exit records, upper layers.
+    pub state_dir: PathBuf,
+    /// User that executord runs as.
+    pub daemon_uid: u32,
+    /// Its group: may read records and logs.
+    pub daemon_gid: u32,
+    /// What requests may ask for.
+    pub policy: Policy,
+    /// The cgroup hierarchies in use.
+    pub hierarchies: Hierarchies,
+    /// Cgroup that the containers' own are below, relative to each hierarchy's mount.
+    pub cgroup_parent: PathBuf,
+    /// tmpfs has `noswap`.
+    pub noswap: bool,
+    /// Highest RLIMIT_NOFILE that can be set.
+    pub nofile_max: u64,
+    /// Bytes of a page.
+    pub page: u64,
+    /// A log file is rotated at this size.
+    pub log_bytes_max: u64,
+}
+
+impl Host {
+    /// Finds out.
+    pub(crate) fn probe(args: &Args, config: Config) -> io::Result<Self> {
+        let (daemon_uid, daemon_gid) = daemon_user(&args.daemon_user)?;
+        let run_dir = std::path::absolute(&args.run_dir)?;
+        let digest = Sha256::digest(run_dir.as_os_str().as_encoded_bytes());
+        Ok(Self {
+            state_dir: std::path::absolute(&args.state_dir)?,
+            daemon_uid,
+            daemon_gid,
+            policy: config.policy,
+            hierarchies: Hierarchies::find()?,
+            cgroup_parent: Path::new(&config.launcher.cgroup_parent).join(hex::encode(&digest[..4])),
+            noswap: volume::noswap_supported()?,
+            nofile_max: getrlimit(Resource::RLIMIT_NOFILE)?.1,
+            page: rustix::param::page_size() as u64,
+            log_bytes_max: config.launcher.log_bytes_max.max(64 << 10),
+            run_dir,
+        })
+    }
+
+    /// What is known of running containers.
+    pub(crate) fn containers_run(&self) -> PathBuf {
+        self.run_dir.join("containers")
+    }
+
+    /// What is kept of containers.
+    pub(crate) fn containers_state(&self) -> PathBuf {
+        self.state_dir.join("containers")
+    }
+}
+
+/// The daemon's ids, from the host's own files: this binary is static and asks no name service.
+fn daemon_user(text: &str) -> io::Result<(u32, u32)> {
+    let principal = text.parse().map_or_else(|_| Principal::Name(text.to_owned()), Principal::Id);
+    let user = executor_core::plan::UserRef { user: principal, group: None };
+    let file = |path| {
+        std::fs::read(path)
+            .or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(Vec::new()) } else { Err(error) })
+    };
+    let found = users::resolve(&user, &file("/etc/passwd")?, &file("/etc/group")?).map_err(|_| {
+        io::Error::new(io::ErrorKind::NotFound, format!("--daemon-user: there is no user `{text}` on this host"))
+    })?;
+    Ok((found.uid, found.gid))
+}

@@ -1,0 +1,44 @@
+//! The launcher's own words, to standard error.
+//!
+//! Not `tracing`: libcontainer traces from inside a created container, whose standard error is the container's
+//! log by then, and whatever it would say there does not belong there.
+
+use std::fmt::Display;
+
+/// Severity as syslog has it; systemd reads it from the prefix.
+#[derive(Clone, Copy)]
+pub(crate) enum Level {
+    /// Something failed that an operator should look at.
+    Error = 3,
+    /// Something is not as it should be.
+    Warning = 4,
+    /// What happens.
+    Info = 6,
+}
+
+/// Writes a line. `about` is a container's id, or empty.
+pub(crate) fn line(level: Level, about: &str, message: impl Display) {
+    let journal = std::env::var_os("JOURNAL_STREAM").is_some();
+    let prefix = match (journal, level) {
+        (true, level) => format!("<{}>", level as u8),
+        (false, Level::Error) => "ERROR ".to_owned(),
+        (false, Level::Warning) => " WARN ".to_owned(),
+        (false, Level::Info) => " INFO ".to_owned(),
+    };
+    let separator = if about.is_empty() { "" } else { ": " };
+    eprintln!("{prefix}executor-launcher: {about}{separator}{message}");
+}
+
+/// An error with all that caused it, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text = format!("{text}: {next}");
+        }
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,60 @@
+//! The launcher runs from a sealed memory file.
+//!
+//! /proc/PID/exe of a created container's init is this very program; whoever could open it for writing would own
+//! the host (CVE-2019-5736). A sealed memory file cannot be written, and is not the file on disk.
+
+use std::ffi::CString;
+use std::io::{self, Seek};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
+
+/// Variables that the new process keeps. `LISTEN_FDS` above all must not: libcontainer hands descriptors on to
+/// the container where it is set.
+const KEPT: [&str; 6] = ["PATH", "NOTIFY_SOCKET", "WATCHDOG_USEC", "JOURNAL_STREAM", "RUST_BACKTRACE", "INVOCATION_ID"];
+const NAME: &str = "executor-launcher";
+
+/// Whether this process runs from a sealed memory file.
+pub(crate) fn is_sealed() -> bool {
+    let named = std::fs::read_link("/proc/self/exe")
+        .is_ok_and(|exe| exe.starts_with(Path::new("/memfd:executor-launcher (deleted)")));
+    let seals = || {
+        let exe = std::fs::File::open("/proc/self/exe")?;
+        io::Result::Ok(fcntl_get_seals(exe.as_fd())?)
+    };
+    named && seals().is_ok_and(|seals| seals.contains(SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW))
+}
+
+/// Starts this program again from a sealed copy, with the same arguments, a scrubbed environment, and no
+/// descriptor but the standard ones. Comes back only with an error.
+pub(crate) fn reexec() -> io::Error {
+    match copy().and_then(|file| become_copy(&file)) {
+        Err(error) => error,
+        Ok(never) => match never {},
+    }
+}
+
+fn copy() -> io::Result<std::fs::File> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // A memory file is executable unless it is said otherwise; kernels from 6.3 on want to be told which.
+    let fd = memfd_create(NAME, flags | MemfdFlags::EXEC).or_else(|_| memfd_create(NAME, flags))?;
+    let mut file = std::fs::File::from(fd);
+    io::copy(&mut std::fs::File::open("/proc/self/exe")?, &mut file)?;
+    file.rewind()?;
+    fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(file)
+}
+
+fn become_copy(file: &std::fs::File) -> io::Result<std::convert::Infallible> {
+    let string = |bytes: &[u8]| CString::new(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+    let args = std::env::args_os().map(|arg| string(arg.as_bytes())).collect::<io::Result<Vec<_>>>()?;
+    let env = KEPT
+        .iter()
+        .filter_map(|name| std::env::var_os(name).map(|value| [name.as_bytes(), b"=", value.as_bytes()].concat()))
+        .map(|pair| string(&pair))
+        .collect::<io::Result<Vec<_>>>()?;
+    executor_sys::process::close_on_exec_from(3)?;
+    Ok(nix::unistd::fexecve(file, &args, &env)?)
+}

@@ -1,0 +1,184 @@
+//! The root file system of a container, put together in its shim's own mount namespace.
+//!
+//! In goes a reference; out comes a tree at RUN_DIR/containers/ID/rootfs that libcontainer binds and pivots into.
+//! Nothing of it is mounted on the host: when the shim's namespace goes, the mounts go. What the tree holds is
+//! untrusted, so that every path in it is opened as if the tree were `/` (openat2).
+
+mod dir;
+mod host;
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use executor_core::placement::{Content, Entry, MountPoint, PlacementError, RootfsView, place};
+use executor_core::plan::{Plan, Rootfs};
+use executor_core::protocol::{Reason, Refused};
+use executor_core::spec;
+use executor_core::users::{self, ResolvedUser};
+use executor_core::validate::Violation;
+use executor_sys::mount::{Follow, open_dir, open_in_root};
+use rustix::fs::{FileType, Mode, OFlags, fstat, mkdirat};
+
+use crate::dirs::{Dirs, plain};
+
+/// Directories that must be real ones: libcontainer follows a symbolic link there before it has pivoted, and
+/// creates and deletes what it points to on the host.
+const REAL: [&str; 3] = ["dev", "proc", "sys"];
+
+/// A root file system that stands.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    root: OwnedFd,
+}
+
+impl Tree {
+    /// Puts it together at `at`, an empty directory.
+    ///
+    /// # Errors
+    /// The reference does not fit the host: a violation of `rootfs`. A full disk under the state directory.
+    pub(crate) fn assemble(rootfs: &Rootfs, at: &Path, dirs: &Dirs) -> Result<Self, Refused> {
+        match rootfs {
+            Rootfs::Host => host::assemble(at).map_err(|error| failed("rootfs `host`", &error))?,
+            Rootfs::Dir(lower) => dir::assemble(lower, at, dirs)?,
+        }
+        let tree = Self { root: open_dir(at).map_err(|error| failed("rootfs", &error))? };
+        tree.require_real_directories(rootfs)?;
+        Ok(tree)
+    }
+
+    fn require_real_directories(&self, rootfs: &Rootfs) -> Result<(), Refused> {
+        let mut violations = Vec::new();
+        for name in REAL {
+            match self.entry(Path::new(name)) {
+                Ok(Entry::Directory) => {}
+                Ok(Entry::Missing) => mkdirat(&self.root, name, Mode::from_raw_mode(0o755))
+                    .map_err(|error| failed(&format!("rootfs `{rootfs}`: /{name}"), &error.into()))?,
+                Ok(kind) => {
+                    let what = if kind == Entry::Symlink { "a symbolic link" } else { "no directory" };
+                    violations.push(Violation::new(
+                        "rootfs",
+                        format!("`{rootfs}`: /{name} is {what}; it must be a directory"),
+                    ));
+                }
+                Err(error) => return Err(failed(&format!("rootfs `{rootfs}`: /{name}"), &error)),
+            }
+        }
+        if violations.is_empty() { Ok(()) } else { Err(Refused::of_fields(Reason::Precondition, &violations)) }
+    }
+
+    /// Whom the plan's user is, by the tree's own files.
+    ///
+    /// # Errors
+    /// A name that they do not have: a violation of `action.run.user`.
+    pub(crate) fn resolve_user(&self, plan: &Plan) -> Result<ResolvedUser, Refused> {
+        let read = |path: &str| self.read(Path::new(path)).map_err(|error| failed(&format!("rootfs: {path}"), &error));
+        users::resolve(&plan.user, &read("/etc/passwd")?, &read("/etc/group")?).map_err(|unknown| {
+            Refused::of_fields(Reason::Precondition, &[Violation::new("action.run.user", unknown.to_string())])
+        })
+    }
+
+    /// A small file of the tree; empty where it is not there.
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let fd = match open_in_root(self.root.as_fd(), path, flags, Mode::empty(), Follow::LinksWithinRoot) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) => {
+                return Ok(Vec::new());
+            }
+            fd => fd?,
+        };
+        if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::RegularFile {
+            return Ok(Vec::new());
+        }
+        let mut bytes = Vec::new();
+        std::fs::File::from(fd).take(users::FILE_MAX + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > users::FILE_MAX {
+            return Err(io::Error::other(format!("has more than {} bytes", users::FILE_MAX)));
+        }
+        Ok(bytes)
+    }
+
+    /// Decides where the plan's files are mounted, and makes what is needed to mount them on.
+    ///
+    /// # Errors
+    /// Paths that do not fit the tree: a violation each.
+    pub(crate) fn place(&self, plan: &Plan) -> Result<Vec<MountPoint>, Refused> {
+        let mounts = place(&plan.files, &spec::fresh_mounts(&plan.rootfs), self).map_err(|error| match error {
+            PlacementError::Violations(violations) => Refused::of_fields(Reason::Precondition, &violations),
+            PlacementError::View(path, error) => failed(&format!("rootfs: {}", path.display()), &error),
+        })?;
+        let mut violations = Vec::new();
+        for mount in mounts.iter().filter(|mount| !mount.in_fresh_mount) {
+            if let Err(error) = make_target(self.root.as_fd(), mount) {
+                match error.kind() {
+                    io::ErrorKind::ReadOnlyFilesystem => {
+                        let field = field_of(plan, mount);
+                        let why = format!("`{}` cannot be made: the rootfs is read-only there", mount.target.display());
+                        violations.push(Violation::new(field, why));
+                    }
+                    _ => return Err(failed(&format!("rootfs: {}", mount.target.display()), &error)),
+                }
+            }
+        }
+        if violations.is_empty() { Ok(mounts) } else { Err(Refused::of_fields(Reason::Precondition, &violations)) }
+    }
+}
+
+impl RootfsView for Tree {
+    type Error = io::Error;
+
+    fn entry(&self, path: &Path) -> io::Result<Entry> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        let fd = match open_in_root(self.root.as_fd(), path, flags, Mode::empty(), Follow::NoLinks) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Entry::Missing),
+            fd => fd?,
+        };
+        Ok(match FileType::from_raw_mode(fstat(&fd)?.st_mode) {
+            FileType::Directory => Entry::Directory,
+            FileType::RegularFile => Entry::File,
+            FileType::Symlink => Entry::Symlink,
+            _ => Entry::Special,
+        })
+    }
+}
+
+/// Makes the directory or the empty file that a mount goes onto, where it is not there.
+///
+/// # Errors
+/// The tree is read-only, or changed under our hands.
+pub(crate) fn make_target(root: std::os::fd::BorrowedFd<'_>, mount: &MountPoint) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (mount.target.parent(), mount.target.file_name()) else {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    };
+    let parent = open_in_root(root, parent, OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), Follow::NoLinks)?;
+    let made = match mount.content {
+        Content::Directory(_) => mkdirat(&parent, name, Mode::from_raw_mode(0o755)),
+        Content::File(_) => {
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(0o444)).map(drop)
+        }
+    };
+    match made {
+        Err(rustix::io::Errno::EXIST) => Ok(()),
+        result => Ok(result?),
+    }
+}
+
+/// The request's field of the first file that a mount shows.
+fn field_of(plan: &Plan, mount: &MountPoint) -> String {
+    let index = match &mount.content {
+        Content::File(index) => *index,
+        Content::Directory(files) => files.first().map_or(0, |(index, _)| *index),
+    };
+    plan.files.get(index).map_or_else(|| "volume_mounted_files".to_owned(), |file| format!("{}.path", file.field))
+}
+
+/// A refusal for an error of the system, told with what it was about.
+pub(crate) fn failed(about: &str, error: &io::Error) -> Refused {
+    let reason = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::OutOfMemory => Reason::Exhausted,
+        io::ErrorKind::AlreadyExists => Reason::Exists,
+        _ => Reason::Internal,
+    };
+    Refused::new(reason, format!("{about}: {}", plain(error)))
+}

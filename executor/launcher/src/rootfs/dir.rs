@@ -1,0 +1,51 @@
+//! `dir:/absolute/path`: overlayfs over a prepared directory that is never written to.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use executor_core::protocol::{Reason, Refused};
+use executor_core::validate::Violation;
+use executor_sys::mount::{attach, open_dir};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
+};
+
+use super::failed;
+use crate::dirs::{Dirs, plain};
+
+/// Mounts the overlay. The upper layer lies in the container's state directory and goes with the container, so
+/// that nothing of it needs to reach the disk (`volatile`).
+pub(super) fn assemble(lower: &Path, at: &Path, dirs: &Dirs) -> Result<(), Refused> {
+    let violation = |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("rootfs", why)]);
+    open_dir(lower).map_err(|error| violation(format!("`dir:{}`: {}", lower.display(), plain(&error))))?;
+    let (upper, work) = (dirs.state.join("upper"), dirs.state.join("work"));
+    for layer in [&upper, &work] {
+        dirs.private(layer).map_err(|error| failed("state directory", &error))?;
+    }
+    let mode = std::fs::metadata(lower).map_err(|error| failed("rootfs", &error))?.permissions();
+    std::fs::set_permissions(&upper, mode).map_err(|error| failed("state directory", &error))?;
+    overlay(lower, &upper, &work, at).map_err(|error| {
+        let state = dirs.state.display();
+        failed(&format!("overlay of `dir:{}` with an upper layer in {state}", lower.display()), &error)
+    })
+}
+
+fn overlay(lower: &Path, upper: &Path, work: &Path, at: &Path) -> io::Result<()> {
+    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&context, "source", "executor-rootfs")?;
+    fsconfig_set_string(&context, "lowerdir", escaped(lower)?)?;
+    fsconfig_set_string(&context, "upperdir", upper)?;
+    fsconfig_set_string(&context, "workdir", work)?;
+    fsconfig_set_flag(&context, "volatile")?;
+    fsconfig_create(&context)?;
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
+    attach(mount.as_fd(), open_dir(at)?.as_fd())
+}
+
+/// A lower directory's path as the option has it, where a colon parts two layers.
+fn escaped(path: &Path) -> io::Result<String> {
+    let text = path.to_str().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path is no UTF-8"))?;
+    Ok(text.replace('\\', "\\\\").replace(':', "\\:"))
+}

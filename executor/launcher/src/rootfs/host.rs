@@ -1,0 +1,96 @@
+//! `host`: a read-only view of the host's programs, for local debugging without an image.
+//!
+//! A tmpfs of ours with `/usr` and what belongs to it bound read-only, and an `/etc` with only what programs need
+//! to run: no host name, no password file, no configuration of the host is in it.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use executor_sys::mount::{Attributes, attach, clone_tree, detached, open_dir, set_attributes};
+use rustix::mount::MountAttrFlags;
+
+/// Where programs and libraries are. A symbolic link (`/bin -> usr/bin`) becomes the same link.
+const PROGRAMS: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+/// What programs look for below `/etc`, if the host has it: links of alternatives, the linker's cache, certificates.
+const ETC: [&str; 4] = ["alternatives", "ld.so.cache", "ld.so.conf.d", "ssl/certs"];
+/// Empty directories and their modes.
+const EMPTY: [(&str, u32); 11] = [
+    ("dev", 0o755),
+    ("etc", 0o755),
+    ("etc/ssl", 0o755),
+    ("home", 0o755),
+    ("home/vcap", 0o755),
+    ("proc", 0o555),
+    ("root", 0o700),
+    ("run", 0o755),
+    ("sys", 0o555),
+    ("tmp", 0o1777),
+    ("var", 0o755),
+];
+const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nvcap:x:1000:1000:Diego's user:/home/vcap:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
+const GROUP: &str = "root:x:0:\ntty:x:5:\nvcap:x:1000:\nnogroup:x:65534:\n";
+const HOSTS: &str = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n";
+const NSSWITCH: &str = "passwd: files\ngroup: files\nhosts: files dns\n";
+const FILES: [(&str, &str); 4] =
+    [("etc/passwd", PASSWD), ("etc/group", GROUP), ("etc/hosts", HOSTS), ("etc/nsswitch.conf", NSSWITCH)];
+const LINKS: [(&str, &str); 3] = [("/proc/mounts", "etc/mtab"), ("/tmp", "var/tmp"), ("/run", "var/run")];
+
+/// Puts it together at `at`.
+pub(super) fn assemble(at: &Path) -> io::Result<()> {
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let options = [("mode", Some("0755")), ("size", Some("1m")), ("nr_inodes", Some("512"))];
+    let tree = detached("tmpfs", "executor-host", &options, flags)?;
+    attach(tree.as_fd(), open_dir(at)?.as_fd())?;
+    for (name, mode) in EMPTY {
+        fs::create_dir(at.join(name))?;
+        fs::set_permissions(at.join(name), fs::Permissions::from_mode(mode))?;
+    }
+    std::os::unix::fs::chown(at.join("home/vcap"), Some(1000), Some(1000))?;
+    for (name, content) in FILES {
+        fs::write(at.join(name), content)?;
+        fs::set_permissions(at.join(name), fs::Permissions::from_mode(0o644))?;
+    }
+    for (target, name) in LINKS {
+        symlink(target, at.join(name))?;
+    }
+    // Names can be looked up where the container has the host's network.
+    fs::write(at.join("etc/resolv.conf"), fs::read("/etc/resolv.conf").unwrap_or_default())?;
+    for name in PROGRAMS {
+        show(&Path::new("/").join(name), &at.join(name))?;
+    }
+    for name in ETC {
+        show(&Path::new("/etc").join(name), &at.join("etc").join(name))?;
+    }
+    Ok(())
+}
+
+/// Shows what the host has at `source`, read-only: a link as a link, a file or a directory by a bind mount.
+fn show(source: &Path, target: &Path) -> io::Result<()> {
+    let meta = match fs::symlink_metadata(source) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        meta => meta?,
+    };
+    if meta.is_symlink() {
+        return symlink(fs::read_link(source)?, target);
+    }
+    if meta.is_dir() {
+        fs::create_dir(target)?;
+    } else {
+        fs::write(target, "")?;
+    }
+    let root = open_dir(Path::new("/"))?;
+    let view = clone_tree(root.as_fd(), source.strip_prefix("/").unwrap_or(source), true)?;
+    let read_only = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: false, recursive: true };
+    set_attributes(view.as_fd(), read_only)?;
+    attach(view.as_fd(), path_of(target)?.as_fd())
+}
+
+fn path_of(path: &Path) -> io::Result<OwnedFd> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path.as_os_str().as_bytes(), flags, Mode::empty())?)
+}

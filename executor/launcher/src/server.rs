@@ -1,0 +1,309 @@
+//! The launcher's loop: requests of the daemon, shims that end, signals.
+//!
+//! One thread, one `poll`, nothing that waits: a daemon that does not read is let go, a shim is watched by its
+//! descriptor.
+
+mod requests;
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use executor_core::ident::ContainerId;
+use executor_core::lifecycle::State;
+use executor_core::protocol::{LauncherAnswer, LauncherReply, ShimLost, ShimNews, ShimReport, state_of};
+use executor_core::record::VolumeKind;
+use executor_secrets::TagKey;
+use executor_secrets::volume::Volume;
+use executor_sys::memfile::MemFile;
+use executor_sys::process::{self, SignalEvents};
+use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
+use nix::sys::signal::Signal;
+use nix::sys::socket::{getsockopt, sockopt};
+use prost::Message;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::cli::Args;
+use crate::dirs::{at, make_dir};
+use crate::host::Host;
+use crate::log::{self, Level};
+use crate::seccomp::Filter;
+use crate::sweep;
+
+/// Daemons at a time: one, and one that takes over.
+const DAEMONS_MAX: usize = 4;
+/// With `--exit-when-idle`: how long nothing must be there.
+const IDLE: Duration = Duration::from_secs(2);
+/// And how long a daemon has to connect at first.
+const FIRST_DAEMON: Duration = Duration::from_secs(30);
+
+/// A shim that is watched.
+pub(crate) struct Shim {
+    /// Its container.
+    pub id: ContainerId,
+    /// Its pid.
+    pub pid: i32,
+    /// It is a child of this launcher, to be waited for.
+    pub child: bool,
+    /// Readable when it has ended.
+    pub pidfd: OwnedFd,
+    /// It tells its states here, and hands over its volume; gone when it has closed its end.
+    pub lifeline: Option<Seqpacket>,
+    /// Second handle on its secret files.
+    pub volume: Option<Volume>,
+    /// What its container is started with, until the shim has wiped it.
+    pub inputs: Vec<MemFile>,
+}
+
+/// The launcher's state.
+struct Server {
+    host: Arc<Host>,
+    filter: Arc<Filter>,
+    socket_path: PathBuf,
+    listener: Option<SeqpacketListener>,
+    lock: Option<File>,
+    signals: Option<SignalEvents>,
+    daemons: Vec<Seqpacket>,
+    shims: HashMap<ContainerId, Shim>,
+    tag_key: Option<TagKey>,
+    /// Asked to end by the daemon.
+    shutdown: bool,
+}
+
+/// Serves until asked to end.
+pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, args: &Args) -> io::Result<()> {
+    let signals = SignalEvents::take(&[Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP])?;
+    make_dirs(&host)?;
+    let lock = lock(&host.run_dir)?;
+    host.hierarchies.make_parent(&host.cgroup_parent)?;
+    let shims = sweep::sweep(&host)?;
+    let socket_path = host.run_dir.join("launcher.sock");
+    let listener = listen(&host, &socket_path)?;
+    let shims: HashMap<_, _> = shims.into_iter().map(|shim| (shim.id.clone(), shim)).collect();
+    let what = format!(
+        "serves {} (cgroups {}, noswap {}, {} shims found)",
+        socket_path.display(),
+        host.hierarchies.name(),
+        host.noswap,
+        shims.len()
+    );
+    log::line(Level::Info, "", what);
+    let mut server = Server {
+        host,
+        filter,
+        socket_path,
+        listener: Some(listener),
+        lock: Some(lock),
+        signals: Some(signals),
+        daemons: Vec::new(),
+        shims,
+        tag_key: None,
+        shutdown: false,
+    };
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    let result = server.run(args.exit_when_idle);
+    server.end(args.ephemeral);
+    result
+}
+
+impl Server {
+    fn run(&mut self, exit_when_idle: bool) -> io::Result<()> {
+        let watchdog = sd_notify::watchdog_enabled().map(|limit| limit / 2);
+        let mut idle_at = Instant::now() + FIRST_DAEMON;
+        loop {
+            let idle = self.daemons.is_empty() && self.shims.is_empty();
+            if !idle {
+                idle_at = Instant::now() + IDLE;
+            }
+            if (self.shutdown && self.shims.is_empty()) || (exit_when_idle && Instant::now() >= idle_at) {
+                return Ok(());
+            }
+            let idle_in = (exit_when_idle && idle).then(|| idle_at.saturating_duration_since(Instant::now()));
+            self.wait([watchdog, idle_in].into_iter().flatten().min())?;
+            if watchdog.is_some() {
+                let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
+            }
+            if self.asked_to_end() {
+                return Ok(()); // the shims live on, and the next launcher finds them
+            }
+            self.accept();
+            self.hear_shims();
+            self.look_after_shims();
+            self.serve_daemons();
+        }
+    }
+
+    fn wait(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(2 + self.daemons.len() + 2 * self.shims.len());
+        fds.extend(self.listener.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
+        fds.extend(self.signals.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
+        fds.extend(self.daemons.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
+        for shim in self.shims.values() {
+            fds.push(PollFd::from_borrowed_fd(shim.pidfd.as_fd(), PollFlags::IN));
+            fds.extend(shim.lifeline.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
+        }
+        let timeout = timeout.map(|time| Timespec {
+            tv_sec: time.as_secs() as i64,
+            tv_nsec: (time.subsec_nanos() + 1_000).min(999_999_999).into(),
+        });
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn asked_to_end(&self) -> bool {
+        let mut asked = false;
+        while let Some(Ok(Some(signal))) = self.signals.as_ref().map(SignalEvents::next) {
+            asked |= signal == libc::SIGTERM || signal == libc::SIGINT;
+        }
+        asked
+    }
+
+    fn accept(&mut self) {
+        while let Some(Ok(connection)) = self.listener.as_ref().map(SeqpacketListener::accept) {
+            let uid = getsockopt(&connection, sockopt::PeerCredentials).map(|peer| peer.uid());
+            let served = uid.is_ok_and(|uid| uid == 0 || uid == self.host.daemon_uid);
+            if !served || self.daemons.len() >= DAEMONS_MAX || connection.set_nonblocking(true).is_err() {
+                log::line(Level::Warning, "", format_args!("a connection of uid {uid:?} was refused"));
+                continue;
+            }
+            self.daemons.push(connection);
+        }
+    }
+
+    /// Shims hand over their volumes and tell when their inputs are wiped.
+    fn hear_shims(&mut self) {
+        let kind = if self.host.noswap { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs };
+        let mut buffer = [0; 4096];
+        for shim in self.shims.values_mut() {
+            while let Some(Ok(Some((length, fds)))) = shim.lifeline.as_ref().map(|lifeline| lifeline.recv(&mut buffer))
+            {
+                if let Some(handle) = fds.into_iter().next() {
+                    shim.volume = Some(Volume::from_handle(handle, kind));
+                }
+                if let Ok(ShimReport { news: Some(ShimNews::Reached(reached)), .. }) =
+                    ShimReport::decode(&buffer[..length])
+                    && state_of(reached.state).is_some_and(|state| state >= State::Running)
+                {
+                    shim.inputs.clear();
+                }
+            }
+            // A lifeline at its end would be readable for ever; the pidfd tells of the shim's own end.
+            if shim.lifeline.as_ref().is_some_and(hung_up) {
+                shim.lifeline = None;
+            }
+        }
+    }
+
+    /// Finishes the containers of shims that have ended, and takes orphans.
+    fn look_after_shims(&mut self) {
+        let ended: Vec<ContainerId> =
+            self.shims.values().filter(|shim| has_ended(&shim.pidfd)).map(|shim| shim.id.clone()).collect();
+        for id in ended {
+            let Some(shim) = self.shims.remove(&id) else { continue };
+            if shim.child {
+                let _ = process::wait_for(shim.pid);
+            }
+            let in_order = !self.host.containers_run().join(id.as_str()).exists();
+            if in_order {
+                continue; // it wiped, recorded and removed everything itself
+            }
+            sweep::finish(&self.host, &id, shim.volume, shim.inputs);
+            let lost = LauncherAnswer::ShimLost(ShimLost { container_id: id.to_string() });
+            let reply = LauncherReply { sequence: 0, answer: Some(lost) }.encode_to_vec();
+            self.daemons.retain(|daemon| daemon.send(&reply, &[]).is_ok());
+        }
+        self.reap_orphans();
+    }
+
+    /// Processes of dead shims come to their sub-reaper; a shim itself is taken above.
+    fn reap_orphans(&self) {
+        let shims: Vec<i32> = self.shims.values().map(|shim| shim.pid).collect();
+        while let Ok(Some((pid, _))) =
+            process::reap_one(shims.iter().copied().find(|pid| process::has_ended(*pid).unwrap_or(false)))
+        {
+            log::line(Level::Info, "", format_args!("orphan {pid} was reaped"));
+        }
+    }
+
+    /// Leaves the host as it was.
+    fn end(&mut self, ephemeral: bool) {
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+        let _ = fs::remove_file(&self.socket_path);
+        if !self.shims.is_empty() {
+            log::line(Level::Info, "", format_args!("ends; {} containers run on", self.shims.len()));
+            return;
+        }
+        self.host.hierarchies.remove_parent(&self.host.cgroup_parent);
+        if ephemeral {
+            for dir in [&self.host.run_dir, &self.host.state_dir] {
+                if let Err(error) = fs::remove_dir_all(dir) {
+                    log::line(Level::Error, "", format_args!("{} was not removed: {error}", dir.display()));
+                }
+            }
+        }
+    }
+
+    /// In a forked child: everything that belongs to the launcher is closed.
+    fn abandon(&mut self) {
+        self.listener = None;
+        self.lock = None;
+        self.signals = None;
+        self.daemons.clear();
+        self.shims.clear();
+        self.tag_key = None;
+    }
+}
+
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    ready(pidfd, PollFlags::IN)
+}
+
+fn hung_up(socket: &Seqpacket) -> bool {
+    ready(socket, PollFlags::HUP)
+}
+
+fn ready(fd: &impl AsFd, flags: PollFlags) -> bool {
+    let mut fds = [PollFd::new(fd, flags)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() && fds[0].revents().intersects(flags)
+}
+
+fn make_dirs(host: &Host) -> io::Result<()> {
+    fs::create_dir_all(&host.run_dir).map_err(|error| at(&host.run_dir, &error))?;
+    fs::create_dir_all(&host.state_dir).map_err(|error| at(&host.state_dir, &error))?;
+    for dir in [host.containers_run(), host.containers_state()] {
+        match make_dir(&dir, 0o750, Some(host.daemon_gid)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // Another daemon user than last time.
+                std::os::unix::fs::lchown(&dir, Some(0), Some(host.daemon_gid))?;
+            }
+            result => result?,
+        }
+    }
+    Ok(())
+}
+
+/// One launcher for a run directory.
+fn lock(run_dir: &Path) -> io::Result<File> {
+    let path = run_dir.join("launcher.lock");
+    let file =
+        File::options().create(true).truncate(false).write(true).open(&path).map_err(|error| at(&path, &error))?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| io::Error::other(format!("another executor-launcher serves {} already", run_dir.display())))?;
+    Ok(file)
+}
+
+fn listen(host: &Host, path: &Path) -> io::Result<SeqpacketListener> {
+    let _ = fs::remove_file(path); // of a launcher that is gone: the lock is ours
+    let listener = SeqpacketListener::bind(path).map_err(|error| at(path, &error))?;
+    listener.set_nonblocking(true)?;
+    std::os::unix::fs::lchown(path, None, Some(host.daemon_gid))?;
+    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o660))?;
+    Ok(listener)
+}

@@ -1,0 +1,151 @@
+//! What the daemon asks.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use executor_core::ident::ContainerId;
+use executor_core::payload::BYTES_MAX;
+use executor_core::protocol::{
+    Done, Hello, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, PACKET_MAX, PLAN_MAX, Reason,
+    Refused, VERSION, Welcome,
+};
+use executor_core::time::Timestamp;
+use executor_secrets::TagKey;
+use executor_sys::memfile::MemFile;
+use executor_sys::process::{self, Fork};
+use executor_sys::seqpacket::Seqpacket;
+use prost::Message;
+
+use super::{Server, Shim};
+use crate::dirs::Dirs;
+use crate::log::{self, Level};
+use crate::rootfs::failed;
+use crate::shim;
+
+impl Server {
+    /// Answers every request that has come.
+    pub(super) fn serve_daemons(&mut self) {
+        let mut index = 0;
+        while index < self.daemons.len() {
+            match self.serve(index) {
+                Ok(true) => {}
+                Ok(false) => index += 1,
+                Err(Gone) => {
+                    self.daemons.remove(index);
+                }
+            }
+        }
+    }
+
+    /// Answers one request of one daemon. Tells whether there was one.
+    fn serve(&mut self, index: usize) -> Result<bool, Gone> {
+        let mut buffer = vec![0; PACKET_MAX];
+        let (length, fds) = match self.daemons[index].recv(&mut buffer) {
+            Ok(None) => return Err(Gone),
+            Ok(Some(message)) => message,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(_) => return Err(Gone),
+        };
+        let request = LauncherRequest::decode(&buffer[..length]).map_err(|_| Gone)?;
+        let answer = match request.call {
+            Some(LauncherCall::Hello(hello)) => self.hello(&hello),
+            Some(LauncherCall::Launch(launch)) => self.launch(launch, fds),
+            Some(LauncherCall::Remove(remove)) => self.remove(&remove.container_id),
+            Some(LauncherCall::Shutdown(_)) => {
+                self.shutdown = true;
+                Ok(LauncherAnswer::Done(Done {}))
+            }
+            None => Err(Refused::new(Reason::Invalid, "a request that this launcher does not know")),
+        };
+        let answer = answer.unwrap_or_else(LauncherAnswer::Refused);
+        let reply = LauncherReply { sequence: request.sequence, answer: Some(answer) };
+        self.daemons[index].send(&reply.encode_to_vec(), &[]).map_err(|_| Gone)?;
+        Ok(true)
+    }
+
+    fn hello(&mut self, hello: &Hello) -> Result<LauncherAnswer, Refused> {
+        if hello.version != VERSION {
+            let why = format!("this launcher speaks version {VERSION}, the daemon {}", hello.version);
+            return Err(Refused::new(Reason::Precondition, why));
+        }
+        // The key outlives either process in the other's memory.
+        let internal = |error: &dyn std::fmt::Display| Refused::new(Reason::Internal, format!("tag key: {error}"));
+        let key = match self.tag_key.take() {
+            Some(key) => key,
+            None if hello.tag_key.is_empty() => TagKey::random().map_err(|error| internal(&error))?,
+            None => TagKey::from_bytes(&hello.tag_key).map_err(|error| internal(&error))?,
+        };
+        let welcome = Welcome {
+            version: VERSION,
+            tag_key: key.as_bytes().to_vec(),
+            noswap: self.host.noswap,
+            cgroups: self.host.hierarchies.name().to_owned(),
+        };
+        self.tag_key = Some(key);
+        Ok(LauncherAnswer::Welcome(welcome))
+    }
+
+    fn launch(&mut self, launch: Launch, fds: Vec<OwnedFd>) -> Result<LauncherAnswer, Refused> {
+        let id: ContainerId =
+            launch.container_id.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("container id: {bad}")))?;
+        if self.shims.contains_key(&id) {
+            return Err(Refused::new(Reason::Exists, format!("container {id} is there already")));
+        }
+        let Ok([connection, plan, process, files]) = <[OwnedFd; 4]>::try_from(fds) else {
+            return Err(Refused::new(Reason::Invalid, "a launch comes with four descriptors"));
+        };
+        let file =
+            |fd, most| MemFile::from_fd(fd, most).map_err(|error| Refused::new(Reason::Invalid, error.to_string()));
+        let (plan, process, files) =
+            (file(plan, PLAN_MAX)?, file(process, BYTES_MAX as u64)?, file(files, BYTES_MAX as u64)?);
+        let (lifeline, theirs) = Seqpacket::pair().map_err(|error| failed("lifeline", &error))?;
+        lifeline.set_nonblocking(true).map_err(|error| failed("lifeline", &error))?;
+        let pid = match process::fork().map_err(|error| failed("fork", &error))? {
+            Fork::Parent(pid) => pid,
+            Fork::Child => {
+                drop(lifeline);
+                self.abandon();
+                let created_at = Timestamp(launch.created_at);
+                let launch = shim::Launch {
+                    request_tag: launch.request_tag,
+                    created_at,
+                    connection: connection.into(),
+                    plan,
+                    process,
+                    files,
+                };
+                process::exit_now(shim::run(&self.host, self.filter.clone(), launch, theirs))
+            }
+        };
+        let pidfd = process::pidfd(pid).map_err(|error| failed("shim", &error))?;
+        let shim = Shim {
+            id: id.clone(),
+            pid,
+            child: true,
+            pidfd,
+            lifeline: Some(lifeline),
+            volume: None,
+            inputs: vec![process, files],
+        };
+        self.shims.insert(id, shim);
+        Ok(LauncherAnswer::Done(Done {}))
+    }
+
+    fn remove(&self, id: &str) -> Result<LauncherAnswer, Refused> {
+        let id: ContainerId =
+            id.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("container id: {bad}")))?;
+        if self.host.containers_run().join(id.as_str()).exists() {
+            return Err(Refused::new(Reason::Precondition, format!("container {id} is not completed")));
+        }
+        match Dirs::of(&self.host, &id).remove_state() {
+            Ok(()) => Ok(LauncherAnswer::Done(Done {})),
+            Err(error) => {
+                log::line(Level::Error, id.as_str(), format_args!("its state was not removed: {error}"));
+                Err(failed("state directory", &error))
+            }
+        }
+    }
+}
+
+/// A daemon that is gone, or speaks something else.
+struct Gone;

@@ -1,0 +1,147 @@
+//! The shim: one process a container, from its making to its exit record.
+//!
+//! ```text
+//! fork from the launcher
+//!   prepare    own mount namespace, directories, rootfs, user, places of files        (shim/prepare.rs)
+//!   create     libcontainer: namespaces, cgroup, pivot; init waits                    (shim/create.rs)
+//!   inject     a helper in the container's cgroup writes and mounts the secret files  (shim/inject.rs)
+//!   start      init gets its payload and executes                                     (shim/create.rs)
+//!   supervise  output to the log, signals, the end                                    (shim/supervise.rs)
+//!   finish     wipe, remove, record                                                   (finish.rs)
+//! ```
+//! It is forked from a process that never saw a secret and holds none itself: what the process is started with and
+//! the contents of its files stay in memory files that only init and the helper map.
+
+mod control;
+mod create;
+mod executor;
+mod inject;
+mod prepare;
+mod stdio;
+mod supervise;
+
+use std::sync::Arc;
+
+use executor_core::lifecycle::State;
+use executor_core::record::{ContainerRecord, Failure, FailureKind, Timings};
+use executor_core::time::Timestamp;
+use executor_sys::memfile::MemFile;
+use executor_sys::process::{self, SignalEvents};
+use executor_sys::seqpacket::Seqpacket;
+
+use crate::finish::{Outcome, Remains, now};
+use crate::host::Host;
+use crate::log::{self, Level};
+use crate::seccomp::Filter;
+use control::Control;
+
+/// What a shim is given.
+pub(crate) struct Launch {
+    /// Keyed hash of the request.
+    pub request_tag: String,
+    /// When it was admitted.
+    pub created_at: Timestamp,
+    /// To the daemon.
+    pub connection: Seqpacket,
+    /// The plan, as JSON.
+    pub plan: MemFile,
+    /// Arguments and environment.
+    pub process: MemFile,
+    /// Contents of the files.
+    pub files: MemFile,
+}
+
+/// A container that stands, with its init waiting to be started.
+struct Ready {
+    record: ContainerRecord,
+    remains: Remains,
+    container: create::Created,
+    log: stdio::Log,
+    begun: Timestamp,
+}
+
+/// Runs a container from beginning to end. Gives the exit status of the shim's process.
+pub(crate) fn run(host: &Host, filter: Arc<Filter>, launch: Launch, lifeline: Seqpacket) -> i32 {
+    let begun = now();
+    let signals = match settle() {
+        Ok(signals) => signals,
+        Err(error) => {
+            log::line(Level::Error, "", format_args!("a shim cannot begin: {error}"));
+            return 1;
+        }
+    };
+    let mut control = Control::new(launch.connection, lifeline, host.daemon_uid);
+    let inputs = vec![launch.process, launch.files];
+    let request =
+        prepare::Request { plan: launch.plan, request_tag: launch.request_tag, created_at: launch.created_at, begun };
+    match prepare::prepare(host, filter, &request, inputs, &mut control) {
+        Ok(ready) => live(host, ready, &mut control, &signals),
+        Err(refused) => control.refuse(refused),
+    }
+    0
+}
+
+/// Becomes a process of its own: a session, a name, events instead of signals, orphans of the container.
+fn settle() -> std::io::Result<SignalEvents> {
+    nix::unistd::setsid()?;
+    rustix::thread::set_name(c"executor-shim")?;
+    process::become_subreaper()?;
+    process::forbid_dumps()?;
+    SignalEvents::take(&supervise::SIGNALS)
+}
+
+/// From a container that stands to one that has ended.
+fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEvents) {
+    let id = ready.record.plan.id.clone();
+    let ready_at = now();
+    let prepare = ready_at.since(ready.begun);
+    let outcome = match ready.container.start(&ready.remains.inputs[0]) {
+        Ok(()) => {
+            let started_at = now();
+            // The program has its own copy now; ours are overwritten before anything else happens.
+            for input in ready.remains.inputs.drain(..) {
+                if let Err(error) = input.wipe() {
+                    log::line(Level::Error, id.as_str(), format_args!("a start payload was not wiped: {error}"));
+                }
+            }
+            ready.record.started_at = Some(started_at);
+            ready.record.state = State::Running;
+            save(&ready);
+            control.reached(State::Running);
+            process::trim_heap();
+            let exit = supervise::until_the_end(host, &mut ready, control, signals);
+            let ended_at = now();
+            let timings = Timings {
+                prepare,
+                start: started_at.since(ready_at),
+                run: ended_at.since(started_at),
+                ..Timings::default()
+            };
+            Outcome { exit: Some(exit), failure: None, timings, ended_at: Some(ended_at) }
+        }
+        Err(failure) => {
+            ready.container.kill();
+            ready.log.own_words(&failure.message);
+            let timings = Timings { prepare, start: now().since(ready_at), ..Timings::default() };
+            let failure = Failure { kind: FailureKind::Exec, message: failure.message, errno: failure.errno };
+            Outcome { exit: None, failure: Some(failure), timings, ended_at: Some(now()) }
+        }
+    };
+    ready.record.state = State::Wiping;
+    ready.record.exit = outcome.exit;
+    save(&ready);
+    control.reached(State::Wiping);
+    let Ready { record, remains, log: output, .. } = ready;
+    drop(output);
+    prepare::unmount(&remains.dirs);
+    if remains.complete(&host.hierarchies, record, outcome).is_some() {
+        control.reached(State::Completed);
+    }
+}
+
+/// Writes the record; the run goes on without, because the container matters more.
+fn save(ready: &Ready) {
+    if let Err(error) = ready.remains.dirs.write_record(&ready.record) {
+        log::line(Level::Warning, ready.record.plan.id.as_str(), format_args!("the record was not written: {error}"));
+    }
+}

@@ -1,0 +1,231 @@
+//! A shim's connections: to the daemon that launched it, to later daemons, to the launcher.
+//!
+//! Whoever connects is told the state at once and at every change; a peer that does not read is let go and may
+//! connect again. Root and the daemon's user are served, others are not.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use executor_core::lifecycle::State;
+use executor_core::protocol::{
+    Done, PACKET_MAX, Reached, Reason, Refused, ShimCall, ShimNews, ShimReport, ShimRequest, Signal, Stop, state_number,
+};
+use executor_secrets::volume::Volume;
+use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
+use nix::sys::socket::{getsockopt, sockopt};
+use prost::Message;
+
+use crate::dirs::Dirs;
+use crate::log::{self, Level};
+
+/// Most connections at a time: the daemon, one that is being replaced, the launcher, one more.
+const CONNECTIONS_MAX: usize = 6;
+
+/// The connections of a shim.
+pub(super) struct Control {
+    listener: Option<SeqpacketListener>,
+    connections: Vec<Seqpacket>,
+    /// To the launcher that forked this shim; gone when that is gone.
+    lifeline: Option<Seqpacket>,
+    /// Second handle on the secret file system, to be given to a later launcher.
+    volume: Option<OwnedFd>,
+    state: State,
+    daemon_uid: u32,
+}
+
+/// What a peer asks of the container.
+pub(super) enum Command {
+    /// End it.
+    Stop(Stop),
+    /// Signal one of its processes.
+    Signal(Signal),
+}
+
+/// A command, to be answered.
+pub(super) struct Asked {
+    pub(super) command: Command,
+    pub(super) sequence: u64,
+    connection: usize,
+}
+
+impl Control {
+    pub(super) fn new(connection: Seqpacket, lifeline: Seqpacket, daemon_uid: u32) -> Self {
+        for socket in [&connection, &lifeline] {
+            let _ = socket.set_nonblocking(true);
+        }
+        Self {
+            listener: None,
+            connections: vec![connection],
+            lifeline: Some(lifeline),
+            volume: None,
+            state: State::Initializing,
+            daemon_uid,
+        }
+    }
+
+    /// Listens for later daemons and launchers.
+    pub(super) fn listen(&mut self, dirs: &Dirs) -> io::Result<()> {
+        let path = dirs.run.join("shim.sock");
+        let listener = SeqpacketListener::bind(&path)?;
+        listener.set_nonblocking(true)?;
+        dirs.share_socket(&path)?;
+        self.listener = Some(listener);
+        Ok(())
+    }
+
+    /// Tells everyone of a state.
+    pub(super) fn reached(&mut self, state: State) {
+        self.state = state;
+        let bytes = reached_report(state);
+        self.connections.retain(|connection| connection.send(&bytes, &[]).is_ok());
+        if self.lifeline.as_ref().is_some_and(|lifeline| lifeline.send(&bytes, &[]).is_err()) {
+            self.lifeline = None;
+        }
+    }
+
+    /// Gives the launcher its handle on the secret files.
+    pub(super) fn share_volume(&mut self, volume: &Volume) {
+        self.volume = volume.handle().try_clone_to_owned().ok();
+        let report = ShimReport { sequence: 0, news: Some(ShimNews::Done(Done {})) }.encode_to_vec();
+        if let Some(lifeline) = &self.lifeline {
+            let _ = lifeline.send(&report, &[volume.handle()]); // without a launcher the next one asks
+        }
+    }
+
+    /// Tells the daemon that there is no container.
+    pub(super) fn refuse(&mut self, refused: Refused) {
+        let report = ShimReport { sequence: 0, news: Some(ShimNews::Refused(refused)) }.encode_to_vec();
+        for connection in &self.connections {
+            let _ = connection.send(&report, &[]);
+        }
+    }
+
+    /// What to wait for.
+    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let listener = self.listener.iter().map(AsFd::as_fd);
+        listener.chain(self.connections.iter().map(AsFd::as_fd)).chain(self.lifeline.iter().map(AsFd::as_fd))
+    }
+
+    /// Takes connections and reads what came. Never waits.
+    pub(super) fn read(&mut self) -> Vec<Asked> {
+        self.accept();
+        self.look_at_lifeline();
+        let mut asked = Vec::new();
+        let mut gone = Vec::new();
+        for index in 0..self.connections.len() {
+            loop {
+                match receive(&self.connections[index]) {
+                    Ok(Some(request)) => asked.extend(self.take(index, request)),
+                    Ok(None) => break,
+                    Err(Gone) => {
+                        gone.push(index);
+                        break;
+                    }
+                }
+            }
+        }
+        // A command of a peer that went away right after it still counts, unanswered: its connection is only
+        // replaced by a closed end here, so that the indices in `asked` stay right until they are answered.
+        for index in gone {
+            if let Ok((closed, _)) = Seqpacket::pair() {
+                self.connections[index] = closed;
+            }
+        }
+        asked
+    }
+
+    /// Answers a command.
+    pub(super) fn answer(&mut self, asked: &Asked, result: Result<(), Refused>) {
+        let news = match result {
+            Ok(()) => ShimNews::Done(Done {}),
+            Err(refused) => ShimNews::Refused(refused),
+        };
+        let report = ShimReport { sequence: asked.sequence, news: Some(news) }.encode_to_vec();
+        if let Some(connection) = self.connections.get(asked.connection) {
+            let _ = connection.send(&report, &[]); // one that is gone asks again
+        }
+    }
+
+    /// Forgets connections that are gone. Called when nothing is left to answer.
+    pub(super) fn tidy(&mut self) {
+        self.connections.retain(|connection| !hung_up(connection));
+    }
+
+    fn accept(&mut self) {
+        while let Some(Ok(connection)) = self.listener.as_ref().map(SeqpacketListener::accept) {
+            let uid = getsockopt(&connection, sockopt::PeerCredentials).map(|peer| peer.uid());
+            let served = uid.is_ok_and(|uid| uid == 0 || uid == self.daemon_uid);
+            if !served || self.connections.len() >= CONNECTIONS_MAX || connection.set_nonblocking(true).is_err() {
+                log::line(Level::Warning, "", "a connection to a shim was refused");
+                continue;
+            }
+            if connection.send(&reached_report(self.state), &[]).is_ok() {
+                self.connections.push(connection);
+            }
+        }
+    }
+
+    /// The launcher says nothing on its line; only its end is of interest.
+    fn look_at_lifeline(&mut self) {
+        if self.lifeline.as_ref().is_some_and(hung_up) {
+            self.lifeline = None;
+        }
+    }
+
+    fn take(&self, connection: usize, request: ShimRequest) -> Option<Asked> {
+        let command = match request.call {
+            Some(ShimCall::Stop(stop)) => Command::Stop(stop),
+            Some(ShimCall::Signal(signal)) => Command::Signal(signal),
+            Some(ShimCall::Share(_)) => {
+                self.share_with(connection, request.sequence);
+                return None;
+            }
+            None => {
+                let refused = Refused::new(Reason::Invalid, "a request that this shim does not know");
+                let report = ShimReport { sequence: request.sequence, news: Some(ShimNews::Refused(refused)) };
+                let _ = self.connections[connection].send(&report.encode_to_vec(), &[]);
+                return None;
+            }
+        };
+        Some(Asked { command, sequence: request.sequence, connection })
+    }
+
+    /// The handle goes to root alone: the daemon must not be able to read the files.
+    fn share_with(&self, connection: usize, sequence: u64) {
+        let socket = &self.connections[connection];
+        let root = getsockopt(socket, sockopt::PeerCredentials).is_ok_and(|peer| peer.uid() == 0);
+        let (news, fds) = match &self.volume {
+            Some(volume) if root => (ShimNews::Done(Done {}), vec![volume.as_fd()]),
+            Some(_) => (ShimNews::Refused(Refused::new(Reason::Precondition, "for the launcher only")), Vec::new()),
+            None => (ShimNews::Refused(Refused::new(Reason::NotFound, "there are no secret files")), Vec::new()),
+        };
+        let _ = socket.send(&ShimReport { sequence, news: Some(news) }.encode_to_vec(), &fds);
+    }
+}
+
+fn reached_report(state: State) -> Vec<u8> {
+    ShimReport { sequence: 0, news: Some(ShimNews::Reached(Reached { state: state_number(state) })) }.encode_to_vec()
+}
+
+/// The peer is gone, or speaks something else.
+struct Gone;
+
+/// The next request, if one is there.
+fn receive(connection: &Seqpacket) -> Result<Option<ShimRequest>, Gone> {
+    let mut buffer = [0; 4096];
+    const { assert!(PACKET_MAX >= 4096) };
+    match connection.recv(&mut buffer) {
+        Ok(None) => Err(Gone),
+        Ok(Some((length, _))) => ShimRequest::decode(&buffer[..length]).map(Some).map_err(|_| Gone),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(_) => Err(Gone),
+    }
+}
+
+fn hung_up(connection: &Seqpacket) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut poll_fd = [PollFd::new(connection, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut poll_fd, Some(&now)).is_ok()
+        && poll_fd[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR)
+}

@@ -1,0 +1,137 @@
+//! The container itself, through libcontainer: created with its init waiting, started later with what it runs.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::protocol::{Reason, Refused};
+use executor_core::users::ResolvedUser;
+use executor_sys::memfile::MemFile;
+use executor_sys::process;
+use executor_sys::seqpacket::Seqpacket;
+use libcontainer::container::Container;
+use libcontainer::container::builder::ContainerBuilder;
+use libcontainer::syscall::syscall::SyscallType;
+use oci_spec::runtime::Spec;
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::executor::{FAILURE_MAX, Init};
+use super::stdio::Log;
+use crate::dirs::Dirs;
+use crate::log;
+use crate::rootfs::failed;
+use crate::seccomp::Filter;
+
+/// The name of every container to libcontainer, each below a directory of its own.
+const NAME: &str = "c";
+/// Init is expected to execute its program, or to tell why not, within this time.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A container whose init waits to be started.
+pub(super) struct Created {
+    container: Container,
+    pid: i32,
+    pidfd: OwnedFd,
+    socket: Seqpacket,
+}
+
+/// Why a program did not start.
+pub(super) struct NotStarted {
+    pub(super) message: String,
+    pub(super) errno: i32,
+}
+
+/// Creates a container of this specification.
+pub(super) fn create(
+    dirs: &Dirs,
+    spec: &Spec,
+    user: &Arc<ResolvedUser>,
+    filter: Arc<Filter>,
+    log: &mut Log,
+) -> Result<Created, Refused> {
+    let (bundle, state) = (dirs.run.join("bundle"), dirs.run.join("oci"));
+    let config = serde_json::to_vec(spec).map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
+    dirs.private(&bundle)
+        .and_then(|()| std::fs::write(bundle.join("config.json"), config))
+        .and_then(|()| dirs.private(&state))
+        .map_err(|error| failed("run directory", &error))?;
+    let (socket, theirs) = Seqpacket::pair().map_err(|error| failed("socket", &error))?;
+    let (stdin, stdout, stderr) = log.ends(user.uid, user.gid).map_err(|error| failed("pipe", &error))?;
+    let init = Init { socket: Arc::new(theirs), user: Arc::clone(user), filter };
+    let container = ContainerBuilder::new(NAME.into(), SyscallType::default())
+        .with_root_path(&state)
+        .map(|builder| builder.with_stdin(stdin).with_stdout(stdout).with_stderr(stderr).with_executor(init))
+        .and_then(|builder| builder.as_init(&bundle).with_systemd(false).with_detach(true).build())
+        .map_err(|error| {
+            reap(); // an init that failed half-way stays a zombie of ours
+            let text = log::chain(&error);
+            let reason = if text.contains("No space left") { Reason::Exhausted } else { Reason::Internal };
+            Refused::new(reason, format!("create: {text}"))
+        })?;
+    let pid =
+        container.pid().map(|pid| pid.as_raw()).ok_or_else(|| Refused::new(Reason::Internal, "create: no init"))?;
+    let pidfd = process::pidfd(pid).map_err(|error| failed("init", &error))?;
+    Ok(Created { container, pid, pidfd, socket })
+}
+
+impl Created {
+    /// Init, in the host's pid namespace.
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Readable when init has ended.
+    pub(super) fn pidfd(&self) -> &OwnedFd {
+        &self.pidfd
+    }
+
+    /// Hands init what it is to run, and waits until it runs or has told why not.
+    pub(super) fn start(&mut self, payload: &MemFile) -> Result<(), NotStarted> {
+        let failed = |what: &str, error: &dyn std::fmt::Display| NotStarted {
+            message: format!("start: {what}: {error}"),
+            errno: 0,
+        };
+        self.socket.send(b"start", &[payload.as_fd()]).map_err(|error| failed("payload", &error))?;
+        self.container.start().map_err(|error| failed("libcontainer", &log::chain(&error)))?;
+        let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
+        let patience = rustix::event::Timespec { tv_sec: START_PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        loop {
+            match poll(&mut ready, Some(&patience)) {
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(failed("poll", &error)),
+                Ok(0) => return Err(failed("init", &format!("nothing within {} s", START_PATIENCE.as_secs()))),
+                Ok(_) => break,
+            }
+        }
+        let mut told = vec![0; FAILURE_MAX];
+        match self.socket.recv(&mut told) {
+            Ok(None) => Ok(()), // its end was closed by a successful execve, or by its death: the wait tells
+            Ok(Some((length, _))) => {
+                let (errno, message) = told[..length].split_first_chunk::<4>().unwrap_or((&[0; 4], b"start failed"));
+                Err(NotStarted {
+                    errno: i32::from_le_bytes(*errno),
+                    message: String::from_utf8_lossy(message).into_owned(),
+                })
+            }
+            Err(error) => Err(failed("init", &error)),
+        }
+    }
+
+    /// Ends init, if it has not ended, and takes it.
+    pub(super) fn kill(&self) {
+        kill(self.pid);
+    }
+}
+
+/// Ends a child and takes it.
+pub(super) fn kill(pid: i32) {
+    if let Ok(pidfd) = process::pidfd(pid) {
+        let _ = process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
+    }
+    let _ = process::wait_for(pid);
+}
+
+/// Takes every child that has ended.
+pub(super) fn reap() {
+    while let Ok(Some(_)) = process::reap_one(None) {}
+}

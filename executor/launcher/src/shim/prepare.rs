@@ -1,0 +1,197 @@
+//! From a plan to a container that stands: each step undone when a later one fails, so that a refusal leaves
+//! nothing and the id is free.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use executor_core::lifecycle::State;
+use executor_core::plan::Plan;
+use executor_core::protocol::{PLAN_MAX, Reason, Refused};
+use executor_core::record::{ContainerRecord, Prepared, RECORD_VERSION};
+use executor_core::time::Timestamp;
+use executor_core::validate::recheck;
+use executor_core::{placement, spec};
+use executor_secrets::volume::Volume;
+use executor_sys::memfile::MemFile;
+use executor_sys::{identity, process};
+
+use super::control::Control;
+use super::{Ready, create, inject, stdio};
+use crate::dirs::Dirs;
+use crate::finish::{Remains, now};
+use crate::host::Host;
+use crate::rootfs::{Tree, failed};
+use crate::seccomp::Filter;
+
+/// What is asked for, but for the secrets.
+pub(super) struct Request {
+    pub(super) plan: MemFile,
+    pub(super) request_tag: String,
+    pub(super) created_at: Timestamp,
+    pub(super) begun: Timestamp,
+}
+
+/// Prepares a container.
+pub(super) fn prepare(
+    host: &Host,
+    filter: Arc<Filter>,
+    request: &Request,
+    inputs: Vec<MemFile>,
+    control: &mut Control,
+) -> Result<Ready, Refused> {
+    let begun = request.begun;
+    let admitted = admit(host, request);
+    let (record, dirs) = match admitted {
+        Ok(admitted) => admitted,
+        Err(refused) => {
+            let mut remains =
+                Remains { by: "shim", dirs: Dirs::nowhere(), cgroup: PathBuf::new(), volume: None, inputs };
+            let _ = remains.wipe(""); // logged
+            return Err(refused);
+        }
+    };
+    let id = record.plan.id.clone();
+    let mut site =
+        Site { init: None, remains: Remains { by: "shim", dirs, cgroup: record.cgroup.clone(), volume: None, inputs } };
+    match build(host, filter, record, &mut site, control) {
+        Ok((record, container, log)) => Ok(Ready { record, remains: site.remains, container, log, begun }),
+        Err(refused) => {
+            if let Some(init) = site.init {
+                create::kill(init);
+            }
+            unmount(&site.remains.dirs);
+            site.remains.discard(&host.hierarchies, id.as_str());
+            Err(refused)
+        }
+    }
+}
+
+/// What there is to undo.
+struct Site {
+    init: Option<i32>,
+    remains: Remains,
+}
+
+/// Reads and judges the plan, and takes the id.
+fn admit(host: &Host, request: &Request) -> Result<(ContainerRecord, Dirs), Refused> {
+    let internal =
+        |what: &str, error: &dyn std::fmt::Display| Refused::new(Reason::Internal, format!("{what}: {error}"));
+    if request.plan.len() as u64 > PLAN_MAX {
+        return Err(Refused::new(Reason::Invalid, "the plan is too large"));
+    }
+    let parsed =
+        request.plan.read(|bytes| serde_json::from_slice::<Plan>(bytes)).map_err(|error| internal("plan", &error))?;
+    let plan = parsed.map_err(|error| internal("plan", &error))?;
+    recheck(&plan, &host.policy).map_err(|violations| Refused::of_fields(Reason::Invalid, &violations))?;
+    isolate().map_err(|error| failed("mount namespace", &error))?;
+    let shim = identity::of(std::process::id() as i32).map_err(|error| failed("/proc", &error))?;
+    let dirs = Dirs::of(host, &plan.id);
+    dirs.create().map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => {
+            Refused::new(Reason::Exists, format!("container {} is there already", plan.id))
+        }
+        _ => failed("", &error),
+    })?;
+    let record = ContainerRecord {
+        version: RECORD_VERSION,
+        cgroup: host.cgroup_parent.join(plan.id.as_str()),
+        plan,
+        request_tag: request.request_tag.clone(),
+        created_at: request.created_at,
+        begun_at: request.begun,
+        state: State::Initializing,
+        shim,
+        prepared: None,
+        started_at: None,
+        stopped: false,
+        exit: None,
+    };
+    Ok((record, dirs))
+}
+
+/// A mount namespace of the shim's own: what is mounted in it goes when the shim goes, and the host never sees it.
+fn isolate() -> std::io::Result<()> {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
+    Ok(())
+}
+
+/// Makes the container, step by step.
+fn build(
+    host: &Host,
+    filter: Arc<Filter>,
+    mut record: ContainerRecord,
+    site: &mut Site,
+    control: &mut Control,
+) -> Result<(ContainerRecord, create::Created, stdio::Log), Refused> {
+    let dirs = site.remains.dirs.clone();
+    dirs.write_first_record(&record).map_err(|error| failed("state directory", &error))?;
+    dirs.keep_room(&record).map_err(|error| failed("state directory", &error))?;
+    let mut log = stdio::Log::create(&dirs, &record.plan, host.log_bytes_max).map_err(|error| failed("log", &error))?;
+
+    let root = dirs.run.join("rootfs");
+    dirs.private(&root).map_err(|error| failed("run directory", &error))?;
+    let tree = Tree::assemble(&record.plan.rootfs, &root, &dirs)?;
+    let user = Arc::new(tree.resolve_user(&record.plan)?);
+    let mounts = tree.place(&record.plan)?;
+    drop(tree);
+
+    let mut warnings = Vec::new();
+    let nofile = record.plan.limits.nofile.min(host.nofile_max);
+    if nofile < record.plan.limits.nofile {
+        warnings.push(format!(
+            "nofile {} is above this host's hard limit: {nofile} is in force",
+            record.plan.limits.nofile
+        ));
+    }
+    let resolved = spec::Resolved {
+        rootfs: &root,
+        user: &user,
+        nofile,
+        cgroup: &record.cgroup,
+        swap_limit: host.hierarchies.swap_limit(),
+    };
+    let spec = spec::build(&record.plan, &resolved)
+        .map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
+    let container = create::create(&dirs, &spec, &user, filter, &mut log)?;
+    site.init = Some(container.pid());
+    host.hierarchies.forbid_swap(&record.cgroup).map_err(|error| failed("memory.swap.max", &error))?;
+
+    // Only now, with init cloned, is there a descriptor through which a secret can be reached.
+    let volume = if mounts.is_empty() {
+        None
+    } else {
+        let size = placement::volume_size(&record.plan.files, host.page);
+        let volume = Volume::create(size).map_err(|error| failed("secret file system", &error))?;
+        control.share_volume(&volume);
+        Some(volume)
+    };
+    let kind = volume.as_ref().map(Volume::kind);
+    site.remains.volume = volume;
+    let injection = inject::Injection {
+        host,
+        plan: &record.plan,
+        cgroup: &record.cgroup,
+        init: container.pid(),
+        owner: (user.uid, user.gid),
+        mounts: &mounts,
+        volume: site.remains.volume.as_ref(),
+        files: &site.remains.inputs[1],
+        staging: &dirs.run.join("bundle"),
+    };
+    injection.carry_out()?;
+
+    let init = identity::of(container.pid()).map_err(|error| failed("/proc", &error))?;
+    record.prepared = Some(Prepared { init, user: (*user).clone(), mounts, volume: kind, nofile, warnings, at: now() });
+    record.state = State::Created;
+    dirs.write_record(&record).map_err(|error| failed("run directory", &error))?;
+    control.listen(&dirs).map_err(|error| failed("control socket", &error))?;
+    control.reached(State::Created);
+    process::trim_heap();
+    Ok((record, container, log))
+}
+
+/// Takes the container's root out of this shim's namespace, so that its place is an empty directory again.
+pub(super) fn unmount(dirs: &Dirs) {
+    while executor_sys::mount::detach(&dirs.run.join("rootfs")).is_ok() {}
+    while executor_sys::mount::detach(&dirs.run.join("bundle")).is_ok() {}
+}

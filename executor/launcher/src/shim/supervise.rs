@@ -1,0 +1,141 @@
+//! A running container: its output goes to the log, commands come in, and one day its process ends.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use executor_core::lifecycle::State;
+use executor_core::plan::MAIN_PROCESS;
+use executor_core::protocol::{Reason, Refused, Signal};
+use executor_core::record::Exit;
+use executor_sys::process::{self, Ended, SignalEvents};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::control::{Asked, Command, Control};
+use super::{Ready, save};
+use crate::host::Host;
+use crate::log::{self, Level};
+
+/// Signals that a shim takes as events.
+pub(super) const SIGNALS: [nix::sys::signal::Signal; 4] = [
+    nix::sys::signal::Signal::SIGCHLD,
+    nix::sys::signal::Signal::SIGTERM,
+    nix::sys::signal::Signal::SIGINT,
+    nix::sys::signal::Signal::SIGHUP,
+];
+/// Longest wait in one go, so that a deadline that was computed wrongly cannot matter for ever.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+
+/// Stays until the container's process has ended and all that it printed is in the log.
+pub(super) fn until_the_end(host: &Host, ready: &mut Ready, control: &mut Control, signals: &SignalEvents) -> Exit {
+    let mut kill_at: Option<Instant> = None;
+    loop {
+        let ended = wait(ready, control, signals, kill_at);
+        while let Ok(Some(signal)) = signals.next() {
+            if signal == libc::SIGTERM || signal == libc::SIGINT {
+                // Somebody ends the shim itself: the machine is going down. Its container ends in order.
+                let grace = ready.record.plan.grace;
+                stop(host, ready, control, grace, &mut kill_at);
+            }
+        }
+        for asked in control.read() {
+            let result = carry_out(host, &asked, ready, control, &mut kill_at);
+            control.answer(&asked, result);
+        }
+        control.tidy();
+        ready.log.pump();
+        if kill_at.is_some_and(|at| Instant::now() >= at) {
+            signal_init(ready, libc::SIGKILL);
+            kill_at = None;
+        }
+        while let Ok(Some(_)) = process::reap_one(Some(ready.container.pid())) {}
+        if ended {
+            break;
+        }
+    }
+    while ready.log.pump() {}
+    match process::wait_for(ready.container.pid()) {
+        Ok(Ended::Code(code)) => Exit::Code(code),
+        Ok(Ended::Signal(signal)) => Exit::Signal(signal),
+        Err(error) => {
+            log::line(Level::Error, ready.record.plan.id.as_str(), format_args!("init was not waited for: {error}"));
+            Exit::Signal(libc::SIGKILL)
+        }
+    }
+}
+
+/// Waits until something happens. Tells whether init has ended.
+fn wait(ready: &Ready, control: &Control, signals: &SignalEvents, kill_at: Option<Instant>) -> bool {
+    let mut fds = vec![PollFd::new(ready.container.pidfd(), PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+    fds.extend(ready.log.fds().chain(control.fds()).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+    let left = kill_at.map_or(WAIT_MAX, |at| at.saturating_duration_since(Instant::now()).min(WAIT_MAX));
+    // A millisecond more than asked, so that the deadline has passed when the wait ends.
+    let left = left + Duration::from_millis(1);
+    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+    match poll(&mut fds, Some(&timeout)) {
+        Ok(_) => !fds[0].revents().is_empty(),
+        Err(_) => false, // interrupted
+    }
+}
+
+fn carry_out(
+    host: &Host,
+    asked: &Asked,
+    ready: &mut Ready,
+    control: &mut Control,
+    kill_at: &mut Option<Instant>,
+) -> Result<(), Refused> {
+    match &asked.command {
+        Command::Stop(asked) => {
+            stop(host, ready, control, Duration::from_millis(asked.grace_ms), kill_at);
+            Ok(())
+        }
+        Command::Signal(Signal { process_id, signal }) => {
+            if process_id != MAIN_PROCESS {
+                return Err(Refused::new(
+                    Reason::NotFound,
+                    format!("there is no process `{process_id}` in this container"),
+                ));
+            }
+            if !(1..=64).contains(signal) {
+                return Err(Refused::new(Reason::Invalid, format!("{signal} is no signal")));
+            }
+            signal_init(ready, *signal);
+            Ok(())
+        }
+    }
+}
+
+/// SIGTERM now, SIGKILL later. A second stop can only shorten the first one's grace.
+fn stop(host: &Host, ready: &mut Ready, control: &mut Control, grace: Duration, kill_at: &mut Option<Instant>) {
+    let at = Instant::now() + grace;
+    *kill_at = Some(kill_at.map_or(at, |earlier| earlier.min(at)));
+    if ready.record.state < State::Stopping {
+        ready.record.stopped = true;
+        ready.record.state = State::Stopping;
+        save(ready);
+        control.reached(State::Stopping);
+        if !grace.is_zero() {
+            signal_init(ready, if terminates_at_once(host, ready) { libc::SIGKILL } else { libc::SIGTERM });
+        }
+    }
+}
+
+/// The kernel keeps SIGTERM from the first process of a pid namespace that has no handler for it, where any other
+/// process would end. Where that process is the container's only one, nobody is left who could end in order, and
+/// the grace period would only be waited for.
+fn terminates_at_once(host: &Host, ready: &Ready) -> bool {
+    const TERM: u64 = 1 << (libc::SIGTERM - 1);
+    let alone = host.hierarchies.pids(&ready.record.cgroup).len() == 1;
+    let status = std::fs::read_to_string(format!("/proc/{}/status", ready.container.pid())).unwrap_or_default();
+    let mask = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(u64::MAX)
+    };
+    alone && (mask("SigCgt:") | mask("SigIgn:") | mask("SigBlk:")) & TERM == 0
+}
+
+fn signal_init(ready: &Ready, signal: i32) {
+    if let Err(error) = process::pidfd_signal(ready.container.pidfd().as_fd(), signal) {
+        log::line(Level::Warning, ready.record.plan.id.as_str(), format_args!("signal {signal}: {error}"));
+    }
+}

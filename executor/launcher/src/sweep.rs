@@ -1,0 +1,167 @@
+//! Containers without a shim: finished by the launcher, from what is on disk and what the kernel still knows.
+//!
+//! A shim that dies leaves its container's init to the launcher (its sub-reaper), the second handle on the secret
+//! files with the launcher, and the record on disk. A launcher that starts finds shims that live on and takes
+//! their handles again, and containers that lost everything, and ends them.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use executor_core::ident::ContainerId;
+use executor_core::protocol::{Share, ShimCall, ShimNews, ShimReport, ShimRequest};
+use executor_core::record::{ContainerRecord, Exit, Failure, FailureKind, Timings, VolumeKind};
+use executor_secrets::volume::Volume;
+use executor_sys::memfile::MemFile;
+use executor_sys::process::{self, Ended};
+use executor_sys::seqpacket::Seqpacket;
+use executor_sys::{identity, process::pidfd};
+use prost::Message;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::dirs::Dirs;
+use crate::finish::{Outcome, Remains, now};
+use crate::host::Host;
+use crate::log::{self, Level};
+use crate::server::Shim;
+
+/// How long a shim is given to answer a launcher that has just started.
+const SHARE_PATIENCE_S: i64 = 5;
+
+/// Ends a container whose shim is gone. Nothing is done for one that ended in order.
+pub(crate) fn finish(host: &Host, id: &ContainerId, volume: Option<Volume>, inputs: Vec<MemFile>) {
+    let dirs = Dirs::of(host, id);
+    let record = dirs.read_record();
+    let cgroup = host.cgroup_parent.join(id.as_str());
+    let mut remains = Remains { by: "launcher", dirs, cgroup, volume, inputs };
+    if remains.dirs.read_exit().is_some() {
+        let _ = remains.wipe(id.as_str()); // logged
+        remains.leave(&host.hierarchies, id.as_str());
+        return;
+    }
+    let Some(record) = record else {
+        remains.discard(&host.hierarchies, id.as_str());
+        return;
+    };
+    log::line(Level::Warning, id.as_str(), "its shim is gone: the container is ended");
+    let outcome = end(host, &record, &remains);
+    remains.complete(&host.hierarchies, record, outcome);
+}
+
+/// Ends what still runs of a container, and tells what is known of its end.
+fn end(host: &Host, record: &ContainerRecord, remains: &Remains) -> Outcome {
+    let init = record.prepared.as_ref().map(|prepared| prepared.init.clone());
+    let this_boot = identity::boot_id().is_ok_and(|boot| boot == record.shim.boot_id);
+    // Init is a child of ours now if its shim was. If it ended by itself, its status is still to be had.
+    let seen = init.as_ref().and_then(|init| {
+        let by_itself = process::has_ended(init.pid).ok()?;
+        if !by_itself && identity::alive(init) {
+            kill(init.pid);
+        }
+        let ended = process::wait_for(init.pid).ok()?;
+        by_itself.then_some(ended)
+    });
+    if let Some(init) = init.filter(identity::alive) {
+        kill(init.pid);
+    }
+    for pid in host.hierarchies.pids(&remains.cgroup) {
+        kill(pid);
+    }
+    let exit = record.exit.or(seen.map(|ended| match ended {
+        Ended::Code(code) => Exit::Code(code),
+        Ended::Signal(signal) => Exit::Signal(signal),
+    }));
+    let ran = record.started_at.is_some();
+    let failure = if exit.is_some() && ran {
+        None
+    } else if this_boot {
+        let message = "its shim was lost: the process was killed, its exit status is unknown";
+        Some(Failure { kind: FailureKind::SupervisorLost, message: message.into(), errno: 0 })
+    } else {
+        let message = "the machine was stopped while it ran: its exit status is unknown";
+        Some(Failure { kind: FailureKind::HostStopped, message: message.into(), errno: 0 })
+    };
+    let prepare = record.prepared.as_ref().map(|prepared| prepared.at.since(record.begun_at)).unwrap_or_default();
+    let run = record.started_at.filter(|_| this_boot).map(|at| now().since(at)).unwrap_or_default();
+    let timings = Timings { prepare, run, ..Timings::default() };
+    Outcome { exit: exit.filter(|_| ran), failure, timings, ended_at: Some(now()) }
+}
+
+fn kill(pid: i32) {
+    if let Ok(process) = pidfd(pid) {
+        let _ = process::pidfd_signal(process.as_fd(), libc::SIGKILL);
+    }
+}
+
+/// Looks at everything that earlier launchers left: ends what has no shim, and gives back the shims that live.
+///
+/// # Errors
+/// The directories cannot be read.
+pub(crate) fn sweep(host: &Host) -> io::Result<Vec<Shim>> {
+    let mut shims = Vec::new();
+    for id in ids(&host.containers_run())? {
+        match Dirs::of(host, &id).read_record().filter(|record| identity::alive(&record.shim)) {
+            Some(record) => match adopt(host, &id, &record) {
+                Ok(shim) => shims.push(shim),
+                Err(error) => log::line(Level::Error, id.as_str(), format_args!("its shim cannot be adopted: {error}")),
+            },
+            None => finish(host, &id, None, Vec::new()),
+        }
+    }
+    let living = |id: &ContainerId| shims.iter().any(|shim| shim.id == *id);
+    for id in ids(&host.containers_state())?.into_iter().filter(|id| !living(id)) {
+        if Dirs::of(host, &id).read_exit().is_none() && !host.containers_run().join(id.as_str()).exists() {
+            finish(host, &id, None, Vec::new());
+        }
+    }
+    Ok(shims)
+}
+
+/// Containers that have a directory here. What is no container's is left alone.
+fn ids(dir: &Path) -> io::Result<Vec<ContainerId>> {
+    let entries = fs::read_dir(dir)?.collect::<io::Result<Vec<_>>>()?;
+    Ok(entries.iter().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// Takes on a shim that an earlier launcher forked.
+fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<Shim> {
+    let pidfd = pidfd(record.shim.pid)?;
+    if !identity::alive(&record.shim) {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let lifeline = Seqpacket::connect(&Dirs::of(host, id).run.join("shim.sock"))?;
+    let ask = ShimRequest { sequence: 1, call: Some(ShimCall::Share(Share {})) };
+    lifeline.send(&ask.encode_to_vec(), &[])?;
+    let kind = if host.noswap { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs };
+    let volume = answer(&lifeline)?.map(|handle| Volume::from_handle(handle, kind));
+    lifeline.set_nonblocking(true)?;
+    Ok(Shim {
+        id: id.clone(),
+        pid: record.shim.pid,
+        child: false,
+        pidfd,
+        lifeline: Some(lifeline),
+        volume,
+        inputs: Vec::new(),
+    })
+}
+
+/// The handle, or that there is none.
+fn answer(lifeline: &Seqpacket) -> io::Result<Option<std::os::fd::OwnedFd>> {
+    let mut buffer = [0; 4096];
+    let patience = Timespec { tv_sec: SHARE_PATIENCE_S, tv_nsec: 0 };
+    loop {
+        let mut ready = [PollFd::new(lifeline, PollFlags::IN)];
+        if poll(&mut ready, Some(&patience))? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let (length, fds) = lifeline.recv(&mut buffer)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let report = ShimReport::decode(&buffer[..length]).map_err(io::Error::other)?;
+        match report.news {
+            Some(ShimNews::Done(_)) if report.sequence == 1 => return Ok(fds.into_iter().next()),
+            Some(ShimNews::Refused(_)) if report.sequence == 1 => return Ok(None),
+            _ => {}
+        }
+    }
+}

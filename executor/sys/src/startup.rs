@@ -1,0 +1,53 @@
+//! What a daemon does at its start with the environment that it was given, and with the processes it begins.
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::process::threads;
+
+/// Removes variables from this process' environment, so that nothing that it starts, and no library, takes
+/// them for its own.
+///
+/// # Errors
+/// The caller has more than one thread: another could be reading the environment.
+pub fn forget_variables(names: &[&str]) -> io::Result<()> {
+    if threads()? != 1 {
+        return Err(io::Error::other("the environment is changed by processes of one thread only"));
+    }
+    for name in names {
+        // SAFETY: there is one thread (checked above), so that nobody reads the environment meanwhile.
+        unsafe { std::env::remove_var(name) };
+    }
+    Ok(())
+}
+
+/// The command will run in a session of its own: it survives its parent, and no terminal's signal reaches it.
+pub fn in_own_session(command: &mut Command) -> &mut Command {
+    // SAFETY: between fork and execve only setsid is called, which is async-signal-safe and allocates nothing.
+    unsafe { command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(io::Error::from)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_detached_child_leads_a_session() {
+        let mut command = Command::new("sleep");
+        let mut child = in_own_session(command.arg("1000")).spawn().unwrap();
+        let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+        assert_eq!(nix::unistd::getsid(Some(pid)).unwrap(), pid);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_threaded_process_keeps_its_environment() {
+        let (stop, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || wait.recv());
+        assert!(forget_variables(&["HOME"]).is_err());
+        drop(stop);
+        let _ = thread.join();
+    }
+}
