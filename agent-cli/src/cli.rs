@@ -14,7 +14,13 @@ use crate::{exit, signals, units};
 
 /// Run containers with secret files on this machine and look after them, through executord.
 #[derive(Debug, Parser)]
-#[command(name = "agent-cli", version, propagate_version = true, subcommand_required = true, arg_required_else_help = true)]
+#[command(
+    name = "agent-cli",
+    version,
+    propagate_version = true,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -44,22 +50,38 @@ pub(crate) struct Global {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a program in a new container
+    ///
+    /// The process's standard output and standard error come out as agent-cli's own, byte for byte. Ctrl-C (SIGINT,
+    /// also SIGTERM and SIGHUP) stops the container, a second one kills it, a third one leaves at once. At the end the
+    /// container is deleted, unless --keep or --detach is given, or it was there before under the same --id.
+    ///
+    /// When the reader of the output goes away (`| head`), the container is stopped with a grace period of at
+    /// most one second.
+    ///
+    /// With --json, standard output carries one document, the container as it ended, and all that the process writes
+    /// comes out on standard error. An error of agent-cli's leaves standard output empty.
     Run(Box<RunArgs>),
     /// List containers
     Ps(PsArgs),
     /// Show everything about a container, but no secret
     Inspect(IdArg),
     /// Print what a container's process wrote
+    ///
+    /// Standard output and standard error come out on their own streams, byte for byte.
     Logs(LogsArgs),
     /// Wait for the end of a container and exit as its process did
     Wait(IdArg),
     /// Stop a container: SIGTERM, its grace period, SIGKILL
+    ///
+    /// Comes back when the container is completed and its secrets are wiped.
     Stop(StopArgs),
     /// Send a signal to a container's process
     Signal(SignalArgs),
     /// Remove completed containers with their logs
     Rm(RmArgs),
     /// Follow what happens to containers
+    ///
+    /// Goes on until it is interrupted, also over a restart of executord.
     Events(EventsArgs),
     /// Show executord's version, capacity and state
     Info,
@@ -68,17 +90,6 @@ pub(crate) enum Command {
     Generate(GenerateArgs),
 }
 
-/// Run a program in a new container
-///
-/// The process's standard output and standard error come out as agent-cli's own, byte for byte. Ctrl-C (SIGINT,
-/// also SIGTERM and SIGHUP) stops the container, a second one kills it, a third one leaves at once. At the end the
-/// container is deleted, unless --keep or --detach is given, or it was there before under the same --id.
-///
-/// When the reader of the output goes away (`| head`), the container is stopped with a grace period of at
-/// most one second.
-///
-/// With --json, standard output carries one document, the container as it ended, and all that the process writes
-/// comes out on standard error. An error of agent-cli's leaves standard output empty.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of the container")]
 pub(crate) struct RunArgs {
@@ -183,9 +194,6 @@ pub(crate) enum StateArg {
     Completed,
 }
 
-/// Print what a container's process wrote
-///
-/// Standard output and standard error come out on their own streams, byte for byte.
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
     /// Go on until the container is completed
@@ -198,9 +206,6 @@ pub(crate) struct LogsArgs {
     pub(crate) id: String,
 }
 
-/// Stop a container: SIGTERM, its grace period, SIGKILL
-///
-/// Comes back when the container is completed and its secrets are wiped.
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
     /// Instead of the container's own grace period: 0s, 500ms, 1m30s
@@ -232,9 +237,6 @@ pub(crate) struct RmArgs {
     pub(crate) ids: Vec<String>,
 }
 
-/// Follow what happens to containers
-///
-/// Goes on until it is interrupted, also over a restart of executord.
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
     /// Begin after this event; 0 for all that are kept [default: what happens from now on]
@@ -280,14 +282,17 @@ fn label(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// Commands that exit as a container's process did.
+pub(crate) const STATUS_OF_THE_PROCESS: [&str; 2] = ["run", "wait"];
+
 /// The definitions with the table of exit statuses where it belongs.
 pub(crate) fn command() -> clap::Command {
     let mut statuses = String::from("Exit status:\n");
     for (status, meaning) in exit::TABLE {
-        statuses.push_str(&format!("  {status:<7} {}\n", meaning.replace('`', "")));
+        statuses.push_str(&format!("  {status:<7} {meaning}\n"));
     }
     let mut command = Cli::command().after_help(statuses.clone());
-    for name in ["run", "wait"] {
+    for name in STATUS_OF_THE_PROCESS {
         command = command.mut_subcommand(name, |subcommand| subcommand.after_help(statuses.clone()));
     }
     command
@@ -317,7 +322,8 @@ impl Cli {
 impl Global {
     /// `--socket`, else EXECUTOR_SOCKET, else the default.
     pub(crate) fn socket(&self) -> PathBuf {
-        let from_environment = || std::env::var_os("EXECUTOR_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let from_environment =
+            || std::env::var_os("EXECUTOR_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
         self.socket.clone().or_else(from_environment).unwrap_or_else(|| DEFAULT_SOCKET.into())
     }
 }
@@ -392,6 +398,6 @@ mod tests {
     #[test]
     fn help_tells_the_exit_statuses() {
         let run = command().find_subcommand("run").unwrap().clone().render_long_help().to_string();
-        assert!(run.contains("128+N") && run.contains("141"), "{run}");
+        assert!(run.contains("128+N") && run.contains("141") && run.contains("Ctrl-C"), "{run}");
     }
 }

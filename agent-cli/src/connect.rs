@@ -1,8 +1,8 @@
 //! The connection to executord: a unix socket, gRPC on it, and patience when executord restarts.
 //!
 //! The channel connects anew by itself when the connection is gone; [`Client::patiently`] repeats a call that
-//! may be repeated until executord is back, for [`PATIENCE`] at most. Nothing else is retried: an answer of
-//! the daemon's is final.
+//! may be repeated until executord is back, for [`PATIENCE`] at most. An answer of the daemon's is final, but for
+//! UNAVAILABLE to a call that waits ([`is_away`]).
 
 use std::error::Error as _;
 use std::future::Future;
@@ -25,7 +25,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// Largest answer taken.
 const MESSAGE_MAX: usize = 4 << 20;
 /// First and longest pause between two attempts.
-const PAUSE_FIRST: Duration = Duration::from_millis(20);
+const PAUSE_FIRST: Duration = Duration::from_millis(1);
 const PAUSE_LONGEST: Duration = Duration::from_secs(1);
 
 /// Why there is no connection.
@@ -88,10 +88,11 @@ impl Client {
     }
 
     /// Calls until there is an answer: over a connection that breaks, and over the time executord needs to
-    /// come back. For calls that may be repeated.
+    /// come back. For calls that may be repeated; `away` tells whether a status is worth a repetition.
     pub(crate) async fn patiently<T, F>(
         &self,
         doing: &str,
+        away: fn(&Status) -> bool,
         mut call: impl FnMut(ExecutorClient<Channel>) -> F,
     ) -> Result<T, Failure>
     where
@@ -102,7 +103,7 @@ impl Client {
             let begun = Instant::now();
             match call(self.rpc()).await {
                 Ok(response) => return Ok(response.into_inner()),
-                Err(status) if is_lost(&status) => {
+                Err(status) if away(&status) => {
                     patience.since(begun);
                     if !patience.pause().await {
                         return Err(Failure::GaveUp { doing: doing.to_owned(), socket: self.socket().into() });
@@ -139,6 +140,11 @@ fn connect_error(socket: PathBuf, error: &tonic::transport::Error) -> ConnectErr
 /// `Unknown` is what a stream yields that ends without its trailers; executord never answers it.
 pub(crate) fn is_lost(status: &Status) -> bool {
     status.source().is_some() || status.code() == Code::Unknown
+}
+
+/// As [`is_lost`], or executord says that it cannot answer now: what a restart looks like to a call that waits.
+pub(crate) fn is_away(status: &Status) -> bool {
+    is_lost(status) || status.code() == Code::Unavailable
 }
 
 /// Counts the time since executord was last heard of, and makes pauses that grow.

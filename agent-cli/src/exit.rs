@@ -16,12 +16,12 @@ pub(crate) const SIGNAL_BASE: u8 = 128;
 
 /// What each status means, in the words of the manual.
 pub(crate) const TABLE: [(&str, &str); 6] = [
-    ("0-255", "`run` and `wait`: what the container's process exited with; 0 from the other commands: done"),
-    ("125", "an error of agent-cli's or of executord's: bad usage, no connection, a refused request, a lost container"),
-    ("126", "`run` and `wait`: the program could not be executed (no permission, no executable format)"),
-    ("127", "`run` and `wait`: the program was not found"),
-    ("128+N", "`run` and `wait`: signal N ended the process (137: SIGKILL, 143: SIGTERM); other commands: signal N interrupted agent-cli"),
-    ("141", "whoever read the output closed it (`agent-cli run ... | head`): the container was stopped, quietly"),
+    ("0-255", "run, wait: as the container's process; other commands: 0 when done"),
+    ("125", "an error of agent-cli or executord, bad usage, a lost container"),
+    ("126", "run, wait: the program could not be executed"),
+    ("127", "run, wait: the program was not found"),
+    ("128+N", "run, wait: signal N ended the process; others: it ended agent-cli"),
+    ("141", "the reader of the output went away (| head); run stops the container"),
 ];
 
 /// `ENOENT`.

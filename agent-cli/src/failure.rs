@@ -33,19 +33,25 @@ pub(crate) enum Failure {
     #[error("{doing}: lost executord at {} and it did not come back within {} s", .socket.display(), PATIENCE.as_secs())]
     GaveUp { doing: String, socket: PathBuf },
     /// Our own output could not be written.
-    #[error("cannot write {stream}")]
+    #[error("cannot write to {stream}")]
     Output { stream: &'static str, source: io::Error },
+    /// The machine refuses something as ordinary as a thread.
+    #[error("the system refuses what agent-cli needs to run")]
+    System(#[source] io::Error),
     /// Whoever read our output has had enough.
     #[error("the reader of the output went away")]
     ClosedPipe,
     #[error("interrupted by {}", crate::signals::name(*.0))]
     Interrupted(i32),
     /// Somebody pressed Ctrl-C for the third time.
-    #[error("left at once: the container {id} may still be there; `agent-cli rm -f {id}` removes it")]
+    #[error("left at once; the container {id} may still be there: `agent-cli rm -f {id}` removes it")]
     Abandoned { id: String, signal: i32 },
     /// A file of ours (manual, completions) could not be written.
     #[error("cannot write into {}", .path.display())]
     Generate { path: PathBuf, source: io::Error },
+    /// The log broke off while the process went on.
+    #[error("the output of {id} is incomplete")]
+    LogLost { id: String },
     /// Some of several things failed, and each was reported as it did.
     #[error("{failed} of {all} failed")]
     Several { failed: usize, all: usize },
@@ -59,6 +65,11 @@ impl Failure {
             Self::Interrupted(signal) | Self::Abandoned { signal, .. } => exit::after_signal(*signal),
             _ => exit::OURS,
         }
+    }
+
+    /// Whether the rest of the output is not worth waiting for.
+    pub(crate) fn is_hasty(&self) -> bool {
+        matches!(self, Self::ClosedPipe | Self::Interrupted(_) | Self::Abandoned { .. })
     }
 
     /// Whether there is anything to tell: `| head` wants no complaint, and Ctrl-C was the user's own.
@@ -128,7 +139,10 @@ fn explain(socket: &Path, doing: &str, status: &Status) -> String {
         Code::ResourceExhausted => format!("{doing}: {said}; `agent-cli info` shows what is left"),
         Code::Unavailable => format!("{doing}: executord cannot do it now: {said}"),
         Code::Unimplemented => {
-            format!("{doing}: executord does not know how: {said} (is it older than this agent-cli, {}?)", env!("CARGO_PKG_VERSION"))
+            format!(
+                "{doing}: executord does not know how: {said} (is it older than this agent-cli, {}?)",
+                env!("CARGO_PKG_VERSION")
+            )
         }
         code => format!("{doing}: executord answered {code:?}: {said}"),
     }

@@ -33,6 +33,8 @@ const READY_WITHIN: Duration = Duration::from_secs(10);
 const EXIT_WITHIN: Duration = Duration::from_secs(20);
 /// How long its launcher may take after that to clear away the directories.
 const CLEARED_WITHIN: Duration = Duration::from_secs(10);
+/// The same after an executord that never served: it may not have come to start a launcher.
+const CLEARED_UNSERVED_WITHIN: Duration = Duration::from_secs(1);
 /// Between two looks at a condition that nothing announces.
 const POLL: Duration = Duration::from_millis(5);
 /// Lines of its log that an error shows.
@@ -67,6 +69,7 @@ pub(crate) enum LocalError {
 pub(crate) struct PrivateDaemon {
     child: Child,
     home: PathBuf,
+    served: bool,
     log: Arc<Mutex<VecDeque<String>>>,
     reader: JoinHandle<()>,
 }
@@ -101,7 +104,12 @@ impl PrivateDaemon {
         };
         let log = Arc::new(Mutex::new(VecDeque::new()));
         let reader = tokio::spawn(keep_last_lines(child.stderr.take(), Arc::clone(&log)));
-        Ok(Self { child, home, log, reader })
+        Ok(Self { child, home, served: false, log, reader })
+    }
+
+    /// Its directory.
+    pub(crate) fn home(&self) -> &Path {
+        &self.home
     }
 
     /// Waits until it serves, and connects.
@@ -111,6 +119,7 @@ impl PrivateDaemon {
         loop {
             // A daemon that accepts and then says nothing must not hold us up either.
             if let Ok(Some(client)) = timeout(deadline - Instant::now(), serving(&socket)).await {
+                self.served = true;
                 return Ok(client);
             }
             if let Ok(Some(status)) = self.child.try_wait() {
@@ -138,7 +147,7 @@ impl PrivateDaemon {
         if timeout(EXIT_WITHIN, self.child.wait()).await.is_err() {
             let _ = self.child.kill().await;
         }
-        let deadline = Instant::now() + CLEARED_WITHIN;
+        let deadline = Instant::now() + if self.served { CLEARED_WITHIN } else { CLEARED_UNSERVED_WITHIN };
         while self.home.join("run").exists() || self.home.join("state").exists() {
             if Instant::now() >= deadline {
                 break;
@@ -146,7 +155,8 @@ impl PrivateDaemon {
             sleep(POLL).await;
         }
         self.reader.abort();
-        remove_home(&self.home).map_err(|why| format!("the private executord left {} behind: {why}", self.home.display()))
+        remove_home(&self.home)
+            .map_err(|why| format!("the private executord left {} behind: {why}", self.home.display()))
     }
 
     async fn ended(&mut self, status: io::Result<ExitStatus>) -> LocalError {
@@ -189,7 +199,7 @@ fn find_executord() -> Result<PathBuf, LocalError> {
     if is_executable(&beside) {
         return Ok(beside);
     }
-    in_path(&std::env::var_os("PATH").unwrap_or_default()).ok_or_else(|| LocalError::NotFound(own))
+    in_path(&std::env::var_os("PATH").unwrap_or_default()).ok_or(LocalError::NotFound(own))
 }
 
 /// Relative entries are passed over: this runs as root.
@@ -226,7 +236,10 @@ fn remove_home(home: &Path) -> Result<(), String> {
     if let Some(mount) = mounted_below(&mounts, home) {
         return Err(format!("{mount} is mounted"));
     }
-    std::fs::remove_dir_all(home).map_err(|error| error.to_string())
+    match std::fs::remove_dir_all(home) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.to_string()),
+        _ => Ok(()),
+    }
 }
 
 fn mounted_below<'a>(mountinfo: &'a str, home: &Path) -> Option<&'a str> {
@@ -239,7 +252,8 @@ mod tests {
 
     #[test]
     fn sees_mounts_below_its_directory() {
-        let mountinfo = "22 1 0:20 / /run rw - tmpfs t rw\n30 22 0:30 / /run/agent-cli-x1/state/c/merged rw - overlay o rw\n";
+        let mountinfo =
+            "22 1 0:20 / /run rw - tmpfs t rw\n30 22 0:30 / /run/agent-cli-x1/state/c/merged rw - overlay o rw\n";
         assert_eq!(mounted_below(mountinfo, Path::new("/run/agent-cli-x1")), Some("/run/agent-cli-x1/state/c/merged"));
         assert_eq!(mounted_below(mountinfo, Path::new("/run/agent-cli-x")), None);
     }

@@ -1,1 +1,45 @@
-fn main() {}
+//! The executor's command line, over gRPC only: it runs containers with secret files and looks after them.
+//!
+//! Where to look: [`cli`] defines the flags, [`commands`] has a module for each command, [`connect`] the way
+//! to executord, [`local`] the private executord of `--local`, [`source`] and [`request`] what becomes of
+//! `--file` and the other flags of `run`, [`view`] how things look, [`failure`] and [`exit`] how it ends.
+
+#![forbid(unsafe_code)]
+
+mod cli;
+mod commands;
+mod connect;
+mod exit;
+mod failure;
+mod fields;
+mod interrupt;
+mod local;
+mod output;
+mod request;
+mod signals;
+mod source;
+mod units;
+mod view;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match cli::parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are no errors; where even they cannot be printed, nobody is there to be told.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { exit::OURS } else { 0 });
+        }
+    };
+    match commands::execute(cli) {
+        Ok(status) => ExitCode::from(status),
+        Err(failure) => {
+            if !failure.is_quiet() {
+                let _ = writeln!(std::io::stderr(), "agent-cli: {}", failure.describe());
+            }
+            ExitCode::from(failure.exit_status())
+        }
+    }
+}

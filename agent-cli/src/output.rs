@@ -1,8 +1,9 @@
 //! Standard output and standard error, written by a thread of their own.
 //!
 //! A reader may take its time (`| less`), and while a write blocks, signals and the daemon must still be
-//! attended to: so the async side hands bytes over a bounded queue. Bytes are written as they are, unbuffered, in the
-//! order of the queue. After the first failed write the rest is thrown away and [`Output::failed`] tells.
+//! attended to: so the async side hands bytes over a queue and waits while too much is in it. Bytes are written as
+//! they are, unbuffered, in the order of the queue. What we say ourselves never waits. After the first failed
+//! write the rest is thrown away and [`Output::failed`] tells.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,12 +11,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::failure::Failure;
 
-/// Messages that may wait; a log entry has at most 60 KiB.
-const QUEUE: usize = 32;
+/// Pieces that may wait to be written; a log entry has at most 60 KiB.
+const WAITING_MAX: usize = 32;
 
 /// One of the two streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +35,7 @@ impl Stream {
 }
 
 enum Message {
-    Bytes(Stream, Vec<u8>),
+    Bytes(Stream, Vec<u8>, Option<OwnedSemaphorePermit>),
     Note(String),
     Flush(oneshot::Sender<()>),
 }
@@ -49,7 +50,8 @@ struct Broken {
 /// The handle: cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Output {
-    queue: mpsc::Sender<Message>,
+    queue: mpsc::UnboundedSender<Message>,
+    room: Arc<Semaphore>,
     broken: watch::Receiver<Option<Arc<Broken>>>,
 }
 
@@ -58,15 +60,17 @@ impl Output {
     pub(crate) fn start() -> io::Result<Self> {
         let out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         let err = File::from(io::stderr().as_fd().try_clone_to_owned()?);
-        let (queue, messages) = mpsc::channel(QUEUE);
+        let (queue, messages) = mpsc::unbounded_channel();
         let (report, broken) = watch::channel(None);
         std::thread::Builder::new().name("output".into()).spawn(move || write_all(out, err, messages, &report))?;
-        Ok(Self { queue, broken })
+        Ok(Self { queue, room: Arc::new(Semaphore::new(WAITING_MAX)), broken })
     }
 
-    /// Writes bytes as they are. Waits while the queue is full.
+    /// Writes bytes as they are. Waits while too much is to be written already.
     pub(crate) async fn bytes(&self, stream: Stream, bytes: Vec<u8>) {
-        self.send(Message::Bytes(stream, bytes)).await;
+        // The semaphore is never closed: there always is a permit in the end.
+        let permit = Arc::clone(&self.room).acquire_owned().await.ok();
+        self.send(Message::Bytes(stream, bytes, permit));
     }
 
     /// Writes text to standard output.
@@ -75,13 +79,13 @@ impl Output {
     }
 
     /// Says something of our own on standard error, on a line of its own.
-    pub(crate) async fn note(&self, text: impl Into<String>) {
-        self.send(Message::Note(text.into())).await;
+    pub(crate) fn note(&self, text: impl Into<String>) {
+        self.send(Message::Note(text.into()));
     }
 
-    async fn send(&self, message: Message) {
+    fn send(&self, message: Message) {
         // The thread ends only with the last handle; were it gone, there would be nobody to tell.
-        let _ = self.queue.send(message).await;
+        let _ = self.queue.send(message);
     }
 
     /// Comes back when a write has failed.
@@ -95,7 +99,7 @@ impl Output {
     /// Waits until everything is written.
     pub(crate) async fn finish(&self) -> Result<(), Failure> {
         let (done, written) = oneshot::channel();
-        self.send(Message::Flush(done)).await;
+        self.send(Message::Flush(done));
         let _ = written.await;
         self.result()
     }
@@ -106,10 +110,10 @@ impl Output {
             None => Ok(()),
             Some(broken) if broken.error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::ClosedPipe),
             Some(broken) => {
-                let source = broken.error.raw_os_error().map_or_else(
-                    || io::Error::from(broken.error.kind()),
-                    io::Error::from_raw_os_error,
-                );
+                let source = broken
+                    .error
+                    .raw_os_error()
+                    .map_or_else(|| io::Error::from(broken.error.kind()), io::Error::from_raw_os_error);
                 Err(Failure::Output { stream: broken.stream.name(), source })
             }
         }
@@ -119,7 +123,7 @@ impl Output {
 fn write_all(
     mut out: File,
     mut err: File,
-    mut messages: mpsc::Receiver<Message>,
+    mut messages: mpsc::UnboundedReceiver<Message>,
     report: &watch::Sender<Option<Arc<Broken>>>,
 ) {
     // A note begins on a fresh line, wherever the process left the cursor.
@@ -137,7 +141,7 @@ fn write_all(
                 at_line_start = true;
             }
             Message::Bytes(..) if broken => {}
-            Message::Bytes(stream, bytes) => {
+            Message::Bytes(stream, bytes, _room) => {
                 let file = if stream == Stream::Out { &mut out } else { &mut err };
                 if let Err(error) = write_one(file, &bytes) {
                     broken = true;

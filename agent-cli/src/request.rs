@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::source::{self, FileArgument};
 
 /// A request that wipes itself.
-pub(crate) struct Request(RunRequest);
+pub(crate) struct Request(Box<RunRequest>);
 
 impl Request {
     /// Reads the sources of files and variables and puts the request together. An id is made up here and
@@ -45,7 +45,7 @@ impl Request {
                 .map(|(path, mut content)| v1::File { path, content: std::mem::take(&mut *content) })
                 .collect(),
         };
-        Ok(Self(RunRequest {
+        Ok(Self(Box::new(RunRequest {
             id: args.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
             action: Some(Action { run: Some(run), ..Action::default() }),
             rootfs: args.rootfs,
@@ -61,7 +61,7 @@ impl Request {
                 NetworkArg::Host => Network::Host.into(),
             },
             volume_mounted_files: Vec::new(),
-        }))
+        })))
     }
 
     /// The container's id.
@@ -71,7 +71,7 @@ impl Request {
 
     /// A copy for the wire.
     pub(crate) fn message(&self) -> RunRequest {
-        self.0.clone()
+        RunRequest::clone(&self.0)
     }
 }
 
@@ -146,10 +146,43 @@ mod tests {
     #[test]
     fn every_flag_arrives() {
         let request = build(&[
-            "--id", "web-1", "--rootfs", "dir:/srv/root", "--user", "vcap:vcap", "--dir", "/home", "--env", "A=1=2",
-            "--env", "TOKEN", "--file", "db/password=@-", "--file", "/abs=@env:TOKEN", "--memory", "64M", "--pids", "20",
-            "--cpus", "0.5", "--grace", "1m30s", "--label", "app=web", "--network", "host", "--nofile", "1024",
-            "--log-source", "APP", "--no-logs", "--", "/bin/sh", "-c", "exit 3",
+            "--id",
+            "web-1",
+            "--rootfs",
+            "dir:/srv/root",
+            "--user",
+            "vcap:vcap",
+            "--dir",
+            "/home",
+            "--env",
+            "A=1=2",
+            "--env",
+            "TOKEN",
+            "--file",
+            "db/password=@-",
+            "--file",
+            "/abs=@env:TOKEN",
+            "--memory",
+            "64M",
+            "--pids",
+            "20",
+            "--cpus",
+            "0.5",
+            "--grace",
+            "1m30s",
+            "--label",
+            "app=web",
+            "--network",
+            "host",
+            "--nofile",
+            "1024",
+            "--log-source",
+            "APP",
+            "--no-logs",
+            "--",
+            "/bin/sh",
+            "-c",
+            "exit 3",
         ])
         .unwrap();
         let message = request.message();

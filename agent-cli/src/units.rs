@@ -86,7 +86,9 @@ mod tests {
         for (text, bytes) in good {
             assert_eq!(size(text), Ok(bytes), "{text}");
         }
-        for text in ["", "0", "0.0M", "M", "-1", "+1", "1 M", "64X", "1.2.3", "1.", ".5", "16777216T", "99999999999999999999"] {
+        for text in
+            ["", "0", "0.0M", "M", "-1", "+1", "1 M", "64X", "1.2.3", "1.", ".5", "16777216T", "99999999999999999999"]
+        {
             assert!(size(text).is_err(), "{text}");
         }
     }

@@ -32,12 +32,13 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// `0.87 ms`, `12.3 ms`, `1.23 s`, `2m 5s`, `3h 10m`.
+/// `0.87 ms`, `12.3 ms`, `1.23 s`, `10 s`, `2m 5s`, `3h 10m`.
 pub(crate) fn span(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     match duration.as_secs() {
         0 if seconds < 0.01 => format!("{:.2} ms", seconds * 1e3),
         0 => format!("{:.1} ms", seconds * 1e3),
+        whole @ 1..60 if duration.subsec_nanos() == 0 => format!("{whole} s"),
         1..60 => format!("{seconds:.2} s"),
         whole => two_units(whole),
     }
@@ -167,7 +168,8 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     text.push_str(&table.render(style));
     let (total, left) = (info.total.unwrap_or_default(), info.remaining.unwrap_or_default());
     let mut capacity = Table::with_heading(2, &["CAPACITY", "TOTAL", "LEFT"]);
-    let plain_row = |name: &str, total: String, left: String| [name.to_owned(), total, left].map(|text| (text, Role::Plain));
+    let plain_row =
+        |name: &str, total: String, left: String| [name.to_owned(), total, left].map(|text| (text, Role::Plain));
     capacity.row(plain_row("memory", bytes(total.memory_bytes), bytes(left.memory_bytes)));
     capacity.row(plain_row("processes", total.pids.to_string(), left.pids.to_string()));
     capacity.row(plain_row("containers", total.containers.to_string(), left.containers.to_string()));

@@ -137,7 +137,10 @@ fn result_of(container: &Container, result: &Ending) -> Table {
     };
     table.row([("ended".into(), Role::Faint), (how, Role::of_outcome(outcome))]);
     if result.oom_killed {
-        table.row([("memory".into(), Role::Faint), ("limit reached: the kernel killed a process (OOM)".into(), Role::Bad)]);
+        table.row([
+            ("memory".into(), Role::Faint),
+            ("limit reached: the kernel killed a process (OOM)".into(), Role::Bad),
+        ]);
     }
     if result.stopped {
         table.pair("stopped", "it was asked to stop");
@@ -165,11 +168,8 @@ fn receipt(wipe: &WipeReceipt) -> Table {
     let files = if wipe.files == 1 { "1 file".to_owned() } else { format!("{} files", wipe.files) };
     table.pair("wiped", format!("{files}, {}", bytes(wipe.bytes)));
     table.pair("how", wipe.method.clone());
-    let verified = if wipe.verified {
-        ("every byte was read back as zero", Role::Good)
-    } else {
-        ("NOT verified", Role::Bad)
-    };
+    let verified =
+        if wipe.verified { ("every byte was read back as zero", Role::Good) } else { ("NOT verified", Role::Bad) };
     table.row([("verified".into(), Role::Faint), (verified.0.into(), verified.1)]);
     table.pair("by", wipe.wiped_by.clone());
     table.pair("at", time(wipe.finished_at.as_ref()));
@@ -249,7 +249,7 @@ LIMITS
   processes      20
   processors     1.25
   open files     1024
-  grace period   10.00 s
+  grace period   10 s
 
 WARNINGS
   nofile was clamped to 1024
@@ -260,7 +260,7 @@ SECRET FILES
 
 RESULT
   ended         exited with 3
-  time it ran   1.00 s
+  time it ran   1 s
 
 WIPE RECEIPT
   wiped      1 file, 12 bytes

@@ -401,7 +401,10 @@ mod tests {
         assert_eq!(json["processes"][0]["pid"], Value::Null);
         let result = &json["result"];
         assert_eq!((&result["exit_status"], &result["signal_name"]), (&json!(137), &json!("SIGKILL")));
-        assert_eq!((&result["exit_code"], &result["failure"], &result["wipe"]), (&Value::Null, &Value::Null, &Value::Null));
+        assert_eq!(
+            (&result["exit_code"], &result["failure"], &result["wipe"]),
+            (&Value::Null, &Value::Null, &Value::Null)
+        );
         assert_eq!(result["timings"]["run_seconds"], 1.5);
     }
 
@@ -413,7 +416,10 @@ mod tests {
             ..v1::StreamLogsResponse::default()
         };
         let text = line(&LogEntry::from(entry(b"a\nb")));
-        assert_eq!(text, "{\"time\":null,\"stream\":\"stderr\",\"log_source\":\"\",\"encoding\":\"utf-8\",\"data\":\"a\\nb\"}\n");
+        assert_eq!(
+            text,
+            "{\"time\":null,\"stream\":\"stderr\",\"log_source\":\"\",\"encoding\":\"utf-8\",\"data\":\"a\\nb\"}\n"
+        );
         let binary = value(&LogEntry::from(entry(b"\xff\x00")));
         assert_eq!((&binary["encoding"], &binary["data"]), (&json!("base64"), &json!("/wA=")));
     }

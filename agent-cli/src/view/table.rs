@@ -36,7 +36,8 @@ impl Table {
 
     pub(crate) fn render(&self, style: Style) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.0.chars().count()).max();
+        let width =
+            |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.0.chars().count()).max();
         let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
         let mut text = String::new();
         for row in &self.rows {
@@ -57,7 +58,9 @@ impl Table {
 /// Text that does nothing to a terminal: control characters are shown as Rust writes them (`\u{1b}`), and so
 /// are the characters that turn the direction of writing.
 pub(crate) fn plain(text: &str) -> String {
-    let harmful = |c: char| c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let harmful = |c: char| {
+        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
     let mut plain = String::with_capacity(text.len());
     for c in text.chars() {
         if harmful(c) { plain.extend(c.escape_default()) } else { plain.push(c) }
@@ -74,7 +77,10 @@ mod tests {
         let mut table = Table::with_heading(2, &["ID", "STATE", "LABELS"]);
         table.row([("web-1".into(), Role::Plain), ("running".into(), Role::Good), ("ä=ö".into(), Role::Plain)]);
         table.row([("x".into(), Role::Plain), ("wiping".into(), Role::Plain), (String::new(), Role::Plain)]);
-        assert_eq!(table.render(Style::PLAIN), "  ID      STATE     LABELS\n  web-1   running   ä=ö\n  x       wiping\n");
+        assert_eq!(
+            table.render(Style::PLAIN),
+            "  ID      STATE     LABELS\n  web-1   running   ä=ö\n  x       wiping\n"
+        );
         // Colour takes no room.
         let coloured = table.render(Style::COLOURED);
         let stripped = coloured.replace("\u{1b}[32m", "").replace("\u{1b}[1m", "").replace("\u{1b}[0m", "");

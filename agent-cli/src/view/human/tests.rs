@@ -98,7 +98,8 @@ fn the_table_of_ps() {
         created_at: at(999_880),
         ..Container::default()
     };
-    let done = Container { id: "j".into(), state: State::Completed.into(), created_at: at(999_999), ..ended(signaled(9)) };
+    let done =
+        Container { id: "j".into(), state: State::Completed.into(), created_at: at(999_999), ..ended(signaled(9)) };
     assert_eq!(
         containers(&[running, done], now(), Style::PLAIN),
         "ID      STATE       ROOTFS   COMMAND   AGE   EXIT      LABELS\n\
@@ -120,7 +121,13 @@ fn info_and_events() {
         ..InfoResponse::default()
     };
     let text = info(&answer, "/run/x.sock", now(), Style::PLAIN);
-    for line in ["executord 0.1.0\n", "  launcher          connected\n", "  secret files on   tmpfs_noswap\n", "  containers        1 running\n", "  memory       8 GiB   3 GiB\n"] {
+    for line in [
+        "executord 0.1.0\n",
+        "  launcher          connected\n",
+        "  secret files on   tmpfs_noswap\n",
+        "  containers        1 running\n",
+        "  memory       8 GiB   3 GiB\n",
+    ] {
         assert!(text.contains(line), "{line:?} in\n{text}");
     }
     let completed = Event {

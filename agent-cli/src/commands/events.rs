@@ -1,0 +1,66 @@
+//! `events`: what happens to containers, over restarts of executord.
+//!
+//! It always goes by cursors, also for "from now on": so no event is lost while the connection is.
+
+use executor_proto::v1::{InfoRequest, WatchEventsRequest, WatchEventsResponse};
+use tokio::time::Instant;
+
+use super::Session;
+use crate::cli::EventsArgs;
+use crate::connect::{Patience, is_away};
+use crate::failure::Failure;
+use crate::view::{human, json};
+
+const DOING: &str = "events";
+
+pub(super) async fn events(session: &Session, args: EventsArgs) -> Result<u8, Failure> {
+    let container_id = args.id.unwrap_or_default();
+    let failure = |status| session.client.failure(DOING, &status);
+    let mut after = match args.after {
+        Some(cursor) => cursor,
+        None => session.client.rpc().info(InfoRequest {}).await.map_err(failure)?.into_inner().cursor,
+    };
+    let mut patience = Patience::default();
+    loop {
+        let begun = Instant::now();
+        let request = WatchEventsRequest { after_cursor: after, only_new: false, container_id: container_id.clone() };
+        let broken = match session.client.rpc().watch_events(request).await {
+            Err(status) => status,
+            Ok(stream) => {
+                let mut stream = stream.into_inner();
+                loop {
+                    match stream.message().await {
+                        Ok(Some(response)) => {
+                            patience.heard();
+                            after = response.event.as_ref().map_or(after, |event| event.cursor.max(after));
+                            show(session, &response).await;
+                        }
+                        // executord ends this stream only when it shuts down.
+                        Ok(None) => break tonic::Status::unknown("the stream ended"),
+                        Err(status) => break status,
+                    }
+                }
+            }
+        };
+        if !is_away(&broken) {
+            return Err(failure(broken));
+        }
+        patience.since(begun);
+        if !patience.pause().await {
+            return Err(Failure::GaveUp { doing: DOING.into(), socket: session.client.socket().into() });
+        }
+    }
+}
+
+async fn show(session: &Session, response: &WatchEventsResponse) {
+    if session.json {
+        session.output.text(json::line(&json::Event::from(response))).await;
+        return;
+    }
+    if response.gap {
+        session.output.note("some events before this one are no longer kept");
+    }
+    if let Some(event) = &response.event {
+        session.output.text(human::event(event, session.style)).await;
+    }
+}

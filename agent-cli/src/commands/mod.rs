@@ -1,0 +1,189 @@
+//! The commands, one module each, and what they have in common: a connection, an output, a look.
+
+mod events;
+mod generate;
+mod info;
+mod inspect;
+mod logs;
+mod ps;
+mod rm;
+mod run;
+mod signal;
+mod stop;
+mod wait;
+
+use executor_proto::v1::Container;
+use serde::Serialize;
+
+use crate::cli::{Cli, Command, Global};
+use crate::connect::Client;
+use crate::exit::{OURS, Outcome};
+use crate::failure::Failure;
+use crate::interrupt::Interrupts;
+use crate::local::PrivateDaemon;
+use crate::output::Output;
+use crate::request::{Request, forbid_dumps};
+use crate::view::style::Style;
+use crate::view::{human, json};
+
+/// What a command works with.
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    pub(crate) output: Output,
+    pub(crate) style: Style,
+    pub(crate) json: bool,
+}
+
+/// Carries a command out; the answer is the status to exit with.
+pub(crate) fn execute(cli: Cli) -> Result<u8, Failure> {
+    cli.check()?;
+    let Cli { global, command } = cli;
+    // Secrets are read before anything is started: an error costs nothing then, and Ctrl-C just ends us.
+    let job = match command {
+        Command::Generate(args) => return generate::generate(&args),
+        Command::Run(args) => {
+            let ending = run::AtTheEnd { detach: args.detach, keep: args.keep };
+            let request = Request::build(*args, &mut std::io::stdin().lock(), &|name| std::env::var_os(name))?;
+            forbid_dumps();
+            Job::Run(request, ending)
+        }
+        other => Job::Other(other),
+    };
+    // One thread: a private executord is told of the death of the thread that started it.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
+    let result = runtime.block_on(with_daemon(&global, job));
+    // Whatever still waits for a daemon that does not answer is not waited for.
+    runtime.shutdown_background();
+    result
+}
+
+enum Job {
+    Run(Request, run::AtTheEnd),
+    Other(Command),
+}
+
+/// Connects, or starts a private executord and takes it down at the end.
+async fn with_daemon(global: &Global, job: Job) -> Result<u8, Failure> {
+    let output = Output::start().map_err(Failure::System)?;
+    let session = |client| Session { client, output: output.clone(), style: Style::detect(), json: global.json };
+    if !global.local {
+        let client = Client::connect(&global.socket()).await?;
+        return match job {
+            Job::Run(request, ending) => {
+                let mut interrupts = Interrupts::install().map_err(Failure::System)?;
+                let result = run::run(&session(client), request, ending, &mut interrupts).await;
+                settle(&output, result, &mut interrupts).await
+            }
+            // Nothing has to be cleared away: signals end us as they end any program.
+            Job::Other(command) => {
+                let result = other(&session(client), command).await;
+                let written = output.finish().await;
+                result.and_then(|status| written.map(|()| status))
+            }
+        };
+    }
+    let mut interrupts = Interrupts::install().map_err(Failure::System)?;
+    let mut daemon = PrivateDaemon::start()?;
+    let ready = tokio::select! {
+        ready = daemon.ready() => ready.map_err(Failure::from),
+        signal = interrupts.next() => Err(Failure::Interrupted(signal)),
+    };
+    let result = match ready {
+        Err(failure) => Err(failure),
+        Ok(client) => {
+            let session = session(client);
+            tokio::select! {
+                result = work(&session, job, &mut interrupts) => result,
+                lost = daemon.lost() => Err(lost.into()),
+            }
+        }
+    };
+    let home = daemon.home().display().to_string();
+    tokio::select! {
+        stopped = daemon.stop() => if let Err(complaint) = stopped {
+            output.note(complaint);
+        },
+        // executord was told already, and is told again by our end.
+        _ = interrupts.next() => output.note(format!("left at once; {home} may still be there")),
+    }
+    settle(&output, result, &mut interrupts).await
+}
+
+/// With a private executord every command is interruptible, for it has to be taken down.
+async fn work(session: &Session, job: Job, interrupts: &mut Interrupts) -> Result<u8, Failure> {
+    match job {
+        Job::Run(request, ending) => run::run(session, request, ending, interrupts).await,
+        Job::Other(command) => tokio::select! {
+            result = other(session, command) => result,
+            signal = interrupts.next() => Err(Failure::Interrupted(signal)),
+        },
+    }
+}
+
+/// Waits until the output is written, unless its reader takes longer than the user's patience.
+async fn settle(output: &Output, result: Result<u8, Failure>, interrupts: &mut Interrupts) -> Result<u8, Failure> {
+    if result.as_ref().is_err_and(Failure::is_hasty) {
+        return result;
+    }
+    tokio::select! {
+        written = output.finish() => result.and_then(|status| written.map(|()| status)),
+        signal = interrupts.next() => Err(Failure::Interrupted(signal)),
+    }
+}
+
+async fn other(session: &Session, command: Command) -> Result<u8, Failure> {
+    let work = async {
+        match command {
+            Command::Ps(args) => ps::ps(session, args).await,
+            Command::Inspect(args) => inspect::inspect(session, args.id).await,
+            Command::Logs(args) => logs::logs(session, args).await,
+            Command::Wait(args) => wait::wait(session, args.id).await,
+            Command::Stop(args) => stop::stop(session, args).await,
+            Command::Signal(args) => signal::signal(session, args).await,
+            Command::Rm(args) => rm::rm(session, args).await,
+            Command::Events(args) => events::events(session, args).await,
+            Command::Info => info::info(session).await,
+            Command::Run(_) | Command::Generate(_) => Ok(0), // carried out before
+        }
+    };
+    tokio::select! {
+        result = work => result,
+        // A reader that went away ends what would go on for ever.
+        () = session.output.failed() => session.output.result().map(|()| 0),
+    }
+}
+
+impl Session {
+    /// Prints the JSON document or the text for people, whichever was asked for.
+    async fn print(&self, document: &impl Serialize, text: impl FnOnce() -> String) {
+        let text = if self.json { json::document(document) } else { text() };
+        self.output.text(text).await;
+    }
+
+    /// Says why a container ended in another way than by its process, unless the log has told so already.
+    fn explain_end(&self, container: &Container, told: &[String]) {
+        let Some(result) = &container.result else { return };
+        if result.oom_killed {
+            let limit = container.spec.as_ref().and_then(|spec| spec.limits).map_or(0, |limits| limits.memory_bytes);
+            self.output
+                .note(format!("the memory limit ({}) was reached: the kernel killed a process", human::bytes(limit)));
+        }
+        match &result.failure {
+            Some(failure) if !told.iter().any(|line| line.contains(&failure.message)) => {
+                self.output.note(crate::view::table::plain(&failure.message));
+            }
+            None if Outcome::of(Some(result)).status() == OURS && result.exit.is_none() => {
+                self.output.note(format!("executord does not know how {} ended", container.id));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A container that an answer must carry.
+fn expected(container: Option<Container>, doing: &str) -> Result<Container, Failure> {
+    container.ok_or_else(|| Failure::Refused {
+        code: tonic::Code::Internal,
+        message: format!("{doing}: executord's answer lacks the container"),
+    })
+}

@@ -1,0 +1,63 @@
+//! `ps`: the containers, all pages of them.
+
+use std::collections::HashMap;
+use std::time::SystemTime;
+
+use executor_proto::v1::{ListRequest, State};
+
+use super::Session;
+use crate::cli::{PsArgs, StateArg};
+use crate::failure::Failure;
+use crate::view::table::plain;
+use crate::view::{human, json};
+
+/// As many as a page may have.
+const PAGE: u32 = 1000;
+
+pub(super) async fn ps(session: &Session, args: PsArgs) -> Result<u8, Failure> {
+    let states: Vec<i32> = wanted(&args).into_iter().map(i32::from).collect();
+    let labels: HashMap<String, String> = args.labels.into_iter().collect();
+    let mut containers = Vec::new();
+    let mut page_token = String::new();
+    loop {
+        let request = ListRequest { page_size: PAGE, page_token, states: states.clone(), labels: labels.clone() };
+        let answer = session.client.rpc().list(request).await;
+        let page = answer.map_err(|status| session.client.failure("ps", &status))?.into_inner();
+        containers.extend(page.containers);
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    if args.quiet {
+        session.output.text(containers.iter().map(|container| plain(&container.id) + "\n").collect()).await;
+        return Ok(0);
+    }
+    let document: Vec<_> = containers.iter().map(json::Container::from).collect();
+    session.print(&document, || human::containers(&containers, SystemTime::now(), session.style)).await;
+    Ok(0)
+}
+
+/// Everything but completed containers, unless told otherwise; none listed means all to executord.
+fn wanted(args: &PsArgs) -> Vec<State> {
+    if !args.state.is_empty() {
+        return args.state.iter().map(|state| state_of(*state)).collect();
+    }
+    if args.all {
+        return Vec::new();
+    }
+    use StateArg as S;
+    [S::Reserved, S::Initializing, S::Created, S::Running, S::Stopping, S::Wiping].map(state_of).into()
+}
+
+fn state_of(state: StateArg) -> State {
+    match state {
+        StateArg::Reserved => State::Reserved,
+        StateArg::Initializing => State::Initializing,
+        StateArg::Created => State::Created,
+        StateArg::Running => State::Running,
+        StateArg::Stopping => State::Stopping,
+        StateArg::Wiping => State::Wiping,
+        StateArg::Completed => State::Completed,
+    }
+}

@@ -1,0 +1,148 @@
+//! The commands beside `run`.
+
+use executor_proto::v1::{LogStream, State};
+
+use crate::fake::{Call, Fake, signaled};
+use crate::program::run;
+
+fn with_three() -> Fake {
+    let fake = Fake::start();
+    for (id, state) in [("a", State::Running), ("b", State::Running), ("c", State::Running)] {
+        fake.add(id, state);
+    }
+    fake.shared.complete("c", signaled(9));
+    fake
+}
+
+#[test]
+fn ps_lists_all_pages_and_hides_what_is_completed() {
+    let fake = with_three();
+    fake.shared.state().page_size = 1;
+    let text = run(&fake, &["ps"]);
+    let rows: Vec<String> =
+        text.out().lines().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!((text.status, rows), (Some(0), vec!["ID STATE".into(), "a running".into(), "b running".into()]));
+    assert!(!text.out().contains('\u{1b}'), "no colour in a pipe");
+    assert_eq!(run(&fake, &["ps", "-aq"]).out(), "a\nb\nc\n");
+    assert_eq!(run(&fake, &["ps", "-q", "--state", "completed"]).out(), "c\n");
+    let json = run(&fake, &["ps", "-a", "--json"]).json();
+    assert_eq!((json.as_array().unwrap().len(), &json[2]["result"]["signal_name"]), (3, &"SIGKILL".into()));
+    run(&fake, &["ps", "--label", "app=web", "--label", "tier=1"]);
+    assert!(
+        fake.count(|call| matches!(call, Call::List(list) if list.labels.len() == 2 && list.labels["app"] == "web"))
+            > 0
+    );
+}
+
+#[test]
+fn inspect_wait_and_what_is_not_there() {
+    let fake = with_three();
+    let text = run(&fake, &["inspect", "c"]);
+    assert!(text.out().starts_with("c  completed\n") && text.out().contains("ended by SIGKILL (9)"), "{}", text.out());
+    assert_eq!(run(&fake, &["inspect", "c", "--json"]).json()["result"]["exit_status"], 137);
+    let wait = run(&fake, &["wait", "c"]);
+    assert_eq!((wait.status, wait.out().as_str()), (Some(137), ""));
+    assert_eq!(run(&fake, &["wait", "c", "--json"]).json()["id"], "c");
+    for command in ["inspect", "wait", "logs", "stop", "rm"] {
+        let program = run(&fake, &[command, "nope"]);
+        assert_eq!((program.status, program.out().as_str()), (Some(125), ""), "{command}");
+        assert!(program.err().contains("no container nope"), "{}", program.err());
+    }
+}
+
+#[test]
+fn logs_tell_streams_apart() {
+    let fake = with_three();
+    fake.shared.log_at("a", 1, LogStream::Stdout, b"out\n");
+    fake.shared.log_at("a", 2, LogStream::Stderr, b"err \xff\n");
+    let program = run(&fake, &["logs", "a"]);
+    assert_eq!(
+        (program.status, &program.stdout[..], &program.stderr[..]),
+        (Some(0), &b"out\n"[..], &b"err \xff\n"[..])
+    );
+    let json = run(&fake, &["logs", "--json", "--since", "1970-01-01T00:00:01.000000002Z", "a"]);
+    assert_eq!(
+        json.out(),
+        "{\"time\":\"1970-01-01T00:00:01.000000002Z\",\"stream\":\"stderr\",\"log_source\":\"\",\"encoding\":\"base64\",\"data\":\"ZXJyIP8K\"}\n"
+    );
+}
+
+#[test]
+fn stop_waits_for_the_end() {
+    let fake = with_three();
+    let program = run(&fake, &["stop", "a", "--grace", "1m30s", "--json"]);
+    assert_eq!((program.status, &program.json()["state"]), (Some(0), &"completed".into()));
+    assert_eq!(
+        fake.count(|call| matches!(call, Call::Stop(stop) if stop.grace_period.is_some_and(|g| g.seconds == 90))),
+        1
+    );
+    fake.shared.state().ignores_term = true;
+    let program = run(&fake, &["stop", "b", "--no-wait"]);
+    assert_eq!((program.status, program.out().as_str()), (Some(0), ""));
+}
+
+#[test]
+fn signal_takes_names_and_numbers() {
+    let fake = with_three();
+    for (text, number) in [("USR1", 10), ("sigterm", 15), ("9", 9)] {
+        assert_eq!(run(&fake, &["signal", "a", text]).status, Some(0));
+        assert!(fake.count(|call| matches!(call, Call::Signal(signal) if signal.signal == number)) == 1, "{text}");
+    }
+    assert_eq!(run(&fake, &["signal", "--json", "a", "HUP"]).json(), serde_json::json!({"id": "a", "signal": 1}));
+}
+
+#[test]
+fn rm_tries_every_one() {
+    let fake = with_three();
+    let program = run(&fake, &["rm", "a", "c", "nope"]);
+    assert_eq!((program.status, program.out().as_str()), (Some(125), "c\n"));
+    for line in ["remove a: a is running", "remove nope: no container nope", "2 of 3 failed"] {
+        assert!(program.err().contains(line), "{}", program.err());
+    }
+    let forced = run(&fake, &["rm", "-f", "--json", "a", "nope"]);
+    assert_eq!(forced.status, Some(125));
+    let json = forced.json();
+    assert_eq!((&json[0]["deleted"], &json[1]["deleted"]), (&true.into(), &false.into()));
+    assert!(json[1]["error"].as_str().unwrap().contains("no container nope"));
+    assert!(!fake.is_there("a"));
+}
+
+#[test]
+fn info_for_people_and_for_programs() {
+    let fake = Fake::start();
+    let text = run(&fake, &["info"]);
+    assert!(text.out().starts_with("executord 9.9.9\n") && text.out().contains("250"), "{}", text.out());
+    let json = run(&fake, &["info", "--json"]).json();
+    assert_eq!((&json["version"], &json["total"]["containers"]), (&"9.9.9".into(), &250.into()));
+}
+
+/// One socket, three ways to name it.
+#[test]
+fn the_socket_flag_counts_more_than_the_environment() {
+    let fake = Fake::start();
+    let socket = fake.socket().to_str().unwrap();
+    for socket in [socket.to_owned(), format!("unix://{socket}")] {
+        let mut command = crate::program::agent_cli(&fake, &["info", "--socket", &socket]);
+        let child = command.env("EXECUTOR_SOCKET", "/nonexistent.sock").spawn().unwrap();
+        assert_eq!(crate::program::finish(child).status, Some(0));
+    }
+}
+
+#[test]
+fn manual_and_completions_are_written() {
+    let fake = Fake::start();
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("new/dir");
+    assert_eq!(run(&fake, &["generate", "man", "--out", out.to_str().unwrap()]).status, Some(0));
+    let page = |name: &str| std::fs::read_to_string(out.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    for name in ["agent-cli.1", "agent-cli-run.1", "agent-cli-wait.1"] {
+        let text = page(name);
+        assert!(text.contains("EXIT STATUS") && text.contains("128+N") && text.contains("EXECUTOR_SOCKET"), "{name}");
+    }
+    assert!(page("agent-cli-run.1").contains("@env:VARIABLE"));
+    assert!(!out.join("agent-cli-generate.1").exists());
+    assert_eq!(run(&fake, &["generate", "completions", "--out", out.to_str().unwrap()]).status, Some(0));
+    for name in ["agent-cli.bash", "_agent-cli", "agent-cli.fish"] {
+        assert!(page(name).contains("detach"), "{name}");
+    }
+}

@@ -1,0 +1,138 @@
+//! Ctrl-C: once, twice, three times.
+
+use executor_proto::v1::LogStream;
+use rustix::process::Signal;
+
+use crate::fake::{Call, Fake, exited};
+use crate::program::{Lines, agent_cli, finish, run, send};
+
+fn is_stop(call: &Call) -> bool {
+    matches!(call, Call::Stop(stop) if stop.grace_period.is_none())
+}
+
+fn is_kill(call: &Call) -> bool {
+    matches!(call, Call::Signal(signal) if signal.signal == 9 && signal.process_id.is_empty())
+}
+
+#[test]
+fn once_stops_with_its_own_grace_period() {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let fake = Fake::start();
+        let child = agent_cli(&fake, &["run", "--id", "web-1", "--", "x"]).spawn().unwrap();
+        fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
+        send(&child, signal);
+        let program = finish(child);
+        // As the process ended, not as we were asked to: it may have cleaned up and exited with 0.
+        assert_eq!((program.status, program.err().as_str()), (Some(143), ""), "{signal:?}");
+        assert_eq!((fake.count(is_stop), fake.count(is_kill)), (1, 0));
+        assert!(!fake.is_there("web-1"));
+    }
+}
+
+#[test]
+fn twice_kills_and_output_keeps_flowing_meanwhile() {
+    let fake = Fake::start();
+    fake.shared.state().ignores_term = true;
+    let mut child = agent_cli(&fake, &["run", "--id", "web-1", "--", "x"]).spawn().unwrap();
+    let mut lines = Lines::of(&mut child);
+    fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
+    send(&child, Signal::INT);
+    fake.called("Stop", 1, is_stop);
+    fake.shared.log("web-1", LogStream::Stdout, b"not yet\n");
+    assert_eq!(lines.next(), "not yet\n");
+    send(&child, Signal::INT);
+    fake.called("Signal", 1, is_kill);
+    assert_eq!(finish(child).status, Some(137));
+    assert!(!fake.is_there("web-1"));
+}
+
+#[test]
+fn a_third_time_leaves_at_once() {
+    let mut fake = Fake::start();
+    fake.shared.state().ignores_term = true;
+    let child = agent_cli(&fake, &["run", "--id", "web-1", "--", "x"]).spawn().unwrap();
+    fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
+    send(&child, Signal::INT);
+    fake.called("Stop", 1, is_stop);
+    // An executord that is gone answers neither the kill nor the deletion.
+    fake.die();
+    send(&child, Signal::INT);
+    // Another signal than before: the same one twice may be merged into one.
+    while pending_signals(child.id()) {
+        std::thread::yield_now();
+    }
+    send(&child, Signal::TERM);
+    let program = finish(child);
+    // Two different signals at almost the same time may be taken in either order.
+    assert!(matches!(program.status, Some(143 | 130)), "{:?}", program.status);
+    assert!(program.err().contains("rm -f web-1"), "{}", program.err());
+}
+
+fn pending_signals(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:")).unwrap();
+    pending.trim().bytes().any(|digit| digit != b'0')
+}
+
+/// The signal comes while executord still works on Run: the container is stopped as soon as it is there.
+#[test]
+fn a_signal_during_the_creation_is_not_lost() {
+    let mut fake = Fake::start();
+    fake.shared.state().hold_run = true;
+    let child = agent_cli(&fake, &["run", "--detach", "--id", "web-1", "--", "x"]).spawn().unwrap();
+    fake.started();
+    send(&child, Signal::INT);
+    while pending_signals(child.id()) {
+        std::thread::yield_now();
+    }
+    fake.shared.state().hold_run = false;
+    fake.die();
+    fake.revive();
+    let program = finish(child);
+    assert_eq!((program.status, program.out().as_str()), (Some(143), ""));
+    assert!(!fake.is_there("web-1"));
+}
+
+/// The container is over, and nobody reads its output: Ctrl-C must still end us.
+#[test]
+fn a_stuck_reader_does_not_hold_up_ctrl_c() {
+    let fake = Fake::with(|shared, id| {
+        for _ in 0..100 {
+            shared.log(id, LogStream::Stdout, &[b'x'; 61_440]);
+        }
+        shared.complete(id, exited(0));
+    });
+    let mut child = agent_cli(&fake, &["run", "--id", "web-1", "--", "x"]).spawn().unwrap();
+    let unread = child.stdout.take();
+    fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
+    send(&child, Signal::INT);
+    // Should it have come before agent-cli knew of the end, it meant "stop", and one more is needed.
+    while child.try_wait().unwrap().is_none() && fake.count(is_stop) == 0 {
+        std::thread::yield_now();
+    }
+    if child.try_wait().unwrap().is_none() {
+        send(&child, Signal::INT);
+    }
+    let program = finish(child);
+    assert_eq!((program.status, program.err().as_str()), (Some(130), ""));
+    assert!(!fake.is_there("web-1"));
+    drop(unread);
+}
+
+/// `nohup agent-cli run ...`: what was ignored before stays ignored.
+#[test]
+fn an_ignored_signal_stays_ignored() {
+    let fake = Fake::start();
+    let agent = agent_cli(&fake, &[]);
+    let script = format!("trap '' HUP; exec {} run -- x", agent.get_program().to_string_lossy());
+    let mut shell = crate::program::bare(std::path::Path::new("/bin/sh"), &["-c", &script]);
+    let child = shell.env("EXECUTOR_SOCKET", fake.socket()).spawn().unwrap();
+    fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
+    send(&child, Signal::HUP);
+    // A signal that is ignored is never pending; one that is not would be taken before this comes back.
+    assert!(!pending_signals(child.id()));
+    assert_eq!(run(&fake, &["info"]).status, Some(0));
+    assert_eq!(fake.count(is_stop), 0);
+    fake.shared.complete(&fake.started(), exited(0));
+    assert_eq!(finish(child).status, Some(0));
+}

@@ -1,0 +1,157 @@
+//! `--local`, with a script for an executord: its socket leads to the fake's.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::{Signal, geteuid};
+
+use crate::fake::{Call, Fake, exited};
+use crate::program::{Ended, Lines, bare, finish, send};
+
+/// agent-cli with an executord beside it that does what `script` says.
+struct Installed {
+    dir: tempfile::TempDir,
+}
+
+impl Installed {
+    fn with(script: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let agent = dir.path().join("agent-cli");
+        if std::fs::hard_link(env!("CARGO_BIN_EXE_agent-cli"), &agent).is_err() {
+            std::fs::copy(env!("CARGO_BIN_EXE_agent-cli"), &agent).unwrap();
+        }
+        let executord = dir.path().join("executord");
+        std::fs::write(&executord, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&executord, PermissionsExt::from_mode(0o755)).unwrap();
+        Self { dir }
+    }
+
+    /// Serves through the fake, notes what it sees, and clears up when it is told to end.
+    fn serving(fake: &Fake) -> Self {
+        Self::with(&format!(
+            "run=$3 state=$5 notes=${{0%/*}}\n\
+             echo \"$@\" > \"$notes/arguments\"\n\
+             env > \"$notes/environment\"\n\
+             trap 'rm -r \"$run\" \"$state\"; kill $!; exit 0' TERM\n\
+             trap 'echo INT >> \"$notes/signals\"' INT\n\
+             mkdir -p \"$run\" \"$state\"\n\
+             ln -s {} \"$run/executor.sock\"\n\
+             while :; do sleep 1000 & wait; done",
+            fake.socket().display(),
+        ))
+    }
+
+    fn note(&self, name: &str) -> String {
+        std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
+    }
+
+    /// The temporary directory that `--run-dir` lay in.
+    fn home(&self) -> PathBuf {
+        let arguments = self.note("arguments");
+        let run = arguments.split_whitespace().nth(2).unwrap();
+        Path::new(run).parent().unwrap().to_owned()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        bare(&self.dir.path().join("agent-cli"), args)
+    }
+
+    fn run(&self, args: &[&str]) -> Ended {
+        finish(self.command(args).spawn().unwrap())
+    }
+}
+
+#[test]
+fn starts_uses_and_takes_down_a_private_executord() {
+    if !geteuid().is_root() {
+        let program = Installed::with("exit 0").run(&["--local", "info"]);
+        assert!(program.status == Some(125) && program.err().contains("needs root"), "{}", program.err());
+        return;
+    }
+    let fake = Fake::with(|shared, id| shared.complete(id, exited(3)));
+    let installed = Installed::serving(&fake);
+    let mut command = installed.command(&["--local", "run", "--file", "a=@env:TOKEN", "--", "x"]);
+    let program = finish(command.env("TOKEN", "canary-3fa8").spawn().unwrap());
+    assert_eq!((program.status, program.err().as_str()), (Some(3), ""));
+    let arguments = installed.note("arguments");
+    let home = installed.home();
+    assert_eq!(arguments.trim(), format!("--ephemeral --run-dir {0}/run --state-dir {0}/state", home.display()));
+    assert!(!home.exists(), "{}", home.display());
+    assert!(!installed.note("environment").contains("canary-3fa8"));
+    assert_eq!(installed.run(&["--local", "info"]).status, Some(0));
+}
+
+/// The terminal's Ctrl-C goes to a whole process group; executord must not be in ours, or it would end
+/// before the container was stopped.
+#[test]
+fn ctrl_c_stops_the_container_before_executord() {
+    if !geteuid().is_root() {
+        return;
+    }
+    use std::os::unix::process::CommandExt;
+    let fake = Fake::start();
+    let installed = Installed::serving(&fake);
+    let child = installed.command(&["--local", "run", "--", "x"]).process_group(0).spawn().unwrap();
+    fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
+    rustix::process::kill_process_group(crate::program::pid(&child), Signal::INT).unwrap();
+    assert_eq!(finish(child).status, Some(143));
+    assert_eq!(installed.note("signals"), "");
+    assert!(!installed.home().exists());
+}
+
+/// Other commands are taken down as well.
+#[test]
+fn ctrl_c_ends_events_and_clears_up() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let fake = Fake::start();
+    let installed = Installed::serving(&fake);
+    let mut child = installed.command(&["--local", "events"]).spawn().unwrap();
+    fake.called("WatchEvents", 1, |call| matches!(call, Call::Watch(_)));
+    fake.add("web-1", executor_proto::v1::State::Running);
+    fake.shared.complete("web-1", exited(0));
+    let mut lines = Lines::of(&mut child);
+    assert!(lines.next().contains("web-1"));
+    send(&child, Signal::INT);
+    let program = finish(child);
+    assert_eq!((program.status, program.err().as_str()), (Some(130), ""));
+    assert!(!installed.home().exists());
+}
+
+#[test]
+fn an_executord_that_ends_early_is_quoted() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let installed = Installed::with("mkdir -p \"$3\"; echo \"cannot bind: no cgroup\" >&2; exit 2");
+    let program = installed.run(&["--local", "info"]);
+    assert_eq!(program.status, Some(125));
+    assert!(
+        program.err().contains("exit status: 2") && program.err().contains("cannot bind: no cgroup"),
+        "{}",
+        program.err()
+    );
+}
+
+#[test]
+fn an_executord_that_is_lost_ends_the_command() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let fake = Fake::start();
+    let installed = Installed::with(&format!(
+        "mkdir -p \"$3\"; ln -s {} \"$3/executor.sock\"; read line < {}; rm -r \"$3\"",
+        fake.socket().display(),
+        fake.socket().with_file_name("fifo").display()
+    ));
+    let fifo = fake.socket().with_file_name("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let child = installed.command(&["--local", "run", "--", "x"]).spawn().unwrap();
+    fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
+    drop(std::fs::OpenOptions::new().write(true).open(&fifo).unwrap());
+    let program = finish(child);
+    assert_eq!(program.status, Some(125));
+    assert!(program.err().contains("private executord ended"), "{}", program.err());
+}

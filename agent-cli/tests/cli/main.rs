@@ -1,0 +1,11 @@
+//! The program as a user runs it, against an executord of the tests' own on a unix socket.
+
+#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+
+mod commands;
+mod fake;
+mod interrupt;
+mod local;
+mod program;
+mod reconnect;
+mod run;

@@ -1,0 +1,105 @@
+//! Running agent-cli, and looking at what comes out while it runs.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::mpsc;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::fake::{Fake, PATIENCE};
+
+/// A command line for the fake's socket, with all streams piped.
+pub(crate) fn agent_cli(fake: &Fake, args: &[&str]) -> Command {
+    let mut command = bare(Path::new(env!("CARGO_BIN_EXE_agent-cli")), args);
+    command.env("EXECUTOR_SOCKET", fake.socket());
+    command
+}
+
+/// A command line without a socket.
+pub(crate) fn bare(program: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(args).env_remove("EXECUTOR_SOCKET").env_remove("NO_COLOR");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// What came out in the end.
+pub(crate) struct Ended {
+    pub(crate) status: Option<i32>,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+}
+
+impl Ended {
+    pub(crate) fn out(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+
+    pub(crate) fn err(&self) -> String {
+        String::from_utf8_lossy(&self.stderr).into_owned()
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("{error}: {:?} {}", self.out(), self.err()))
+    }
+}
+
+impl From<Output> for Ended {
+    fn from(output: Output) -> Self {
+        Self { status: output.status.code(), stdout: output.stdout, stderr: output.stderr }
+    }
+}
+
+/// Runs to the end.
+pub(crate) fn run(fake: &Fake, args: &[&str]) -> Ended {
+    finish(agent_cli(fake, args).spawn().unwrap())
+}
+
+/// Waits for the end, and fails the test when it does not come.
+pub(crate) fn finish(child: Child) -> Ended {
+    let pid = pid(&child);
+    let (done, ended) = mpsc::channel();
+    std::thread::spawn(move || done.send(child.wait_with_output()));
+    match ended.recv_timeout(PATIENCE * 2) {
+        Ok(output) => output.unwrap().into(),
+        Err(_) => {
+            let _ = kill_process(pid, Signal::KILL);
+            panic!("agent-cli does not end")
+        }
+    }
+}
+
+pub(crate) fn pid(child: &Child) -> Pid {
+    Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap()
+}
+
+pub(crate) fn send(child: &Child, signal: Signal) {
+    kill_process(pid(child), signal).unwrap();
+}
+
+/// Reads what a child prints, line by line, while it runs.
+pub(crate) struct Lines(BufReader<ChildStdout>);
+
+impl Lines {
+    pub(crate) fn of(child: &mut Child) -> Self {
+        Self(BufReader::new(child.stdout.take().unwrap()))
+    }
+
+    pub(crate) fn next(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line
+    }
+
+    pub(crate) fn rest(mut self) -> String {
+        let mut rest = String::new();
+        self.0.read_to_string(&mut rest).unwrap();
+        rest
+    }
+}
+
+/// Gives a child its standard input.
+pub(crate) fn feed(child: &mut Child, input: &[u8]) {
+    child.stdin.take().unwrap().write_all(input).unwrap();
+}

@@ -1,0 +1,258 @@
+//! `run` to its end: statuses, streams, deletion, secrets, refusals.
+
+use std::io::Read;
+use std::process::Stdio;
+
+use executor_proto::v1::{LogStream, failure};
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, FieldViolation, StatusExt};
+
+use crate::fake::{Call, Fake, exited, failed, signaled};
+use crate::program::{Lines, agent_cli, feed, finish, run};
+
+#[test]
+fn exits_as_the_process_did_and_deletes_the_container() {
+    let table = [
+        (exited(0), 0, ""),
+        (exited(3), 3, ""),
+        (exited(255), 255, ""),
+        (signaled(9), 137, ""),
+        (signaled(15), 143, ""),
+        (
+            failed(failure::Kind::Exec, 2, "exec /nope: No such file or directory"),
+            127,
+            "agent-cli: exec /nope: No such file or directory\n",
+        ),
+        (
+            failed(failure::Kind::Exec, 13, "exec /etc: Permission denied"),
+            126,
+            "agent-cli: exec /etc: Permission denied\n",
+        ),
+        (failed(failure::Kind::SupervisorLost, 0, "its shim was killed"), 125, "agent-cli: its shim was killed\n"),
+    ];
+    for (result, status, stderr) in table {
+        let ended = result.clone();
+        let fake = Fake::with(move |shared, id| shared.complete(id, ended.clone()));
+        let program = run(&fake, &["run", "--id", "web-1", "--", "x"]);
+        assert_eq!((program.status, program.out().as_str(), program.err().as_str()), (Some(status), "", stderr));
+        assert!(!fake.is_there("web-1"), "{result:?}");
+    }
+}
+
+#[test]
+fn output_comes_out_byte_for_byte_on_its_own_stream() {
+    let big: Vec<u8> = (0..61_440u32).map(|n| (n % 251) as u8).collect();
+    let sent = big.clone();
+    let fake = Fake::with(move |shared, id| {
+        shared.log(id, LogStream::Stdout, b"no newline");
+        shared.log(id, LogStream::Stderr, b"\xff\x00\x1b[31merror\n");
+        for _ in 0..40 {
+            shared.log(id, LogStream::Stdout, &sent);
+        }
+        shared.complete(id, exited(0));
+    });
+    let program = run(&fake, &["run", "--", "x"]);
+    assert_eq!((program.status, &program.stderr[..]), (Some(0), &b"\xff\x00\x1b[31merror\n"[..]));
+    let expected = [b"no newline".to_vec(), big.repeat(40)].concat();
+    assert!(program.stdout == expected, "{} bytes instead of {}", program.stdout.len(), expected.len());
+}
+
+/// What the executor says of its own is told once, on a line of its own.
+#[test]
+fn a_failed_exec_is_told_once() {
+    let fake = Fake::with(|shared, id| {
+        shared.log(id, LogStream::Stderr, b"partial");
+        shared.log(id, LogStream::Executor, b"exec /nope: No such file or directory\n");
+        shared.complete(id, failed(failure::Kind::Exec, 2, "exec /nope: No such file or directory"));
+    });
+    let program = run(&fake, &["run", "--", "/nope"]);
+    assert_eq!(program.status, Some(127));
+    assert_eq!(program.err(), "partial\nagent-cli: exec /nope: No such file or directory\n");
+}
+
+#[test]
+fn an_oom_kill_is_told() {
+    let fake = Fake::with(|shared, id| {
+        shared.complete(id, executor_proto::v1::Result { oom_killed: true, ..signaled(9) });
+    });
+    let program = run(&fake, &["run", "--", "x"]);
+    assert_eq!(program.status, Some(137));
+    assert!(program.err().contains("memory limit (64 MiB)"), "{}", program.err());
+}
+
+#[test]
+fn keep_keeps_and_detach_leaves_running() {
+    let fake = Fake::with(|shared, id| shared.complete(id, exited(4)));
+    assert_eq!(run(&fake, &["run", "--keep", "--id", "kept", "--", "x"]).status, Some(4));
+    assert!(fake.is_there("kept"));
+
+    let fake = Fake::start();
+    let program = run(&fake, &["run", "--detach", "--id", "web-1", "--", "x"]);
+    assert_eq!((program.status, program.out().as_str(), program.err().as_str()), (Some(0), "web-1\n", ""));
+    assert!(fake.is_there("web-1"));
+    assert_eq!(fake.count(|call| matches!(call, Call::Wait(_) | Call::Logs(_))), 0);
+
+    let fake = Fake::with(|shared, id| shared.complete(id, failed(failure::Kind::Exec, 2, "exec x: not there")));
+    let program = run(&fake, &["run", "--detach", "--json", "--id", "web-1", "--", "x"]);
+    assert_eq!((program.status, program.err().as_str()), (Some(127), "agent-cli: exec x: not there\n"));
+    assert_eq!(program.json()["id"], "web-1");
+}
+
+/// The very same request again attaches to the container that is there, and does not take it away.
+#[test]
+fn what_was_there_before_stays() {
+    let fake = Fake::with(|shared, id| {
+        shared.log(id, LogStream::Stdout, b"hello\n");
+        shared.complete(id, exited(5));
+    });
+    assert_eq!(run(&fake, &["run", "-d", "--id", "web-1", "--", "x"]).status, Some(0));
+    let again = run(&fake, &["run", "--id", "web-1", "--", "x"]);
+    assert_eq!((again.status, again.out().as_str()), (Some(5), "hello\n"));
+    assert!(fake.is_there("web-1"));
+    let other = run(&fake, &["run", "--id", "web-1", "--", "y"]);
+    assert_eq!(other.status, Some(125));
+    assert!(other.err().contains("in use") && other.err().contains("--id"), "{}", other.err());
+    assert!(fake.is_there("web-1"));
+}
+
+#[test]
+fn json_is_one_document_on_stdout_and_output_goes_to_stderr() {
+    let fake = Fake::with(|shared, id| {
+        shared.log(id, LogStream::Stdout, b"out\n");
+        shared.log(id, LogStream::Stderr, b"err\n");
+        shared.complete(id, signaled(9));
+    });
+    let program = run(&fake, &["run", "--json", "--label", "app=web", "--", "x"]);
+    assert_eq!((program.status, program.err().as_str()), (Some(137), "out\nerr\n"));
+    let json = program.json();
+    assert_eq!((&json["state"], &json["result"]["exit_status"]), (&"completed".into(), &137.into()));
+    assert_eq!(json["spec"]["labels"]["app"], "web");
+}
+
+#[test]
+fn secrets_arrive_and_are_not_repeated() {
+    const CANARY: &str = "canary-91d3";
+    let fake = Fake::with(|shared, id| shared.complete(id, exited(0)));
+    let args = ["run", "--file", "db/token=@env:TOKEN", "--file", "db/password=@-", "--env", "TOKEN", "--", "x"];
+    let mut child = agent_cli(&fake, &args).env("TOKEN", CANARY).stdin(Stdio::piped()).spawn().unwrap();
+    feed(&mut child, b"from\nstdin\n");
+    let program = finish(child);
+    assert_eq!((program.status, program.err().as_str()), (Some(0), ""));
+    let state = fake.shared.state();
+    let Call::Run(request) = &state.calls[0] else { panic!("{:?}", state.calls) };
+    let run_action = request.action.as_ref().unwrap().run.as_ref().unwrap();
+    let files: Vec<_> = run_action.volume_mounted_files.iter().map(|f| (&f.path[..], &f.content[..])).collect();
+    assert_eq!(files, [("db/token", CANARY.as_bytes()), ("db/password", b"from\nstdin\n")]);
+    assert_eq!(run_action.env[0].value, CANARY);
+    drop(state);
+
+    for args in [
+        ["run", "--file", "db/token=canary-91d3", "--", "x"],
+        ["run", "--file", "canary-91d3", "--", "x"],
+        ["run", "--env", "=canary-91d3", "--", "x"],
+    ] {
+        let program = run(&fake, &args);
+        assert_eq!(program.status, Some(125));
+        assert!(!program.err().contains(CANARY), "{}", program.err());
+    }
+}
+
+#[test]
+fn a_refused_request_lists_every_violation_by_its_flag() {
+    let fake = Fake::start();
+    let details = ErrorDetails::with_bad_request(vec![
+        FieldViolation::new("action.run.volume_mounted_files[1].path", "`../x` contains `..`"),
+        FieldViolation::new("limits.memory_bytes", "is 1024; at least 2097152"),
+    ]);
+    fake.shared.state().refuse_run = Some(Status::with_error_details(Code::InvalidArgument, "2 violations", details));
+    let program = run(&fake, &["run", "--id", "web-1", "--", "x"]);
+    assert_eq!((program.status, program.out().as_str()), (Some(125), ""));
+    assert_eq!(
+        program.err(),
+        "agent-cli: run web-1: executord refused the request:\n  --file (number 2): `../x` contains `..`\n  --memory: is 1024; at least 2097152\n"
+    );
+    assert_eq!(fake.count(|call| matches!(call, Call::Delete(_))), 0);
+
+    fake.shared.state().refuse_run = Some(Status::unavailable("no launcher is connected"));
+    let program = run(&fake, &["run", "--", "x"]);
+    assert_eq!(program.status, Some(125));
+    assert!(program.err().contains("cannot do it now: no launcher is connected"), "{}", program.err());
+}
+
+#[test]
+fn an_error_of_the_log_is_told_and_the_container_deleted() {
+    let fake = Fake::start();
+    fake.shared.state().refuse_logs = Some(Status::internal("the log is unreadable"));
+    let child = agent_cli(&fake, &["run", "--id", "web-1", "--", "x"]).spawn().unwrap();
+    fake.called("StreamLogs", 1, |call| matches!(call, Call::Logs(_)));
+    fake.shared.complete(&fake.started(), exited(0));
+    let program = finish(child);
+    assert_eq!(program.status, Some(125));
+    assert!(program.err().contains("the log is unreadable"), "{}", program.err());
+    assert!(!fake.is_there("web-1"));
+}
+
+/// `agent-cli run -- yes | head -1`
+#[test]
+fn a_reader_that_goes_away_stops_the_container_quietly() {
+    let fake = Fake::start();
+    let mut child = agent_cli(&fake, &["run", "--", "yes"]).spawn().unwrap();
+    let id = fake.started();
+    fake.shared.log(&id, LogStream::Stdout, b"y\n");
+    let mut lines = Lines::of(&mut child);
+    assert_eq!(lines.next(), "y\n");
+    drop(lines);
+    // More than once: a child that another test starts just now holds the pipe open for a moment.
+    while child.try_wait().unwrap().is_none() && fake.count(|call| matches!(call, Call::Stop(_))) == 0 {
+        fake.shared.log(&id, LogStream::Stdout, b"y\n");
+        std::thread::yield_now();
+    }
+    let program = finish(child);
+    assert_eq!((program.status, program.err().as_str()), (Some(141), ""));
+    assert_eq!(
+        fake.count(|call| matches!(call, Call::Stop(stop) if stop.grace_period.is_some_and(|g| g.seconds == 1))),
+        1
+    );
+    assert!(!fake.is_there(&id));
+}
+
+/// A full disk is an error, not a reader that had enough.
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let fake = Fake::start();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let child = agent_cli(&fake, &["run", "--", "x"]).stdout(full).spawn().unwrap();
+    let id = fake.started();
+    fake.shared.log(&id, LogStream::Stdout, b"y\n");
+    let program = finish(child);
+    assert_eq!(program.status, Some(125));
+    assert!(program.err().contains("standard output: No space left"), "{}", program.err());
+    assert!(!fake.is_there(&id));
+}
+
+/// A reader that reads nothing holds up the output, and nothing else.
+#[test]
+fn a_slow_reader_gets_everything() {
+    let fake = Fake::with(|shared, id| {
+        for _ in 0..100 {
+            shared.log(id, LogStream::Stdout, &[b'x'; 61_440]);
+        }
+        shared.complete(id, exited(0));
+    });
+    let mut child = agent_cli(&fake, &["run", "--", "x"]).spawn().unwrap();
+    fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
+    let mut read = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut read).unwrap();
+    assert_eq!((read.len(), finish(child).status), (100 * 61_440, Some(0)));
+}
+
+#[test]
+fn usage_errors_are_ours() {
+    let fake = Fake::start();
+    for args in [&["run"][..], &["run", "--memory", "0", "--", "x"], &["run", "x"], &["nope"], &["ps", "--nope"]] {
+        let program = run(&fake, args);
+        assert_eq!((program.status, program.out().as_str()), (Some(125), ""), "{args:?}");
+    }
+    assert_eq!(run(&fake, &["--help"]).status, Some(0));
+    assert!(run(&fake, &["run", "--help"]).out().contains("128+N"));
+}
