@@ -1,1 +1,10 @@
-//! placeholder
+//! Harness of the tests that run the real binaries, as root, with real containers.
+//!
+//! The binaries are those of `cargo xtask build` (`target/dist/`, or the directory that `EXECUTOR_DIST` names).
+//! Every test has run and state directories of its own and takes everything down again, also when it fails.
+
+pub mod dist;
+pub mod host;
+pub mod launcher;
+pub mod rootfs;
+pub mod wait;

@@ -7,8 +7,6 @@ use std::process::{Command, ExitCode};
 use crate::dist;
 use crate::workspace::{Workspace, run};
 
-const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
-
 /// Writes the man pages to `target/man/`.
 pub(crate) fn man(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     dist::build(workspace)?;
@@ -26,10 +24,7 @@ pub(crate) fn completions(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     dist::build(workspace)?;
     let out = workspace.target.join("completions");
     std::fs::create_dir_all(&out)?;
-    for shell in SHELLS {
-        let mut command = Command::new(workspace.dist().join("agent-cli"));
-        run(command.args(["generate", "completions", "--shell", shell, "--out"]).arg(&out))?;
-    }
+    run(Command::new(workspace.dist().join("agent-cli")).args(["generate", "completions", "--out"]).arg(&out))?;
     list(&out)
 }
 

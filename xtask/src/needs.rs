@@ -41,7 +41,12 @@ pub(crate) const BUILD: [Need; 2] = [
 ];
 
 /// For `cargo xtask test`.
-pub(crate) const TEST: [Need; 3] = [
+pub(crate) const TEST: [Need; 4] = [
+    Need {
+        package: "busybox-static",
+        reason: "the programs of the root file systems that tests make",
+        sign: Sign::Program("busybox"),
+    },
     Need { package: "python3", reason: "the gRPC client in another language", sign: Sign::Program("python3") },
     Need {
         package: "python3-venv",

@@ -58,6 +58,8 @@ pub(crate) struct Shim {
     pub volume: Option<Volume>,
     /// What its container is started with, until the shim has wiped it.
     pub inputs: Vec<MemFile>,
+    /// It has told that all is done, and is about to end.
+    pub(crate) done: bool,
 }
 
 /// The launcher's state.
@@ -187,11 +189,16 @@ impl Server {
                 if let Some(handle) = fds.into_iter().next() {
                     shim.volume = Some(Volume::from_handle(handle, kind));
                 }
-                if let Ok(ShimReport { news: Some(ShimNews::Reached(reached)), .. }) =
-                    ShimReport::decode(&buffer[..length])
-                    && state_of(reached.state).is_some_and(|state| state >= State::Running)
-                {
-                    shim.inputs.clear();
+                match ShimReport::decode(&buffer[..length]).map(|report| report.news) {
+                    Ok(Some(ShimNews::Reached(reached))) => {
+                        let state = state_of(reached.state);
+                        if state.is_some_and(|state| state >= State::Running) {
+                            shim.inputs.clear();
+                        }
+                        shim.done = state == Some(State::Completed);
+                    }
+                    Ok(Some(ShimNews::Refused(_))) => shim.done = true,
+                    _ => {}
                 }
             }
             // A lifeline at its end would be readable for ever; the pidfd tells of the shim's own end.
@@ -206,20 +213,24 @@ impl Server {
         let ended: Vec<ContainerId> =
             self.shims.values().filter(|shim| has_ended(&shim.pidfd)).map(|shim| shim.id.clone()).collect();
         for id in ended {
-            let Some(shim) = self.shims.remove(&id) else { continue };
-            if shim.child {
-                let _ = process::wait_for(shim.pid);
-            }
-            let in_order = !self.host.containers_run().join(id.as_str()).exists();
-            if in_order {
-                continue; // it wiped, recorded and removed everything itself
-            }
-            sweep::finish(&self.host, &id, shim.volume, shim.inputs);
-            let lost = LauncherAnswer::ShimLost(ShimLost { container_id: id.to_string() });
-            let reply = LauncherReply { sequence: 0, answer: Some(lost) }.encode_to_vec();
-            self.daemons.retain(|daemon| daemon.send(&reply, &[]).is_ok());
+            self.shim_has_ended(&id);
         }
         self.reap_orphans();
+    }
+
+    /// Takes a shim that has ended, and finishes its container if it did not.
+    fn shim_has_ended(&mut self, id: &ContainerId) {
+        let Some(shim) = self.shims.remove(id) else { return };
+        if shim.child {
+            let _ = process::wait_for(shim.pid);
+        }
+        if !self.host.containers_run().join(id.as_str()).exists() {
+            return; // it wiped, recorded and removed everything itself
+        }
+        sweep::finish(&self.host, id, shim.volume, shim.inputs);
+        let lost = LauncherAnswer::ShimLost(ShimLost { container_id: id.to_string() });
+        let reply = LauncherReply { sequence: 0, answer: Some(lost) }.encode_to_vec();
+        self.daemons.retain(|daemon| daemon.send(&reply, &[]).is_ok());
     }
 
     /// Processes of dead shims come to their sub-reaper; a shim itself is taken above.
@@ -236,6 +247,11 @@ impl Server {
     fn end(&mut self, ephemeral: bool) {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         let _ = fs::remove_file(&self.socket_path);
+        self.hear_shims();
+        let done: Vec<ContainerId> = self.shims.values().filter(|shim| shim.done).map(|shim| shim.id.clone()).collect();
+        for id in done {
+            self.shim_has_ended(&id);
+        }
         if !self.shims.is_empty() {
             log::line(Level::Info, "", format_args!("ends; {} containers run on", self.shims.len()));
             return;

@@ -144,6 +144,7 @@ fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<
         lifeline: Some(lifeline),
         volume,
         inputs: Vec::new(),
+        done: false,
     })
 }
 

@@ -1,9 +1,9 @@
 //! The demo's container: `agent-cli run` with the secret on its standard input and a script as program.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::process::{Child, Stdio};
+use std::io::{BufRead as _, BufReader, Lines, Read as _, Write as _};
+use std::process::{Child, ChildStdout, Stdio};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use serde_json::Value;
 
 use super::daemon::Daemon;
@@ -21,6 +21,8 @@ pub(super) const OWNER: &str = "1000:1000";
 pub(super) struct Container<'a> {
     daemon: &'a Daemon,
     client: Child,
+    /// Held open: `agent-cli run` stops the container when nobody reads its output any more.
+    output: Lines<BufReader<ChildStdout>>,
     facts: Vec<(String, String)>,
 }
 
@@ -44,7 +46,19 @@ impl<'a> Container<'a> {
     pub(super) fn run(daemon: &'a Daemon, secret: &Secret) -> anyhow::Result<Self> {
         let mut client = daemon
             .agent_command()
-            .args(["run", "--id", ID, "--keep", "--user", OWNER, "--file", &format!("{FILE}=@-"), "--"])
+            .args([
+                "run",
+                "--id",
+                ID,
+                "--keep",
+                "--user",
+                OWNER,
+                "--env",
+                "PATH=/usr/bin:/bin",
+                "--file",
+                &format!("{FILE}=@-"),
+                "--",
+            ])
             .args(["/bin/sh", "-c", include_str!("script.sh")])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -53,10 +67,10 @@ impl<'a> Container<'a> {
             .context("starting agent-cli run")?;
         client.stdin.take().context("no pipe")?.write_all(secret.reveal())?;
         let mut facts = Vec::new();
-        for line in BufReader::new(client.stdout.take().context("no pipe")?).lines() {
-            let line = line?;
+        let mut output = BufReader::new(client.stdout.take().context("no pipe")?).lines();
+        while let Some(line) = output.next().transpose()? {
             if line == "ready" {
-                return Ok(Self { daemon, client, facts });
+                return Ok(Self { daemon, client, output, facts });
             }
             let (name, value) = line.split_once('\t').with_context(|| format!("the container printed {line:?}"))?;
             facts.push((name.to_owned(), value.to_owned()));
@@ -84,22 +98,30 @@ impl<'a> Container<'a> {
     /// SIGTERM, then the end, then what `inspect` tells of it.
     pub(super) fn stop(mut self) -> anyhow::Result<Ended> {
         self.daemon.agent(&["stop", ID])?;
+        let rest = self.output.collect::<std::io::Result<Vec<_>>>()?;
+        ensure!(rest.is_empty(), "the container printed {rest:?} after it was ready");
         let exit_status = self.client.wait()?.code();
         let told: Value = serde_json::from_str(&self.daemon.agent(&["inspect", ID, "--json"])?)?;
-        let result = &told["result"];
-        let wipe = &result["wipe"];
+        let (timings, wipe) = (&told["result"]["timings"], &told["result"]["wipe"]);
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        let mut facts = vec![("exit status".to_owned(), format!("{}", result["exit"]["code"]))];
-        for phase in ["prepare", "start", "run", "finish"] {
-            facts.push((phase.to_owned(), text(&result["timings"][phase])));
-        }
-        let receipt = ["files", "bytes", "method", "verified", "wiped_by", "finished_at"];
-        facts.extend(receipt.map(|key| (format!("wipe: {}", key.replace('_', " ")), text(&wipe[key]))));
-        // 64-bit numbers are strings in JSON as protobuf maps them.
-        let number = |key: &str| text(&wipe[key]).parse().with_context(|| format!("no {key} in the receipt: {wipe}"));
+        let took = |phase: &str| {
+            let seconds = timings[format!("{phase}_seconds")].as_f64().unwrap_or(f64::NAN);
+            format!("{phase} {:.1} ms", seconds * 1e3)
+        };
+        let facts = vec![
+            ("state".to_owned(), text(&told["state"])),
+            ("exit code".to_owned(), text(&told["result"]["exit_code"])),
+            ("time".to_owned(), ["prepare", "start", "run", "finish"].map(took).join(", ")),
+            (
+                "wiped".to_owned(),
+                format!("{} file, {} bytes, by the {}", wipe["files"], wipe["size_bytes"], text(&wipe["wiped_by"])),
+            ),
+            ("how".to_owned(), text(&wipe["method"])),
+            ("when".to_owned(), text(&wipe["finished_at"])),
+        ];
         let wipe = Wipe {
-            files: number("files")?,
-            bytes: number("bytes")?,
+            files: wipe["files"].as_u64().context("the result has no wipe receipt")?,
+            bytes: wipe["size_bytes"].as_u64().context("the receipt has no size")?,
             verified: wipe["verified"].as_bool().unwrap_or(false),
         };
         Ok(Ended { exit_status, wipe, facts })

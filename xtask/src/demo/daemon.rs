@@ -28,7 +28,11 @@ pub(super) struct Daemon {
 impl Daemon {
     /// Starts it and waits until it answers.
     pub(super) fn start(workspace: &Workspace) -> anyhow::Result<Self> {
-        let directory = tempfile::Builder::new().prefix("executor-demo.").tempdir()?;
+        // /run is a tmpfs nearly everywhere, on which overlays work; the temporary directory of a container
+        // is often an overlay itself, on which they do not.
+        let mut builder = tempfile::Builder::new();
+        let builder = builder.prefix("executor-demo.");
+        let directory = builder.tempdir_in("/run").or_else(|_| builder.tempdir())?;
         // The daemon drops its privileges and must still get at its directories.
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755))?;
         let log = File::create(directory.path().join(LOG))?;

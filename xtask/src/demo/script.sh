@@ -13,8 +13,10 @@ fact 'sha256' "$(printf %s "$password" | sha256sum | cut -d' ' -f1)"
 fact 'write' "$( (echo x >"$file") 2>&1)"
 mount_point=$(df --output=target "$file" | tail -n 1)
 fact 'mount' "$(grep -F " $mount_point " /proc/self/mountinfo | tail -n 1)"
-fact 'network' "$(ls /sys/class/net | tr '\n' ' ' | sed 's/ $//')"
-fact 'seccomp, no_new_privs' "$(awk '/^Seccomp:/ { s = $2 } /^NoNewPrivs:/ { n = $2 } END { print s, n }' /proc/self/status)"
+fact 'network' "$(sed -n 's/^ *\([^:]*\):.*/\1/p' /proc/net/dev | tr '\n' ' ' | sed 's/ $//')"
+# No awk: it is a link through /etc/alternatives, and the container's /etc is not the host's.
+status() { sed -n "s/^$1:[^0-9]*//p" /proc/self/status; }
+fact 'seccomp, no_new_privs' "$(status Seccomp) $(status NoNewPrivs)"
 
 trap 'exit 0' TERM
 echo ready

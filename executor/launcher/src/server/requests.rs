@@ -88,6 +88,10 @@ impl Server {
     fn launch(&mut self, launch: Launch, fds: Vec<OwnedFd>) -> Result<LauncherAnswer, Refused> {
         let id: ContainerId =
             launch.container_id.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("container id: {bad}")))?;
+        self.hear_shims();
+        if self.shims.get(&id).is_some_and(|shim| shim.done) {
+            self.shim_has_ended(&id); // it has told that all is done, and is about to end
+        }
         if self.shims.contains_key(&id) {
             return Err(Refused::new(Reason::Exists, format!("container {id} is there already")));
         }
@@ -126,6 +130,7 @@ impl Server {
             lifeline: Some(lifeline),
             volume: None,
             inputs: vec![process, files],
+            done: false,
         };
         self.shims.insert(id, shim);
         Ok(LauncherAnswer::Done(Done {}))

@@ -77,10 +77,8 @@ impl Control {
     pub(super) fn reached(&mut self, state: State) {
         self.state = state;
         let bytes = reached_report(state);
+        self.tell_launcher(&bytes);
         self.connections.retain(|connection| connection.send(&bytes, &[]).is_ok());
-        if self.lifeline.as_ref().is_some_and(|lifeline| lifeline.send(&bytes, &[]).is_err()) {
-            self.lifeline = None;
-        }
     }
 
     /// Gives the launcher its handle on the secret files.
@@ -95,8 +93,16 @@ impl Control {
     /// Tells the daemon that there is no container.
     pub(super) fn refuse(&mut self, refused: Refused) {
         let report = ShimReport { sequence: 0, news: Some(ShimNews::Refused(refused)) }.encode_to_vec();
+        self.tell_launcher(&report);
         for connection in &self.connections {
             let _ = connection.send(&report, &[]);
+        }
+    }
+
+    /// The launcher is told first: what the daemon asks of it next may presume that it knows.
+    fn tell_launcher(&mut self, report: &[u8]) {
+        if self.lifeline.as_ref().is_some_and(|lifeline| lifeline.send(report, &[]).is_err()) {
+            self.lifeline = None;
         }
     }
 

@@ -47,9 +47,12 @@ pub(crate) struct Client {
     rootfs: String,
 }
 
+/// An exit event, and when it arrived.
+type Exit = (Instant, RunResult);
+
 /// Who waits for which container's exit event.
 #[derive(Clone, Default)]
-struct Waiting(Arc<Mutex<HashMap<String, oneshot::Sender<(Instant, RunResult)>>>>);
+struct Waiting(Arc<Mutex<HashMap<String, oneshot::Sender<Exit>>>>);
 
 impl Client {
     /// Subscribes to the events to come.
@@ -117,7 +120,7 @@ impl Client {
 }
 
 impl Waiting {
-    fn expect(&self, id: &str) -> oneshot::Receiver<(Instant, RunResult)> {
+    fn expect(&self, id: &str) -> oneshot::Receiver<Exit> {
         let (sender, receiver) = oneshot::channel();
         self.lock().insert(id.to_owned(), sender);
         receiver
@@ -137,7 +140,7 @@ impl Waiting {
         self.lock().clear();
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, oneshot::Sender<(Instant, RunResult)>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, oneshot::Sender<Exit>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -58,23 +58,28 @@ impl Report {
     pub(crate) fn latency(&mut self, latencies: &[Latency]) {
         let bases = BASES.map(|name| latencies.iter().find(|latency| latency.name == name));
         println!(
-            "\nOne /bin/true, {} runs, in ms (executor: to the exit event; others: to the end of delete)",
+            "\nOne /bin/true, {} runs, in ms. Counted: executor to the exit event, runtimes to the end of delete.",
             self.json["runs"]
         );
-        println!("{:<24} {:>8} {:>8} {:>8}  {:>7}  {:>17}", "", "p50", "p99", "min", "/ crun", "/ crun, seccomp");
+        println!(
+            "{:<24} {:>8} {:>8} {:>8}  {:>7} {:>16}  {:>12} {:>11}",
+            "", "p50", "p99", "min", "/ crun", "/ crun, seccomp", "exit p50", "deleted p50"
+        );
         let mut rows = Vec::new();
         for latency in latencies {
             let sample = latency.headline();
             let ratio = |base: Option<&Latency>| base.map(|base| ratio(sample.median(), base.headline().median()));
             let [bare, full] = bases.map(ratio);
             println!(
-                "{:<24} {:>8} {:>8} {:>8}  {:>7}  {:>17}",
+                "{:<24} {:>8} {:>8} {:>8}  {:>7} {:>16}  {:>12} {:>11}",
                 latency.name,
                 milliseconds(sample.median()),
                 milliseconds(sample.percentile(99)),
                 milliseconds(sample.min()),
                 two_digits(bare),
                 two_digits(full),
+                milliseconds(latency.exit.median()),
+                milliseconds(latency.gone.median()),
             );
             rows.push(json!({
                 "name": latency.name,
@@ -84,11 +89,6 @@ impl Report {
                 "ratio_to_crun": bare,
                 "ratio_to_crun_full_seccomp": full,
             }));
-        }
-        for latency in latencies {
-            let other = if latency.counts_to_exit() { &latency.gone } else { &latency.exit };
-            let what = if latency.counts_to_exit() { "with Delete" } else { "exit only" };
-            println!("  {:<22} {:>8}  ({what}, p50)", latency.name, milliseconds(other.median()));
         }
         self.json["latency"] = rows.into();
     }

@@ -98,12 +98,12 @@ impl Runtime {
         let pid = std::fs::read_to_string(&pid_file).context("reading the pid file")?;
         let pid = Pid::from_raw(pid.trim().parse()?).context("the pid file holds no pid")?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("pidfd_open")?;
-        call(self.command(&["start", &bundle.id]))?;
+        call(&mut self.command(&["start", &bundle.id]))?;
         // We are the subreaper: the container's init is our child by now.
         let status = waitid(WaitId::PidFd(std::os::fd::AsFd::as_fd(&pidfd)), WaitIdOptions::EXITED)?;
         let exit = start.elapsed();
         let code = status.and_then(|status| status.exit_status());
-        call(self.command(&["delete", &bundle.id]))?;
+        call(&mut self.command(&["delete", &bundle.id]))?;
         let gone = start.elapsed();
         ensure!(code == Some(0), "the process ended with {code:?}");
         Ok(Run { exit, gone })

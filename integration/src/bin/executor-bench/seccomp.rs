@@ -26,8 +26,9 @@ fn resolve(profile: &Value, arch: &str, kernel: &str) -> anyhow::Result<Value> {
     };
     let mut rules = Vec::new();
     for rule in profile["syscalls"].as_array().context("it has no `syscalls`")? {
-        let holds = |condition: &Value| Condition { condition, go_arch, kernel };
-        if holds(&rule["includes"]).includes() && !holds(&rule["excludes"]).excludes() {
+        let includes = Condition { condition: &rule["includes"], go_arch, kernel };
+        let excludes = Condition { condition: &rule["excludes"], go_arch, kernel };
+        if includes.all() && !excludes.any() {
             rules.push(copy(rule, &["names", "action", "errnoRet", "args"]));
         }
     }
@@ -50,13 +51,13 @@ struct Condition<'a> {
 }
 
 impl Condition<'_> {
-    /// Every part that is there must hold.
-    fn includes(&self) -> bool {
+    /// Every part that is there holds.
+    fn all(&self) -> bool {
         [self.arch(), self.caps(), self.kernel()].into_iter().flatten().all(|part| part)
     }
 
-    /// Any part that holds excludes.
-    fn excludes(&self) -> bool {
+    /// Some part holds.
+    fn any(&self) -> bool {
         [self.arch(), self.caps(), self.kernel()].into_iter().flatten().any(|part| part)
     }
 

@@ -1,0 +1,15 @@
+//! Where the binaries are.
+
+use std::path::PathBuf;
+
+/// Path of one of the product's binaries.
+///
+/// # Panics
+/// It was not built: `cargo xtask test` does that first.
+pub fn binary(name: &str) -> PathBuf {
+    let workspace = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
+    let dir = std::env::var_os("EXECUTOR_DIST").map_or_else(|| workspace.join("target/dist"), PathBuf::from);
+    let path = dir.join(name);
+    assert!(path.exists(), "{} is not there: run `cargo xtask build` first", path.display());
+    path
+}

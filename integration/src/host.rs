@@ -1,0 +1,75 @@
+//! What is on the host: counted before and after, so that a test can say that nothing is left.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// Mounts, cgroups and processes of the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inventory {
+    /// Lines of mountinfo without their changing numbers.
+    pub mounts: BTreeSet<String>,
+    /// Cgroup directories of ours.
+    pub cgroups: BTreeSet<String>,
+}
+
+/// Takes stock.
+pub fn inventory() -> Inventory {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = table.lines().map(|line| line.split(' ').skip(3).collect::<Vec<_>>().join(" ")).collect();
+    let mut cgroups = BTreeSet::new();
+    for hierarchy in fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
+        walk(&hierarchy.path().join("executor"), &mut cgroups);
+    }
+    walk(Path::new("/sys/fs/cgroup/executor"), &mut cgroups);
+    Inventory { mounts, cgroups }
+}
+
+fn walk(dir: &Path, found: &mut BTreeSet<String>) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    found.insert(dir.display().to_string());
+    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        walk(&entry.path(), found);
+    }
+}
+
+/// Pids of processes whose parent chain leads to `ancestor`.
+pub fn descendants(ancestor: i32) -> Vec<i32> {
+    let parents: Vec<(i32, i32)> = processes().into_iter().filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let mut found = vec![ancestor];
+    loop {
+        let more: Vec<i32> = parents
+            .iter()
+            .filter(|(pid, parent)| found.contains(parent) && !found.contains(pid))
+            .map(|(pid, _)| *pid)
+            .collect();
+        if more.is_empty() {
+            found.remove(0);
+            return found;
+        }
+        found.extend(more);
+    }
+}
+
+/// Every pid.
+pub fn processes() -> Vec<i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Parent of a process.
+pub fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// A line of /proc/PID/status.
+pub fn status(pid: i32, name: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()))
+}
+
+/// Open descriptors of a process.
+pub fn descriptors(pid: i32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}

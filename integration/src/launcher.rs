@@ -1,0 +1,218 @@
+//! A launcher of a test's own, spoken to as the daemon speaks to it: for what a daemon would never ask.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use executor_core::lifecycle::State;
+use executor_core::payload;
+use executor_core::plan::Plan;
+use executor_core::protocol::{
+    Hello, LAUNCH_FDS, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, PACKET_MAX, Refused,
+    Remove, ShimCall, ShimNews, ShimReport, ShimRequest, VERSION, state_of,
+};
+use executor_core::record::{ContainerRecord, ExitRecord};
+use executor_sys::memfile::MemFile;
+use executor_sys::seqpacket::Seqpacket;
+use prost::Message;
+use std::os::fd::AsFd;
+use tempfile::TempDir;
+
+use crate::{dist, wait};
+
+/// A running launcher and a connection to it.
+pub struct Launcher {
+    /// Its process.
+    pub child: Child,
+    /// Connection as a daemon.
+    pub connection: Seqpacket,
+    dir: TempDir,
+    extra: Vec<String>,
+}
+
+/// What a container is started with, beside its plan.
+#[derive(Default)]
+pub struct Payload<'a> {
+    /// Arguments.
+    pub args: Vec<&'a [u8]>,
+    /// `NAME=VALUE`.
+    pub env: Vec<&'a [u8]>,
+    /// Contents of the plan's files.
+    pub files: Vec<&'a [u8]>,
+}
+
+/// A launched container's shim, by the connection it was launched with.
+pub struct Shim(pub Seqpacket);
+
+impl Launcher {
+    /// Starts one in a directory of its own.
+    pub fn start(extra: &[&str]) -> Self {
+        let dir = tempfile::Builder::new().prefix("ex").tempdir_in("/run").expect("a directory in /run");
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("chmod");
+        let extra: Vec<String> = extra.iter().map(|arg| (*arg).to_owned()).collect();
+        let (child, connection) = spawn(dir.path(), &extra);
+        Self { child, connection, dir, extra }
+    }
+
+    /// Kills it, without a chance to do anything, and starts another one on the same directories.
+    pub fn replace(&mut self) {
+        self.child.kill().expect("kill");
+        self.child.wait().expect("wait");
+        (self.child, self.connection) = spawn(self.dir.path(), &self.extra);
+    }
+
+    /// Its run directory.
+    pub fn run_dir(&self) -> PathBuf {
+        self.dir.path().join("run")
+    }
+
+    /// Its state directory.
+    pub fn state_dir(&self) -> PathBuf {
+        self.dir.path().join("state")
+    }
+
+    /// Asks for something.
+    pub fn call(&self, call: LauncherCall, fds: &[std::os::fd::BorrowedFd<'_>]) -> LauncherAnswer {
+        let request = LauncherRequest { sequence: 7, call: Some(call) };
+        self.connection.send(&request.encode_to_vec(), fds).expect("the launcher listens");
+        loop {
+            let mut buffer = vec![0; PACKET_MAX];
+            let (length, _) = self.connection.recv(&mut buffer).expect("an answer").expect("the launcher lives");
+            let reply = LauncherReply::decode(&buffer[..length]).expect("a reply");
+            if reply.sequence == 7 {
+                return reply.answer.expect("an answer");
+            }
+        }
+    }
+
+    /// Launches a plan.
+    ///
+    /// # Errors
+    /// The launcher's refusal.
+    pub fn launch(&self, plan: &Plan, payload: &Payload<'_>) -> Result<Shim, Refused> {
+        let main = plan.main().expect("a process");
+        let count = payload.args.len().to_string();
+        let process = payload::ProcessPayload::strings(
+            main.path.as_bytes(),
+            main.dir.as_bytes(),
+            count.as_bytes(),
+            &payload.args,
+            &payload.env,
+        );
+        let plan_json = serde_json::to_vec(plan).expect("a plan is JSON");
+        let mut plan_file = MemFile::create("plan", plan_json.len()).expect("memfd");
+        plan_file.fill(|bytes| bytes.copy_from_slice(&plan_json)).expect("fill");
+        let (process, files) = (encoded(&process), encoded(&payload.files));
+        let (ours, theirs) = Seqpacket::pair().expect("socketpair");
+        let fds = [theirs.as_fd(), plan_file.as_fd(), process.as_fd(), files.as_fd()];
+        assert_eq!(fds.len(), LAUNCH_FDS.len());
+        let launch = Launch { container_id: plan.id.to_string(), request_tag: "tag".into(), created_at: 1 };
+        match self.call(LauncherCall::Launch(launch), &fds) {
+            LauncherAnswer::Done(_) => Ok(Shim(ours)),
+            LauncherAnswer::Refused(refused) => Err(refused),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Removes a completed container.
+    pub fn remove(&self, id: &str) -> LauncherAnswer {
+        self.call(LauncherCall::Remove(Remove { container_id: id.into() }), &[])
+    }
+
+    /// The record of a living container.
+    pub fn record(&self, id: &str) -> Option<ContainerRecord> {
+        let bytes = std::fs::read(self.run_dir().join("containers").join(id).join("container.json")).ok()?;
+        Some(serde_json::from_slice(&bytes).expect("a record"))
+    }
+
+    /// The exit record of a container, waited for.
+    pub fn exit(&self, id: &str) -> ExitRecord {
+        let path = self.state_dir().join("containers").join(id).join("exit.json");
+        let bytes = wait::until(&format!("{}", path.display()), || std::fs::read(&path).ok());
+        serde_json::from_slice(&bytes).expect("an exit record")
+    }
+
+    /// What a container printed, as its log file has it.
+    pub fn log(&self, id: &str) -> String {
+        std::fs::read_to_string(self.state_dir().join("containers").join(id).join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        // Containers that a failed test left are ended first; then the launcher has nothing to leave behind.
+        for id in std::fs::read_dir(self.run_dir().join("containers")).into_iter().flatten().flatten() {
+            if let Ok(shim) = Seqpacket::connect(&id.path().join("shim.sock")) {
+                let stop = ShimCall::Stop(executor_core::protocol::Stop { grace_ms: 0 });
+                let _ = shim.send(&ShimRequest { sequence: 1, call: Some(stop) }.encode_to_vec(), &[]);
+                let mut buffer = [0; 4096];
+                while let Ok(Some(_)) = shim.recv(&mut buffer) {}
+            }
+        }
+        let _ = nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(self.child.id() as i32),
+            nix::sys::signal::Signal::SIGTERM,
+        );
+        let _ = self.child.wait();
+    }
+}
+
+impl Shim {
+    /// Waits for a state, or for the shim's refusal.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub fn reach(&self, wanted: State) -> Result<(), Refused> {
+        let mut buffer = vec![0; PACKET_MAX];
+        loop {
+            let received = self.0.recv(&mut buffer).expect("a report");
+            let (length, _) = received.unwrap_or_else(|| panic!("the shim ended before it was {}", wanted.name()));
+            match ShimReport::decode(&buffer[..length]).expect("a report").news {
+                Some(ShimNews::Reached(reached)) if state_of(reached.state).is_some_and(|state| state >= wanted) => {
+                    return Ok(());
+                }
+                Some(ShimNews::Refused(refused)) => return Err(refused),
+                _ => {}
+            }
+        }
+    }
+
+    /// Asks for something.
+    pub fn ask(&self, call: ShimCall) {
+        self.0.send(&ShimRequest { sequence: 9, call: Some(call) }.encode_to_vec(), &[]).expect("the shim listens");
+    }
+}
+
+fn encoded(strings: &[&[u8]]) -> MemFile {
+    let length = payload::encoded_len(strings.iter().copied());
+    let mut file = MemFile::create("payload", length).expect("memfd");
+    file.fill(|bytes| payload::encode(strings.iter().copied(), bytes)).expect("fill");
+    file
+}
+
+fn spawn(dir: &Path, extra: &[String]) -> (Child, Seqpacket) {
+    let mut child = Command::new(dist::binary("executor-launcher"))
+        .arg("--run-dir")
+        .arg(dir.join("run"))
+        .arg("--state-dir")
+        .arg(dir.join("state"))
+        .args(["--daemon-user", "0"])
+        .args(extra)
+        .stdin(Stdio::null())
+        .spawn()
+        .expect("the launcher starts");
+    let socket = dir.join("run/launcher.sock");
+    let connection = wait::until("the launcher's socket", || {
+        if let Some(status) = child.try_wait().expect("wait") {
+            panic!("the launcher ended with {status}");
+        }
+        Seqpacket::connect(&socket).ok()
+    });
+    let hello = LauncherRequest {
+        sequence: 1,
+        call: Some(LauncherCall::Hello(Hello { version: VERSION, tag_key: Vec::new() })),
+    };
+    connection.send(&hello.encode_to_vec(), &[]).expect("hello");
+    let mut buffer = vec![0; PACKET_MAX];
+    connection.recv(&mut buffer).expect("welcome").expect("welcome");
+    (child, connection)
+}

@@ -1,0 +1,162 @@
+//! The launcher and its shims by themselves, spoken to as a daemon speaks to them: a life, and its ends.
+
+use executor_core::lifecycle::State;
+use executor_core::plan::Plan;
+use executor_core::protocol::{ShimCall, Signal, Stop};
+use executor_core::record::{Exit, FailureKind};
+use executor_core::validate::{Draft, Policy, validate};
+use integration::host;
+use integration::launcher::{Launcher, Payload};
+use integration::rootfs::Rootfs;
+use integration::wait;
+
+fn plan(id: &str, draft: Draft<'_>) -> Plan {
+    let policy = Policy { allow_host_network: true, ..Policy::default() };
+    validate(
+        &Draft { id, memory_bytes: if draft.memory_bytes == 0 { 64 << 20 } else { draft.memory_bytes }, ..draft },
+        &policy,
+    )
+    .unwrap()
+}
+
+fn sh<'a>(script: &'a str) -> (Draft<'a>, Payload<'a>) {
+    let draft = Draft { path: "/bin/sh", args: vec!["-c", script], ..Draft::default() };
+    (draft, Payload { args: vec![b"-c", script.as_bytes()], ..Payload::default() })
+}
+
+const SEE: &str = "id; stat -L -c '%a %u %g %s %n' /etc/cf-service-bindings/db /etc/cf-service-bindings/db/password /run/one; \
+    cat /etc/cf-service-bindings/db/password /run/one; echo; grep executor-secrets /proc/self/mountinfo; \
+    grep -E 'Seccomp:|NoNewPrivs|CapEff|CapBnd' /proc/self/status; echo $SECRET $HOME; pwd; cat /proc/net/dev | grep -c :; \
+    touch /etc/cf-service-bindings/x; echo err >&2; exit 7";
+
+/// The whole of a life: files on a read-only tmpfs of their own, 0600 in 0700, the user's; confined; wiped; gone.
+#[test]
+fn a_container_runs_with_its_secrets_and_is_wiped() {
+    let before = host::inventory();
+    let launcher = Launcher::start(&[]);
+    let files = vec![("f0".to_owned(), "db/password", 6), ("f1".to_owned(), "/run/one", 3)];
+    let (draft, payload) = sh(SEE);
+    let plan = plan("one", Draft { user: "vcap", dir: "/tmp", files, ..draft });
+    let payload = Payload { env: vec![b"SECRET=in-the-environment"], files: vec![b"s3cr3t", b"one"], ..payload };
+    launcher.launch(&plan, &payload).unwrap().reach(State::Completed).unwrap();
+    let (exit, log) = (launcher.exit("one"), launcher.log("one"));
+    assert_eq!(exit.exit, Some(Exit::Code(7)), "{log}");
+    for line in [
+        "uid=1000(vcap) gid=1000(vcap) groups=1000(vcap)",
+        "700 1000 1000 60 /etc/cf-service-bindings/db",
+        "600 1000 1000 6 /etc/cf-service-bindings/db/password",
+        "600 1000 1000 3 /run/one",
+        " /0 /etc/cf-service-bindings ro,nosuid,nodev,noexec,relatime - tmpfs executor-secrets",
+        " /1 /run/one ro,nosuid,nodev,noexec,relatime - tmpfs executor-secrets",
+        ",noswap",
+        "CapEff:\t0000000000000000",
+        "CapBnd:\t0000000000000000",
+        "NoNewPrivs:\t1",
+        "Seccomp:\t2",
+        "in-the-environment /home/vcap",
+        "stdout F /tmp",
+        "stdout F 1\n", // one interface: lo
+        "stderr F err",
+        "Read-only file system",
+    ] {
+        assert!(log.contains(line), "{line:?} is not in:\n{log}");
+    }
+    let wipe = exit.wipe.unwrap();
+    assert_eq!((wipe.files, wipe.bytes, wipe.verified, &*wipe.by), (2, 9, true, "shim"));
+    assert!(!launcher.run_dir().join("containers/one").exists());
+    launcher.remove("one");
+    assert!(!launcher.state_dir().join("containers/one").exists());
+    drop(launcher);
+    assert_eq!(host::inventory(), before);
+}
+
+#[test]
+fn a_program_that_is_not_there_is_a_result_with_its_errno() {
+    let launcher = Launcher::start(&[]);
+    for (path, dir, errno, words) in [
+        ("/nope", "/", 2, "exec /nope: No such file or directory"),
+        ("nope", "/", 2, "exec nope: No such file or directory"),
+        ("/etc/passwd", "/", 13, "exec /etc/passwd: Permission denied"),
+        ("/bin/true", "/nowhere", 2, "chdir /nowhere: No such file or directory"),
+    ] {
+        let id = format!("x{}", path.replace('/', "-"));
+        let shim = launcher.launch(&plan(&id, Draft { path, dir, ..Draft::default() }), &Payload::default()).unwrap();
+        shim.reach(State::Completed).unwrap();
+        let failure = launcher.exit(&id).failure.unwrap();
+        assert_eq!((failure.kind, failure.errno, &*failure.message), (FailureKind::Exec, errno, words));
+        assert!(launcher.log(&id).contains(&format!("executor F {words}")), "{}", launcher.log(&id));
+    }
+}
+
+/// `dir:` is never written to; what the container writes goes to an upper layer that goes with it.
+#[test]
+fn a_prepared_rootfs_is_never_written_to() {
+    let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
+    let before = rootfs.listing();
+    let (draft, payload) = sh(
+        "id; echo x >/srv/file; cat /srv/file /etc/cf-service-bindings/a; rm /etc/passwd 2>/dev/null; touch /x; exit 3",
+    );
+    let reference = rootfs.reference();
+    let plan = plan("dir", Draft { rootfs: &reference, user: "app:web", files: vec![("f".into(), "a", 1)], ..draft });
+    launcher.launch(&plan, &Payload { files: vec![b"S"], ..payload }).unwrap().reach(State::Completed).unwrap();
+    let log = launcher.log("dir");
+    assert!(log.contains("uid=1234(app) gid=80(web)") && log.contains("stdout P S"), "{log}");
+    assert_eq!(launcher.exit("dir").exit, Some(Exit::Code(3)), "{log}");
+    assert_eq!(rootfs.listing(), before);
+    assert!(!launcher.state_dir().join("containers/dir/upper").exists());
+}
+
+#[test]
+fn reaching_the_memory_limit_is_told_apart() {
+    let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
+    let reference = rootfs.reference();
+    let (draft, payload) = sh("dd if=/dev/zero of=/dev/null bs=60M count=1");
+    let plan = plan("oom", Draft { rootfs: &reference, memory_bytes: 16 << 20, ..draft });
+    launcher.launch(&plan, &payload).unwrap().reach(State::Completed).unwrap();
+    assert!(launcher.exit("oom").oom_killed, "{:#?}\n{}", launcher.exit("oom"), launcher.log("oom"));
+}
+
+#[test]
+fn the_limit_on_processes_holds() {
+    let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
+    let reference = rootfs.reference();
+    let (draft, payload) = sh("for i in 1 2 3 4 5 6 7 8; do sleep 100 & done; echo all");
+    let plan = plan("pids", Draft { rootfs: &reference, pids: 5, ..draft });
+    launcher.launch(&plan, &payload).unwrap().reach(State::Completed).unwrap();
+    let log = launcher.log("pids");
+    assert!(log.contains("can't fork") && !log.contains("stdout F all"), "{log}");
+}
+
+#[test]
+fn a_stop_is_term_then_kill_and_a_signal_arrives() {
+    let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
+    let reference = rootfs.reference();
+    let cases = [
+        // A handler ends in order.
+        ("trap 'echo got it; exit 5' TERM; echo up; while :; do sleep 0.05; done", 60_000, Some(Exit::Code(5))),
+        // One that ignores it is killed when the grace has passed.
+        ("trap '' TERM; echo up; while :; do sleep 0.05; done", 200, Some(Exit::Signal(9))),
+        // The only process, with no handler, is not waited for: a grace of a minute would be noticed.
+        ("echo up; exec sleep 1000", 3_600_000, Some(Exit::Signal(9))),
+    ];
+    for (number, (script, grace_ms, exit)) in cases.into_iter().enumerate() {
+        let id = format!("stop{number}");
+        let (draft, payload) = sh(script);
+        let shim = launcher.launch(&plan(&id, Draft { rootfs: &reference, ..draft }), &payload).unwrap();
+        wait::until("the process is up", || launcher.log(&id).contains("up").then_some(()));
+        if number == 2 {
+            let init = launcher.record(&id).unwrap().prepared.unwrap().init.pid;
+            wait::until("sleep is executed", || (host::status(init, "Name")? == "sleep").then_some(()));
+        }
+        shim.ask(ShimCall::Stop(Stop { grace_ms }));
+        shim.reach(State::Completed).unwrap();
+        let record = launcher.exit(&id);
+        assert_eq!((record.exit, record.container.stopped), (exit, true), "{script}");
+    }
+    let (draft, payload) = sh("trap 'exit 9' USR1; echo up; while :; do sleep 0.05; done");
+    let shim = launcher.launch(&plan("sig", Draft { rootfs: &reference, ..draft }), &payload).unwrap();
+    wait::until("the process is up", || launcher.log("sig").contains("up").then_some(()));
+    shim.ask(ShimCall::Signal(Signal { process_id: "main".into(), signal: 10 }));
+    shim.reach(State::Completed).unwrap();
+    assert_eq!(launcher.exit("sig").exit, Some(Exit::Code(9)));
+}

@@ -1,0 +1,134 @@
+//! What does not fit is refused, by name, and leaves nothing.
+
+use executor_core::lifecycle::State;
+use executor_core::plan::{Plan, Rootfs as Reference};
+use executor_core::protocol::{Reason, Refused};
+use executor_core::validate::{Draft, Policy, validate};
+use integration::host;
+use integration::launcher::{Launcher, Payload};
+use integration::rootfs::Rootfs;
+
+fn plan(draft: Draft<'_>) -> Plan {
+    validate(&Draft { id: "bad", path: "/bin/true", memory_bytes: 64 << 20, ..draft }, &Policy::default()).unwrap()
+}
+
+/// Launches a plan that is to be refused, and looks that nothing of it is left.
+fn refused(launcher: &Launcher, plan: &Plan, payload: &Payload<'_>) -> Refused {
+    let before = host::inventory();
+    let refused = launcher.launch(plan, payload).unwrap().reach(State::Running).unwrap_err();
+    for dir in [launcher.run_dir(), launcher.state_dir()] {
+        assert_eq!(std::fs::read_dir(dir.join("containers")).unwrap().count(), 0, "{refused:?}");
+    }
+    assert_eq!(host::inventory(), before, "{refused:?}");
+    refused
+}
+
+fn is(refused: &Refused, reason: Reason, field: &str, words: &str) {
+    assert_eq!(refused.reason, reason as i32, "{refused:?}");
+    assert_eq!(refused.violations.first().map_or("", |violation| &violation.field), field, "{refused:?}");
+    assert!(refused.message.contains(words), "{refused:?}");
+}
+
+#[test]
+fn what_the_rootfs_does_not_have_is_named() {
+    let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
+    let reference = rootfs.reference();
+    let none = Payload::default();
+    let unknown = refused(&launcher, &plan(Draft { rootfs: &reference, user: "nobodyx", ..Draft::default() }), &none);
+    is(&unknown, Reason::Precondition, "action.run.user", "there is no user `nobodyx`");
+    let group =
+        refused(&launcher, &plan(Draft { rootfs: &reference, user: "app:nogroupx", ..Draft::default() }), &none);
+    is(&group, Reason::Precondition, "action.run.user", "there is no group `nogroupx`");
+    let missing = refused(&launcher, &plan(Draft { rootfs: "dir:/no/such/rootfs", ..Draft::default() }), &none);
+    is(&missing, Reason::Precondition, "rootfs", "`dir:/no/such/rootfs`: No such file or directory");
+    let file = refused(&launcher, &plan(Draft { rootfs: "dir:/etc/passwd", ..Draft::default() }), &none);
+    is(&file, Reason::Precondition, "rootfs", "Not a directory");
+}
+
+/// The trap of libcontainer 0.7.0: with a link there it creates and deletes files on the host before it pivots.
+#[test]
+fn a_rootfs_whose_dev_is_a_link_is_refused_and_the_host_is_untouched() {
+    let launcher = Launcher::start(&[]);
+    let victim = tempfile::tempdir().unwrap();
+    std::fs::write(victim.path().join("null"), "precious").unwrap();
+    for name in ["dev", "proc", "sys"] {
+        let rootfs = Rootfs::busybox();
+        rootfs.replace_by_link(name, victim.path().to_str().unwrap());
+        let reference = rootfs.reference();
+        let refused = refused(&launcher, &plan(Draft { rootfs: &reference, ..Draft::default() }), &Payload::default());
+        is(&refused, Reason::Precondition, "rootfs", &format!("/{name} is a symbolic link"));
+    }
+    assert_eq!(std::fs::read_dir(victim.path()).unwrap().count(), 1);
+    assert_eq!(std::fs::read_to_string(victim.path().join("null")).unwrap(), "precious");
+}
+
+#[test]
+fn a_path_through_a_link_of_the_rootfs_is_refused() {
+    let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
+    let outside = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(outside.path(), rootfs.path().join("link")).unwrap();
+    let reference = rootfs.reference();
+    let files = vec![
+        ("f[0]".to_owned(), "/link/secret", 1),
+        ("f[1]".to_owned(), "/bin/busybox/x", 1),
+        ("f[2]".to_owned(), "/srv", 1),
+    ];
+    let payload = Payload { files: vec![b"S", b"S", b"S"], ..Payload::default() };
+    let refused = refused(&launcher, &plan(Draft { rootfs: &reference, files, ..Draft::default() }), &payload);
+    is(&refused, Reason::Precondition, "f[0].path", "/link is a symbolic link");
+    assert_eq!(refused.violations.len(), 3, "all at once: {refused:?}");
+    assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
+}
+
+/// The launcher does not take the daemon's word: a plan that validation would not have made is refused.
+#[test]
+fn a_plan_of_a_daemon_that_was_taken_over_is_refused() {
+    let launcher = Launcher::start(&[]);
+    let good = plan(Draft { files: vec![("f".to_owned(), "a", 1)], ..Draft::default() });
+    let payload = Payload { files: vec![b"S"], ..Payload::default() };
+    let forge = |change: fn(&mut Plan)| {
+        let mut plan = good.clone();
+        change(&mut plan);
+        plan
+    };
+    for plan in [
+        forge(|plan| plan.rootfs = Reference::Dir("/proc/self/root".into())),
+        forge(|plan| plan.files[0].path = "/etc/../../proc/x".into()),
+        forge(|plan| plan.network = executor_core::plan::Network::Host),
+    ] {
+        assert_eq!(refused(&launcher, &plan, &payload).reason, Reason::Invalid as i32);
+    }
+    let wrong_size = forge(|plan| plan.files[0].size = 2);
+    assert!(refused(&launcher, &wrong_size, &payload).message.contains("do not fit one another"));
+}
+
+#[test]
+fn files_that_the_memory_limit_cannot_hold_are_told() {
+    let launcher = Launcher::start(&[]);
+    let content = vec![b'x'; 900_000];
+    let files = vec![("f".to_owned(), "a", content.len() as u64)];
+    let mut plan = plan(Draft { files, ..Draft::default() });
+    plan.limits.memory_bytes = 2 << 20;
+    let payload = Payload { files: vec![&content], ..Payload::default() };
+    // 2 MiB hold the files or not, as the kernel happens to account init; a limit that cannot hold them is named.
+    match launcher.launch(&plan, &payload).unwrap().reach(State::Completed) {
+        Ok(()) => assert!(launcher.exit("bad").wipe.is_some()),
+        Err(refused) => {
+            assert!(refused.message.contains("memory") || refused.message.contains("create"), "{refused:?}")
+        }
+    }
+}
+
+#[test]
+fn an_id_in_use_is_refused_and_the_first_container_stays() {
+    let launcher = Launcher::start(&[]);
+    let plan = plan(Draft { path: "/bin/sleep", ..Draft::default() });
+    let payload = Payload { args: vec![b"1000"], ..Payload::default() };
+    let mut plan = plan;
+    plan.processes[0].path = "/bin/sleep".into();
+    let first = launcher.launch(&plan, &payload).unwrap();
+    first.reach(State::Running).unwrap();
+    let second = launcher.launch(&plan, &payload).err().unwrap();
+    assert_eq!(second.reason, Reason::Exists as i32);
+    assert!(launcher.record("bad").is_some());
+}
