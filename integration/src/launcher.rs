@@ -53,10 +53,14 @@ impl Launcher {
         Self { child, connection, dir, extra }
     }
 
-    /// Kills it, without a chance to do anything, and starts another one on the same directories.
-    pub fn replace(&mut self) {
+    /// Kills it, without a chance to do anything.
+    pub fn kill(&mut self) {
         self.child.kill().expect("kill");
         self.child.wait().expect("wait");
+    }
+
+    /// Starts another one on the same directories.
+    pub fn start_again(&mut self) {
         (self.child, self.connection) = spawn(self.dir.path(), &self.extra);
     }
 

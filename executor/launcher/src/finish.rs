@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use executor_core::record::{ContainerRecord, Exit, ExitRecord, Failure, Timings, WipeRecord};
 use executor_core::time::Timestamp;
-use executor_secrets::volume::Volume;
+use executor_secrets::volume::{Receipt, Volume};
 use executor_sys::memfile::MemFile;
 
 use crate::cgroup::Hierarchies;
@@ -27,8 +27,8 @@ pub(crate) struct Remains {
     pub dirs: Dirs,
     /// Its cgroup, relative to each hierarchy's mount.
     pub cgroup: PathBuf,
-    /// Its secret files.
-    pub volume: Option<Volume>,
+    /// Its secret files: one handle, or several that each reach a part.
+    pub volumes: Vec<Volume>,
     /// What it was started with, until that is wiped.
     pub inputs: Vec<MemFile>,
 }
@@ -59,21 +59,17 @@ impl Remains {
                 failed = true;
             }
         }
-        let receipt = match self.volume.as_ref().map(Volume::wipe) {
-            None => None,
-            Some(Ok(receipt)) => Some(receipt),
-            Some(Err(error)) => {
-                log::line(Level::Error, id, format_args!("the secret files were not wiped: {error}"));
-                failed = true;
-                None
+        let mut receipt = Receipt::default();
+        for volume in &self.volumes {
+            match volume.wipe() {
+                Ok(wiped) => receipt = receipt.and(&wiped),
+                Err(error) => {
+                    log::line(Level::Error, id, format_args!("the secret files were not wiped: {error}"));
+                    failed = true;
+                }
             }
-        };
-        let now = now();
-        match receipt {
-            _ if failed => Err(()),
-            Some(receipt) => Ok(receipt.record(self.by, now)),
-            None => Ok(WipeRecord { files: 0, bytes: 0, verified: true, by: self.by.to_owned(), at: now }),
         }
+        if failed { Err(()) } else { Ok(receipt.record(self.by, now())) }
     }
 
     /// Ends the container for good. The record is written even when a step before it failed; what failed is in
@@ -129,7 +125,7 @@ impl Remains {
     }
 
     fn remove_leftovers(&mut self, hierarchies: &Hierarchies, id: &str) {
-        self.volume = None;
+        self.volumes.clear();
         if let Err(error) = hierarchies.remove(&self.cgroup, PATIENCE) {
             log::line(Level::Error, id, format_args!("{error}"));
         }

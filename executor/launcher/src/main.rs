@@ -77,6 +77,7 @@ fn begin(args: &cli::Args) -> Result<(), Failed> {
     if !memfd_exec::is_sealed() {
         return Err(io::Error::other(format!("cannot run from a sealed memory file: {}", memfd_exec::reexec())).into());
     }
+    rustix::thread::set_name(c"executor-launch").map_err(io::Error::from)?; // the kernel took the memory file's name
     process::forbid_dumps()?;
     process::become_subreaper()?;
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));

@@ -4,6 +4,8 @@
 //! files with the launcher, and the record on disk. A launcher that starts finds shims that live on and takes
 //! their handles again, and containers that lost everything, and ends them.
 
+mod recover;
+
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
@@ -34,7 +36,7 @@ pub(crate) fn finish(host: &Host, id: &ContainerId, volume: Option<Volume>, inpu
     let dirs = Dirs::of(host, id);
     let record = dirs.read_record();
     let cgroup = host.cgroup_parent.join(id.as_str());
-    let mut remains = Remains { by: "launcher", dirs, cgroup, volume, inputs };
+    let mut remains = Remains { by: "launcher", dirs, cgroup, volumes: volume.into_iter().collect(), inputs };
     if remains.dirs.read_exit().is_some() {
         let _ = remains.wipe(id.as_str()); // logged
         remains.leave(&host.hierarchies, id.as_str());
@@ -45,6 +47,9 @@ pub(crate) fn finish(host: &Host, id: &ContainerId, volume: Option<Volume>, inpu
         return;
     };
     log::line(Level::Warning, id.as_str(), "its shim is gone: the container is ended");
+    if remains.volumes.is_empty() {
+        remains.volumes = recover::volumes(host, &record);
+    }
     let outcome = end(host, &record, &remains);
     remains.complete(&host.hierarchies, record, outcome);
 }

@@ -45,14 +45,16 @@ pub(super) fn prepare(
         Ok(admitted) => admitted,
         Err(refused) => {
             let mut remains =
-                Remains { by: "shim", dirs: Dirs::nowhere(), cgroup: PathBuf::new(), volume: None, inputs };
+                Remains { by: "shim", dirs: Dirs::nowhere(), cgroup: PathBuf::new(), volumes: Vec::new(), inputs };
             let _ = remains.wipe(""); // logged
             return Err(refused);
         }
     };
     let id = record.plan.id.clone();
-    let mut site =
-        Site { init: None, remains: Remains { by: "shim", dirs, cgroup: record.cgroup.clone(), volume: None, inputs } };
+    let mut site = Site {
+        init: None,
+        remains: Remains { by: "shim", dirs, cgroup: record.cgroup.clone(), volumes: Vec::new(), inputs },
+    };
     match build(host, filter, record, &mut site, control) {
         Ok((record, container, log)) => Ok(Ready { record, remains: site.remains, container, log, begun }),
         Err(refused) => {
@@ -166,7 +168,7 @@ fn build(
         Some(volume)
     };
     let kind = volume.as_ref().map(Volume::kind);
-    site.remains.volume = volume;
+    site.remains.volumes.extend(volume);
     let injection = inject::Injection {
         host,
         plan: &record.plan,
@@ -174,7 +176,7 @@ fn build(
         init: container.pid(),
         owner: (user.uid, user.gid),
         mounts: &mounts,
-        volume: site.remains.volume.as_ref(),
+        volume: site.remains.volumes.first(),
         files: &site.remains.inputs[1],
         staging: &dirs.run.join("bundle"),
     };

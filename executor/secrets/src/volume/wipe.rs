@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 
 use executor_core::record::WipeRecord;
@@ -19,7 +19,7 @@ const DEPTH_MAX: usize = 4096;
 const ZEROS: [u8; 16 << 10] = [0; 16 << 10];
 
 /// What was wiped. Only [`Volume::wipe`] makes one, so that a receipt means that it happened.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
     files: u32,
     bytes: u64,
@@ -30,6 +30,12 @@ impl Receipt {
     pub fn record(&self, by: &str, at: Timestamp) -> WipeRecord {
         // An unverified byte is an error of the wipe, and there is no receipt then.
         WipeRecord { files: self.files, bytes: self.bytes, verified: true, by: by.to_owned(), at }
+    }
+
+    /// Both together: of one container whose files were reached in several places.
+    #[must_use]
+    pub fn and(self, other: &Self) -> Self {
+        Self { files: self.files + other.files, bytes: self.bytes + other.bytes }
     }
 
     /// Files that were overwritten.
@@ -49,8 +55,15 @@ impl Volume {
     /// # Errors
     /// The first file that could not be overwritten or was not zero afterwards; others may be left too.
     pub fn wipe(&self) -> io::Result<Receipt> {
-        let mut receipt = Receipt { files: 0, bytes: 0 };
-        // The handle of a mount names a place and cannot be read from.
+        let mut receipt = Receipt::default();
+        // The handle of a mount names a place and cannot be read from. One that was recovered may be of a single
+        // file; it has no name to be removed there.
+        if FileType::from_raw_mode(fstat(self.handle())?.st_mode) == FileType::RegularFile {
+            let by_descriptor = format!("/proc/self/fd/{}", self.handle().as_raw_fd());
+            receipt.bytes = wipe_file(&File::options().read(true).write(true).open(by_descriptor)?)?;
+            receipt.files = 1;
+            return Ok(receipt);
+        }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         wipe_dir(openat(self.handle(), ".", flags, Mode::empty())?, &mut receipt, 0)?;
         Ok(receipt)

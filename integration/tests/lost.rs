@@ -1,0 +1,147 @@
+//! Processes of ours that are killed without warning: what becomes of the container, and that nothing is left.
+
+use std::os::fd::AsFd;
+
+use executor_core::lifecycle::State;
+use executor_core::plan::Plan;
+use executor_core::protocol::{ShimCall, Stop};
+use executor_core::record::{Exit, FailureKind};
+use executor_core::validate::{Draft, Policy, validate};
+use executor_sys::process::{pidfd, pidfd_signal};
+use executor_sys::seqpacket::Seqpacket;
+use integration::launcher::{Launcher, Payload, Shim};
+use integration::{host, wait};
+
+const SECRET: &[u8] = b"canary-of-the-lost-1c0ffee";
+
+fn plan(id: &str) -> Plan {
+    let files = vec![("f".to_owned(), "a", SECRET.len() as u64)];
+    let draft = Draft { id, path: "/bin/sleep", memory_bytes: 64 << 20, files, ..Draft::default() };
+    validate(&draft, &Policy::default()).unwrap()
+}
+
+fn start(launcher: &Launcher, id: &str) -> Shim {
+    let payload = Payload { args: vec![b"1000"], files: vec![SECRET], ..Payload::default() };
+    let shim = launcher.launch(&plan(id), &payload).unwrap();
+    shim.reach(State::Running).unwrap();
+    shim
+}
+
+fn kill(pid: i32) {
+    pidfd_signal(pidfd(pid).unwrap().as_fd(), 9).unwrap();
+}
+
+fn gone(pid: i32) {
+    wait::until("the process is gone", || {
+        host::status(pid, "State").is_none_or(|state| state.starts_with('Z')).then_some(())
+    });
+}
+
+/// The secret as the container sees it, by way of its init: what the launcher must have overwritten.
+fn open_secret(launcher: &Launcher, id: &str) -> std::fs::File {
+    let init = launcher.record(id).unwrap().prepared.unwrap().init.pid;
+    std::fs::File::open(format!("/proc/{init}/root/etc/cf-service-bindings/a")).unwrap()
+}
+
+/// A shim that is killed: the launcher kills the container, overwrites its files through the second handle, and
+/// says that the exit status is unknown. A descriptor that was open before sees zeros; the control, read before
+/// the kill, sees the secret.
+#[test]
+fn a_shim_that_is_killed_is_finished_by_the_launcher() {
+    let launcher = Launcher::start(&[]);
+    let before = host::inventory();
+    let _shim = start(&launcher, "lost");
+    let record = launcher.record("lost").unwrap();
+    let kept = open_secret(&launcher, "lost");
+    let read = |length| {
+        let mut bytes = vec![1; length];
+        std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
+        bytes
+    };
+    assert_eq!(read(SECRET.len()), SECRET);
+    kill(record.shim.pid);
+    let exit = launcher.exit("lost");
+    assert_eq!(exit.failure.unwrap().kind, FailureKind::SupervisorLost);
+    let wipe = exit.wipe.unwrap();
+    assert_eq!((wipe.files, wipe.bytes, &*wipe.by), (1, SECRET.len() as u64, "launcher"));
+    assert_eq!(read(SECRET.len()), vec![0; SECRET.len()]);
+    gone(record.prepared.unwrap().init.pid);
+    wait::until("the run directory is gone", || (!launcher.run_dir().join("containers/lost").exists()).then_some(()));
+    assert_eq!(host::inventory(), before);
+    start(&launcher, "next");
+}
+
+/// A launcher that is killed: containers run on, the next launcher takes their second handles again, and they end
+/// in order.
+#[test]
+fn a_launcher_that_is_killed_is_followed_by_another() {
+    let mut launcher = Launcher::start(&[]);
+    let shim = start(&launcher, "on");
+    let init = launcher.record("on").unwrap().prepared.unwrap().init.pid;
+    launcher.kill();
+    assert_eq!(host::status(init, "Name").as_deref(), Some("sleep"));
+    launcher.start_again();
+    // Its shim dies now: only the handle that the second launcher asked for can wipe.
+    let kept = open_secret(&launcher, "on");
+    drop(shim);
+    kill(launcher.record("on").unwrap().shim.pid);
+    let exit = launcher.exit("on");
+    assert_eq!(exit.wipe.unwrap().by, "launcher");
+    let mut bytes = vec![1; SECRET.len()];
+    std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
+    assert_eq!(bytes, vec![0; SECRET.len()]);
+    gone(init);
+}
+
+#[test]
+fn a_container_that_ends_while_there_is_no_launcher_ends_in_order() {
+    let mut launcher = Launcher::start(&[]);
+    let shim = start(&launcher, "alone");
+    launcher.kill();
+    shim.ask(ShimCall::Stop(Stop { grace_ms: 0 }));
+    shim.reach(State::Completed).unwrap();
+    let exit = launcher.exit("alone");
+    assert_eq!((exit.exit, exit.wipe.unwrap().by.as_str()), (Some(Exit::Signal(9)), "shim"));
+    launcher.start_again();
+    assert!(!launcher.run_dir().join("containers/alone").exists());
+}
+
+/// Launcher and shim lost: the next launcher's sweep ends the container, overwrites the files by way of the
+/// container's own mounts, and removes all of it.
+#[test]
+fn a_container_that_lost_everything_is_swept() {
+    let mut launcher = Launcher::start(&[]);
+    let before = host::inventory();
+    let _shim = start(&launcher, "swept");
+    let record = launcher.record("swept").unwrap();
+    let init = record.prepared.unwrap().init.pid;
+    let kept = open_secret(&launcher, "swept");
+    launcher.kill();
+    kill(record.shim.pid);
+    gone(record.shim.pid);
+    assert_eq!(host::status(init, "Name").as_deref(), Some("sleep"), "the container runs without any of us");
+    launcher.start_again();
+    let exit = launcher.exit("swept");
+    assert_eq!(exit.failure.unwrap().kind, FailureKind::SupervisorLost);
+    assert_eq!(exit.wipe.unwrap().bytes, SECRET.len() as u64);
+    let mut bytes = vec![1; SECRET.len()];
+    std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
+    assert_eq!(bytes, vec![0; SECRET.len()]);
+    gone(init);
+    wait::until("nothing is left", || (host::inventory() == before).then_some(()));
+}
+
+/// Whoever may connect to a shim: the launcher's handle is for root alone, and a stranger is not served at all.
+#[test]
+fn a_stranger_is_not_served_by_a_shim() {
+    let launcher = Launcher::start(&[]);
+    let _shim = start(&launcher, "guarded");
+    let socket = launcher.run_dir().join("containers/guarded/shim.sock");
+    assert!(Seqpacket::connect(&socket).is_ok(), "the control: root may");
+    let status = std::process::Command::new("python3")
+        .args(["-c", "import os,socket,sys\nos.setgid(65534); os.setuid(65534)\ns=socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\ntry:\n  s.connect(sys.argv[1])\nexcept PermissionError:\n  sys.exit(42)\n"])
+        .arg(&socket)
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(42));
+}
