@@ -107,6 +107,7 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, args: &Args) -> io::Re
         tag_key: None,
         shutdown: false,
     };
+    process::trim_heap(); // what is left is what every shim begins with
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let result = server.run(args.exit_when_idle);
     server.end(args.ephemeral);

@@ -108,7 +108,7 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
             ready.record.state = State::Running;
             save(&ready);
             control.reached(State::Running);
-            process::trim_heap();
+            shrink();
             let exit = supervise::until_the_end(host, &mut ready, control, signals);
             let ended_at = now();
             let timings = Timings {
@@ -136,6 +136,14 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
     prepare::unmount(&remains.dirs);
     if remains.complete(&host.hierarchies, record, outcome).is_some() {
         control.reached(State::Completed);
+    }
+}
+
+/// A shim waits for as long as its container lives: what it used to make the container is given back.
+fn shrink() {
+    process::trim_heap();
+    if let Err(error) = process::trim_stack() {
+        log::line(Level::Warning, "", format_args!("the stack was not given back: {error}"));
     }
 }
 

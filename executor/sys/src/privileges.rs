@@ -36,10 +36,7 @@ pub fn drop_to(uid: u32, gid: u32) -> io::Result<()> {
 fn clear_capabilities() -> io::Result<()> {
     rustix::thread::clear_ambient_capability_set()?;
     let none = CapabilitySet::empty();
-    Ok(rustix::thread::set_capabilities(
-        None,
-        CapabilitySets { effective: none, permitted: none, inheritable: none },
-    )?)
+    Ok(rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?)
 }
 
 fn verify(user: Uid, group: Gid) -> io::Result<()> {

@@ -80,6 +80,33 @@ pub fn trim_heap() {
     unsafe { libc::malloc_trim(0) };
 }
 
+/// Gives the pages of the stack that are no longer in use back to the kernel, and with them what deeper calls left
+/// there.
+///
+/// # Errors
+/// /proc cannot be read.
+pub fn trim_stack() -> io::Result<()> {
+    // Room for this call, for the call of madvise and for the red zone of the ABI.
+    const KEPT: usize = 16 << 10;
+    let marker = 0u8;
+    let top = (std::ptr::from_ref(&marker).addr() - KEPT) & !0xfff;
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let bottom = maps.lines().find(|line| line.ends_with("[stack]")).and_then(|line| {
+        let start = line.split('-').next()?;
+        usize::from_str_radix(start, 16).ok()
+    });
+    if let Some(bottom) = bottom.filter(|bottom| *bottom < top) {
+        // SAFETY: the range lies within the main thread's stack and ends well below the stack pointer of this
+        // function and of the call it makes; nothing refers to memory down there.
+        let result =
+            unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(bottom), top - bottom, libc::MADV_DONTNEED) };
+        if result != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
 /// Every descriptor from `first` on is closed when this process executes a program.
 ///
 /// # Errors

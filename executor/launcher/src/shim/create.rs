@@ -29,7 +29,8 @@ const START_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A container whose init waits to be started.
 pub(super) struct Created {
-    container: Container,
+    /// Until it is started: libcontainer has nothing more to do then, and its memory is given back.
+    container: Option<Container>,
     pid: i32,
     pidfd: OwnedFd,
     socket: Seqpacket,
@@ -71,7 +72,7 @@ pub(super) fn create(
     let pid =
         container.pid().map(|pid| pid.as_raw()).ok_or_else(|| Refused::new(Reason::Internal, "create: no init"))?;
     let pidfd = process::pidfd(pid).map_err(|error| failed("init", &error))?;
-    Ok(Created { container, pid, pidfd, socket })
+    Ok(Created { container: Some(container), pid, pidfd, socket })
 }
 
 impl Created {
@@ -92,7 +93,9 @@ impl Created {
             errno: 0,
         };
         self.socket.send(b"start", &[payload.as_fd()]).map_err(|error| failed("payload", &error))?;
-        self.container.start().map_err(|error| failed("libcontainer", &log::chain(&error)))?;
+        if let Some(mut container) = self.container.take() {
+            container.start().map_err(|error| failed("libcontainer", &log::chain(&error)))?;
+        }
         let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
         let patience = rustix::event::Timespec { tv_sec: START_PATIENCE.as_secs() as i64, tv_nsec: 0 };
         loop {

@@ -12,8 +12,8 @@ use executor_core::time::Timestamp;
 use executor_core::validate::recheck;
 use executor_core::{placement, spec};
 use executor_secrets::volume::Volume;
+use executor_sys::identity;
 use executor_sys::memfile::MemFile;
-use executor_sys::{identity, process};
 
 use super::control::Control;
 use super::{Ready, create, inject, stdio};
@@ -188,7 +188,6 @@ fn build(
     dirs.write_record(&record).map_err(|error| failed("run directory", &error))?;
     control.listen(&dirs).map_err(|error| failed("control socket", &error))?;
     control.reached(State::Created);
-    process::trim_heap();
     Ok((record, container, log))
 }
 

@@ -76,16 +76,21 @@ impl Log {
     /// Takes some of what is there, of each stream. Tells whether there may be more.
     pub(super) fn pump(&mut self) -> bool {
         let mut more = false;
-        let mut buffer = vec![0; CHUNK_MAX];
         let mut pipes = std::mem::take(&mut self.pipes);
-        pipes.retain_mut(|(stream, pipe)| match pipe.read(&mut buffer) {
-            Ok(0) => false,
-            Ok(length) => {
-                self.append(*stream, &buffer[..length]);
-                more = true;
-                true
+        pipes.retain_mut(|(stream, pipe)| {
+            // As much as there is and no more: a shim whose container is silent holds no buffer. One byte sees the end.
+            let waiting = rustix::io::ioctl_fionread(&*pipe)
+                .map_or(CHUNK_MAX, |bytes| usize::try_from(bytes).unwrap_or(CHUNK_MAX));
+            let mut buffer = vec![0; waiting.clamp(1, CHUNK_MAX)];
+            match pipe.read(&mut buffer) {
+                Ok(0) => false,
+                Ok(length) => {
+                    self.append(*stream, &buffer[..length]);
+                    more = true;
+                    true
+                }
+                Err(error) => matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
             }
-            Err(error) => matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
         });
         self.pipes = pipes;
         more
