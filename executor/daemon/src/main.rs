@@ -1,1 +1,115 @@
-fn main() {}
+//! The binary: from the command line to an exit code.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Parser as _;
+use executord::boot::{self, Booted};
+use executord::cli::Args;
+use executord::config::Config;
+use executord::daemon::{self, Settings};
+use executord::{chain, telemetry};
+use sd_notify::NotifyState;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Requests hold secrets, and libraries free memory without overwriting it.
+#[global_allocator]
+static ALLOCATOR: executor_secrets::ZeroOnFree = executor_secrets::ZeroOnFree;
+
+/// Threads of the runtime: calls wait for shims and disks far more than they compute.
+const WORKERS: usize = 2;
+/// Threads for reading logs from disk, made as needed.
+const READERS: usize = 16;
+/// Bytes of a thread's stack.
+const STACK: usize = 512 << 10;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match args.generate() {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => return fail(1, &format!("cannot generate: {error}")),
+    }
+    let config = match Config::load(&args) {
+        Ok(config) => config,
+        Err(error) => return fail(2, &chain(&error)),
+    };
+    telemetry::start(config.log_format, config.log_level);
+    match run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(1, &format!("{error:#}")),
+    }
+}
+
+fn fail(code: u8, why: &str) -> ExitCode {
+    eprintln!("executord: {why}");
+    ExitCode::from(code)
+}
+
+fn run(config: Config) -> anyhow::Result<()> {
+    let booted = boot::boot(&config)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .max_blocking_threads(READERS)
+        .thread_stack_size(STACK)
+        .thread_name("serve")
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let served = runtime.block_on(serve(config, booted));
+    // Tasks that still wait for shims end here; nothing of theirs is unsaved.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    served
+}
+
+async fn serve(config: Config, booted: Booted) -> anyhow::Result<()> {
+    let Booted { listener, launcher, mut started, access, lock } = booted;
+    let settings = Settings {
+        paths: config.paths,
+        policy: config.policy,
+        capacity: config.capacity,
+        kept: config.kept,
+        events_kept: config.events_kept,
+        access,
+        bounds: config.bounds,
+        message_bytes_max: config.message_bytes_max,
+        ephemeral: config.ephemeral,
+    };
+    let (mut terminate, mut interrupt) =
+        (signal(SignalKind::terminate()).context("signals")?, signal(SignalKind::interrupt()).context("signals")?);
+    let stop = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        notify(NotifyState::Stopping);
+    };
+    let obituary = move || started.as_mut().and_then(boot::StartedLauncher::obituary);
+    let ready = || {
+        notify(NotifyState::Ready);
+        tokio::spawn(feed_watchdog());
+    };
+    let served = daemon::serve(settings, listener, launcher, obituary, ready, stop).await;
+    drop(lock);
+    Ok(served?)
+}
+
+/// Tells systemd, where it listens.
+fn notify(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!(%error, "systemd cannot be told");
+    }
+}
+
+/// Shows systemd that the runtime still gets to its tasks.
+async fn feed_watchdog() {
+    let Some(patience) = sd_notify::watchdog_enabled() else { return };
+    let mut tick = tokio::time::interval(patience / 3);
+    loop {
+        tick.tick().await;
+        notify(NotifyState::Watchdog);
+    }
+}

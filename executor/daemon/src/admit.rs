@@ -1,0 +1,181 @@
+//! From a request to a container: what Run does.
+//!
+//! In goes the decoded message, by value, because it holds the only copies of the secrets; out comes the container
+//! once its process was started. Everything that can fail without a trace (validation, descriptors, memory) is
+//! done before anything is taken; the id and the capacity are taken together; from there on a task of its own goes
+//! on, whether the caller waits or not.
+
+use std::sync::Arc;
+
+use executor_core::lifecycle::State;
+use executor_core::payload::{self, ProcessPayload};
+use executor_core::plan::Plan;
+use executor_core::validate::validate;
+use executor_proto::v1;
+use executor_sys::memfile::MemFile;
+use executor_sys::seqpacket::Seqpacket;
+use zeroize::{Zeroize as _, Zeroizing};
+
+use crate::api::draft;
+use crate::container::Handle;
+use crate::container::actor::{self, Cargo};
+use crate::container::facts::Facts;
+use crate::container::link::ShimLink;
+use crate::node::Node;
+use crate::problem::{Kind, Problem};
+use crate::registry::Admission;
+use crate::tag;
+
+/// Where programs are looked up when the request's environment says nothing.
+const DEFAULT_PATH: &[u8] = b"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Runs a request: the container, and whether this call made it.
+///
+/// # Errors
+/// Those that the interface lists for Run. After them nothing is left and the id is free.
+pub async fn run(node: &Arc<Node>, mut request: v1::RunRequest) -> Result<(Arc<Facts>, bool), Problem> {
+    let outcome = admit(node, &mut request);
+    wipe(&mut request);
+    drop(request);
+    let (handle, created) = outcome?;
+    let facts = tokio::select! {
+        facts = handle.started() => facts?,
+        () = node.until_stopping() => return Err(Problem::stopping()),
+    };
+    Ok((facts, created))
+}
+
+/// Everything up to the task that goes on alone.
+fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Handle>, bool), Problem> {
+    if request.id.is_empty() {
+        request.id = uuid::Uuid::new_v4().to_string();
+    }
+    let plan = planned(node, request)?;
+    let used = node.registry.get(&plan.id);
+    let Some(key) = node.launcher.tag_key() else {
+        return Err(node.launcher.session().err().unwrap_or_else(|| {
+            Problem::new(Kind::Unavailable, "the launcher gave no usable key to compare requests with")
+        }));
+    };
+    let tag = tag::of(&key, request);
+    if let Some(handle) = used {
+        return same_or_not(handle, &tag);
+    }
+    let session = node.launcher.session()?;
+    node.takes_containers()?;
+    let cargo = load(&plan, request).map_err(|error| {
+        Problem::new(Kind::Exhausted, format!("no memory or descriptors for container {}: {error}", plan.id))
+    })?;
+    let facts = Facts::admitted(plan, tag.clone(), crate::now(), node.boot_id.clone());
+    match node.registry.admit(facts.clone()) {
+        Ok(Admission::New(handle)) => {
+            handle.set_shim(Some(Arc::clone(&cargo.ours)));
+            tokio::spawn(actor::launch(Arc::clone(node), Arc::clone(&handle), facts, session, cargo));
+            Ok((handle, true))
+        }
+        Ok(Admission::Used(handle)) => {
+            cargo.wipe();
+            same_or_not(handle, &tag)
+        }
+        Err(exhausted) => {
+            cargo.wipe();
+            Err(Problem::new(Kind::Exhausted, exhausted.to_string()))
+        }
+    }
+}
+
+/// Validates a request: every violation at once.
+fn planned(node: &Node, request: &v1::RunRequest) -> Result<Plan, Problem> {
+    let (draft, mut violations) = draft::of(request)?;
+    match validate(&draft, &node.policy) {
+        Ok(plan) if violations.is_empty() => Ok(plan),
+        Ok(_) => Err(Problem::invalid(violations)),
+        Err(found) => {
+            violations.extend(found);
+            Err(Problem::invalid(violations))
+        }
+    }
+}
+
+/// What a request under a used id gets.
+fn same_or_not(handle: Arc<Handle>, tag: &str) -> Result<(Arc<Handle>, bool), Problem> {
+    if handle.request_tag() == tag {
+        return Ok((handle, false));
+    }
+    let state = handle.state().map_or("deleted", State::name);
+    Err(Problem::new(
+        Kind::Exists,
+        format!("container {} ({state}) was made by another request under the same id", handle.id()),
+    ))
+}
+
+/// Puts plan and secrets into memory files, and makes the connection.
+fn load(plan: &Plan, request: &v1::RunRequest) -> std::io::Result<Cargo> {
+    let (ours, theirs) = Seqpacket::pair()?;
+    let json = serde_json::to_vec(plan).map_err(std::io::Error::from)?;
+    let mut plan = MemFile::create("executor-plan", json.len())?;
+    plan.fill(|bytes| bytes.copy_from_slice(&json))?;
+    let process = process_payload(request)?;
+    let files = draft::files(request).map(|(_, file)| file.content.as_slice());
+    let files = written("executor-files", &files.collect::<Vec<_>>())?;
+    Ok(Cargo { ours: ShimLink::new(ours)?, theirs, plan, process, files })
+}
+
+fn process_payload(request: &v1::RunRequest) -> std::io::Result<MemFile> {
+    // Validated: there is a run action.
+    let default = v1::RunAction::default();
+    let run = request.action.as_ref().and_then(|action| action.run.as_ref()).unwrap_or(&default);
+    let dir = if run.dir.is_empty() { "/" } else { &run.dir };
+    let count = run.args.len().to_string();
+    let args: Vec<&[u8]> = run.args.iter().map(String::as_bytes).collect();
+    let joined: Vec<Zeroizing<String>> =
+        run.env.iter().map(|variable| Zeroizing::new(format!("{}={}", variable.name, variable.value))).collect();
+    let mut env: Vec<&[u8]> = joined.iter().map(|variable| variable.as_bytes()).collect();
+    if !run.env.iter().any(|variable| variable.name == "PATH") {
+        env.push(DEFAULT_PATH);
+    }
+    let strings = ProcessPayload::strings(run.path.as_bytes(), dir.as_bytes(), count.as_bytes(), &args, &env);
+    written("executor-process", &strings)
+}
+
+fn written(name: &str, strings: &[&[u8]]) -> std::io::Result<MemFile> {
+    let mut file = MemFile::create(name, payload::encoded_len(strings.iter().copied()))?;
+    file.fill(|bytes| payload::encode(strings.iter().copied(), bytes))?;
+    Ok(file)
+}
+
+/// Overwrites what is secret in a request.
+fn wipe(request: &mut v1::RunRequest) {
+    if let Some(run) = request.action.as_mut().and_then(|action| action.run.as_mut()) {
+        run.args.zeroize();
+        run.env.iter_mut().for_each(|variable| variable.value.zeroize());
+        run.volume_mounted_files.iter_mut().for_each(|file| file.content.zeroize());
+    }
+    request.volume_mounted_files.iter_mut().for_each(|file| file.content.zeroize());
+}
+
+/// Ends all containers and waits until they have ended: what an ephemeral daemon does at its end.
+pub(crate) async fn end_all(node: &Arc<Node>) {
+    loop {
+        // Again, for one that was admitted just before the daemon began to stop.
+        let living: Vec<_> = node.registry.all().into_iter().filter(|handle| !handle.is_over()).collect();
+        if living.is_empty() {
+            return;
+        }
+        end(living).await;
+    }
+}
+
+async fn end(handles: Vec<Arc<Handle>>) {
+    for handle in &handles {
+        if let Some(link) = handle.shim() {
+            tokio::spawn(async move {
+                let kill = executor_core::protocol::Stop { grace_ms: 0 };
+                let _ = link.call(executor_core::protocol::ShimCall::Stop(kill)).await;
+            });
+        }
+    }
+    for handle in handles {
+        let _ = handle.completed().await;
+    }
+}

@@ -1,0 +1,151 @@
+//! Calls about containers that are there: Get, List, Wait, Stop, Signal.
+
+use std::sync::Arc;
+
+use executor_core::ident::ContainerId;
+use executor_core::lifecycle::State;
+use executor_core::plan::MAIN_PROCESS;
+use executor_core::protocol::{ShimCall, Signal, Stop};
+use executor_proto::v1;
+use prost::Message as _;
+
+use super::{convert, draft};
+use crate::container::facts::Facts;
+use crate::container::link::shim_is_gone;
+use crate::node::Node;
+use crate::problem::{Kind, Problem};
+
+/// Containers on a page when the request does not say.
+const PAGE_DEFAULT: usize = 100;
+/// Most containers on a page.
+const PAGE_MAX: usize = 1000;
+/// Bytes of a page, beyond which it ends early: clients refuse messages of more than 4 MiB.
+const PAGE_BYTES: usize = 2 << 20;
+
+/// The request holds something that the connection must not keep.
+pub(super) fn carries_secrets(request: &v1::RunRequest) -> bool {
+    let action = request.action.as_ref().and_then(|action| action.run.as_ref());
+    let in_action = action.is_some_and(|run| {
+        !run.args.is_empty()
+            || run.env.iter().any(|variable| !variable.value.is_empty())
+            || run.volume_mounted_files.iter().any(|file| !file.content.is_empty())
+    });
+    in_action || request.volume_mounted_files.iter().any(|file| !file.content.is_empty())
+}
+
+pub(super) fn get(node: &Node, id: &str) -> Result<v1::Container, Problem> {
+    let facts = node.find(id)?.facts().ok_or_else(|| Problem::no_container(id))?;
+    Ok(convert::container(&facts))
+}
+
+pub(super) fn list(node: &Node, request: &v1::ListRequest) -> Result<v1::ListResponse, Problem> {
+    let filter = Filter::of(request)?;
+    let after = match &*request.page_token {
+        "" => None,
+        token => Some(token.parse::<ContainerId>().map_err(|_| {
+            Problem::invalid_field("page_token", "is none that an earlier page gave as next_page_token")
+        })?),
+    };
+    let most = match request.page_size as usize {
+        0 => PAGE_DEFAULT,
+        size => size.min(PAGE_MAX),
+    };
+    let mut page = v1::ListResponse::default();
+    let mut bytes = 0;
+    node.registry.visit(after.as_ref(), |handle| {
+        let Some(facts) = handle.facts().filter(|facts| filter.takes(facts)) else { return true };
+        if page.containers.len() == most || bytes > PAGE_BYTES {
+            page.next_page_token = page.containers.last().map(|last| last.id.clone()).unwrap_or_default();
+            return false;
+        }
+        let container = convert::container(&facts);
+        bytes += container.encoded_len();
+        page.containers.push(container);
+        true
+    });
+    Ok(page)
+}
+
+/// What a list is asked for.
+struct Filter<'a> {
+    states: Vec<v1::State>,
+    labels: &'a std::collections::HashMap<String, String>,
+}
+
+impl<'a> Filter<'a> {
+    fn of(request: &'a v1::ListRequest) -> Result<Self, Problem> {
+        let known = |(index, number): (usize, &i32)| match v1::State::try_from(*number) {
+            Ok(state) if state != v1::State::Unspecified => Ok(state),
+            _ => Err(Problem::invalid_field(format!("states[{index}]"), format!("{number} is no state"))),
+        };
+        let states = request.states.iter().enumerate().map(known).collect::<Result<_, _>>()?;
+        Ok(Self { states, labels: &request.labels })
+    }
+
+    fn takes(&self, facts: &Facts) -> bool {
+        let state = self.states.is_empty() || self.states.contains(&convert::state(facts.state));
+        state && self.labels.iter().all(|(name, value)| facts.plan.labels.get(name) == Some(value))
+    }
+}
+
+pub(super) async fn wait(node: &Arc<Node>, id: &str) -> Result<v1::Container, Problem> {
+    let handle = node.find(id)?;
+    tokio::select! {
+        facts = handle.completed() => Ok(convert::container(&*facts?)),
+        () = node.until_stopping() => Err(Problem::stopping()),
+    }
+}
+
+pub(super) async fn stop(node: &Arc<Node>, request: v1::StopRequest) -> Result<v1::Container, Problem> {
+    let grace = draft::duration("grace_period", request.grace_period.as_ref());
+    let grace = grace.map_err(|violation| Problem::invalid(vec![violation]))?;
+    let handle = node.find(&request.id)?;
+    let facts = handle.facts().ok_or_else(|| Problem::no_container(&request.id))?;
+    if facts.state < State::Wiping
+        && let Some(link) = handle.shim()
+    {
+        let grace = grace.unwrap_or(facts.plan.grace);
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        match link.call(ShimCall::Stop(Stop { grace_ms })).await {
+            // Gone: the end is near, which is what was asked for.
+            Ok(()) | Err(None) => {}
+            Err(Some(problem)) => return Err(problem),
+        }
+        // The answer says `stopping`, or what came after; the shim's report of it is on the same connection.
+        let mut watch = handle.watch();
+        let news = watch.wait_for(|known| match known {
+            crate::container::Known::Here(facts) => facts.state >= State::Stopping || handle.shim().is_none(),
+            _ => true,
+        });
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(1), news).await;
+    }
+    get(node, &request.id)
+}
+
+pub(super) async fn signal(node: &Arc<Node>, request: v1::SignalRequest) -> Result<(), Problem> {
+    let signal = i32::try_from(request.signal).ok().filter(|number| (1..=64).contains(number));
+    let signal =
+        signal.ok_or_else(|| Problem::invalid_field("signal", format!("is {}; 1 to 64 is allowed", request.signal)))?;
+    let process_id = match request.process_id {
+        empty if empty.is_empty() => MAIN_PROCESS.to_owned(),
+        id => id,
+    };
+    let handle = node.find(&request.id)?;
+    let facts = handle.facts().ok_or_else(|| Problem::no_container(&request.id))?;
+    if !facts.plan.processes.iter().any(|process| process.id == process_id) {
+        let shown: String = process_id.chars().take(80).collect();
+        return Err(Problem::new(
+            Kind::NotFound,
+            format!("container {} has no process {shown:?}; it has `{MAIN_PROCESS}`", handle.id()),
+        ));
+    }
+    if !matches!(facts.state, State::Running | State::Stopping) {
+        return Err(Problem::new(
+            Kind::Precondition,
+            format!("container {} is {}: a signal takes a running process", handle.id(), facts.state.name()),
+        ));
+    }
+    let gone = || shim_is_gone(handle.id());
+    let link = handle.shim().ok_or_else(gone)?;
+    link.call(ShimCall::Signal(Signal { process_id, signal })).await.map_err(|told| told.unwrap_or_else(gone))
+}

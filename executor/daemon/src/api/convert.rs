@@ -1,0 +1,227 @@
+//! From what is known to the wire.
+
+use std::time::Duration;
+
+use executor_core::capacity::Amount;
+use executor_core::lifecycle::State;
+use executor_core::logline::{Entry, Stream};
+use executor_core::placement::MountPoint;
+use executor_core::plan::{MAIN_PROCESS, Network};
+use executor_core::record::{Exit, FailureKind, VolumeKind, WIPE_METHOD};
+use executor_core::time::Timestamp;
+use executor_proto::v1;
+
+use crate::container::facts::{End, Facts};
+use crate::events::{Event, What};
+
+/// Permission bits of every secret file.
+const FILE_MODE: u32 = 0o600;
+/// How every secret file system is mounted.
+const MOUNT_OPTIONS: &str = "ro,nosuid,nodev,noexec";
+
+/// A container.
+pub(crate) fn container(facts: &Facts) -> v1::Container {
+    v1::Container {
+        id: facts.plan.id.to_string(),
+        state: state(facts.state).into(),
+        spec: Some(spec(facts)),
+        files: files(facts),
+        processes: vec![process(facts)],
+        created_at: Some(timestamp(facts.created_at)),
+        started_at: facts.started_at.map(timestamp),
+        finished_at: facts.end.as_ref().map(|end| timestamp(end.finished_at)),
+        result: facts.end.as_deref().map(result),
+    }
+}
+
+fn spec(facts: &Facts) -> v1::ContainerSpec {
+    let plan = &facts.plan;
+    let prepared = facts.prepared.as_ref();
+    let main = plan.main();
+    v1::ContainerSpec {
+        rootfs: plan.rootfs.to_string(),
+        path: main.map(|main| main.path.clone()).unwrap_or_default(),
+        argument_count: main.map_or(0, |main| main.argument_count),
+        dir: main.map(|main| main.dir.clone()).unwrap_or_default(),
+        environment_names: main.map(|main| main.environment_names.clone()).unwrap_or_default(),
+        user: plan.user.to_string(),
+        uid: prepared.map(|prepared| prepared.user.uid),
+        gid: prepared.map(|prepared| prepared.user.gid),
+        limits: Some(v1::Limits {
+            memory_bytes: plan.limits.memory_bytes,
+            pids: plan.limits.pids,
+            cpu_millis: plan.limits.cpu_millis,
+        }),
+        nofile: prepared.map_or(plan.limits.nofile, |prepared| prepared.nofile),
+        network: match plan.network {
+            Network::None => v1::Network::None,
+            Network::Host => v1::Network::Host,
+        }
+        .into(),
+        grace_period: Some(duration(plan.grace)),
+        labels: plan.labels.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+        log_source: main.map(|main| main.log_source.clone()).unwrap_or_default(),
+        suppress_log_output: main.is_some_and(|main| main.suppress_log_output),
+        warnings: prepared.map(|prepared| prepared.warnings.clone()).unwrap_or_default(),
+    }
+}
+
+fn files(facts: &Facts) -> Vec<v1::SecretFile> {
+    let prepared = facts.prepared.as_ref();
+    // Which mount has a file, by its index: once for all, because a container can have thousands.
+    let mut mounts: Vec<Option<&MountPoint>> = vec![None; facts.plan.files.len()];
+    for mount in prepared.map_or(&[][..], |prepared| &prepared.mounts) {
+        let indices: &mut dyn Iterator<Item = usize> = match &mount.content {
+            executor_core::placement::Content::File(index) => &mut std::iter::once(*index),
+            executor_core::placement::Content::Directory(files) => &mut files.iter().map(|(index, _)| *index),
+        };
+        for index in indices {
+            if let Some(slot) = mounts.get_mut(index) {
+                *slot = Some(mount);
+            }
+        }
+    }
+    let kind = prepared.and_then(|prepared| prepared.volume).map_or(v1::MountKind::Unspecified, mount_kind);
+    let one = |(file, mount): (&executor_core::plan::PlannedFile, Option<&MountPoint>)| v1::SecretFile {
+        path: file.path.display().to_string(),
+        size: file.size,
+        mode: FILE_MODE,
+        uid: prepared.map_or(0, |prepared| prepared.user.uid),
+        gid: prepared.map_or(0, |prepared| prepared.user.gid),
+        mount_point: mount.map(|mount| mount.target.display().to_string()).unwrap_or_default(),
+        mount_kind: kind.into(),
+        mount_options: MOUNT_OPTIONS.to_owned(),
+    };
+    facts.plan.files.iter().zip(mounts).map(one).collect()
+}
+
+/// The kind of mount.
+pub(crate) fn mount_kind(kind: VolumeKind) -> v1::MountKind {
+    match kind {
+        VolumeKind::TmpfsNoswap => v1::MountKind::TmpfsNoswap,
+        VolumeKind::Ramfs => v1::MountKind::Ramfs,
+    }
+}
+
+fn process(facts: &Facts) -> v1::Process {
+    let lives = facts.started_at.is_some() && facts.state < State::Wiping;
+    let pid = facts.prepared.as_ref().filter(|_| lives).map_or(0, |prepared| prepared.init.pid);
+    v1::Process {
+        id: MAIN_PROCESS.to_owned(),
+        pid: u32::try_from(pid).unwrap_or(0),
+        started_at: facts.started_at.map(timestamp),
+        finished_at: facts.process_finished_at().map(timestamp),
+    }
+}
+
+fn result(end: &End) -> v1::Result {
+    use v1::exit_status::Status;
+    v1::Result {
+        exit: end.exit.map(|exit| v1::ExitStatus {
+            status: Some(match exit {
+                Exit::Code(code) => Status::Code(code),
+                Exit::Signal(signal) => Status::Signal(signal),
+            }),
+        }),
+        oom_killed: end.oom_killed,
+        stopped: end.stopped,
+        failure: end.failure.as_ref().map(|failure| v1::Failure {
+            kind: match failure.kind {
+                FailureKind::Exec => v1::failure::Kind::Exec,
+                FailureKind::Prepare => v1::failure::Kind::Prepare,
+                FailureKind::SupervisorLost => v1::failure::Kind::SupervisorLost,
+                FailureKind::HostStopped => v1::failure::Kind::HostStopped,
+            }
+            .into(),
+            message: failure.message.clone(),
+            errno: failure.errno,
+        }),
+        timings: Some(v1::Timings {
+            prepare: Some(duration(end.timings.prepare)),
+            start: Some(duration(end.timings.start)),
+            run: Some(duration(end.timings.run)),
+            finish: Some(duration(end.timings.finish)),
+        }),
+        wipe: end.wipe.as_ref().map(|wipe| v1::WipeReceipt {
+            files: wipe.files,
+            bytes: wipe.bytes,
+            method: WIPE_METHOD.to_owned(),
+            finished_at: Some(timestamp(wipe.at)),
+            verified: wipe.verified,
+            wiped_by: wipe.by.clone(),
+        }),
+    }
+}
+
+/// An event.
+pub(crate) fn event(event: &Event) -> v1::Event {
+    use v1::event::Kind;
+    v1::Event {
+        cursor: event.cursor,
+        time: Some(timestamp(event.time)),
+        container_id: event.container.to_string(),
+        kind: match event.what {
+            What::Reached(State::Reserved) => Kind::Reserved,
+            What::Reached(State::Initializing) => Kind::Initializing,
+            What::Reached(State::Created) => Kind::Created,
+            What::Reached(State::Running) => Kind::Running,
+            What::Reached(State::Stopping) => Kind::Stopping,
+            What::Reached(State::Wiping) => Kind::Wiping,
+            What::Reached(State::Completed) => Kind::Completed,
+            What::Deleted => Kind::Deleted,
+        }
+        .into(),
+        result: event.end.as_deref().map(result),
+    }
+}
+
+/// An entry of a log.
+pub(crate) fn log_entry(entry: &Entry<'_>) -> v1::StreamLogsResponse {
+    let mut data = Vec::with_capacity(entry.content.len() + 1);
+    data.extend_from_slice(entry.content);
+    if entry.complete {
+        data.push(b'\n');
+    }
+    v1::StreamLogsResponse {
+        time: Some(timestamp(entry.time)),
+        stream: match entry.stream {
+            Stream::Stdout => v1::LogStream::Stdout,
+            Stream::Stderr => v1::LogStream::Stderr,
+            Stream::Executor => v1::LogStream::Executor,
+        }
+        .into(),
+        data,
+        log_source: entry.source.to_owned(),
+    }
+}
+
+/// A state.
+pub(crate) fn state(state: State) -> v1::State {
+    match state {
+        State::Reserved => v1::State::Reserved,
+        State::Initializing => v1::State::Initializing,
+        State::Created => v1::State::Created,
+        State::Running => v1::State::Running,
+        State::Stopping => v1::State::Stopping,
+        State::Wiping => v1::State::Wiping,
+        State::Completed => v1::State::Completed,
+    }
+}
+
+/// An amount.
+pub(crate) fn capacity(amount: Amount) -> v1::Capacity {
+    v1::Capacity { memory_bytes: amount.memory_bytes, pids: amount.pids, containers: amount.containers }
+}
+
+/// A point in time.
+pub(crate) fn timestamp(time: Timestamp) -> prost_types::Timestamp {
+    let (seconds, nanos) = (time.0 / 1_000_000_000, time.0 % 1_000_000_000);
+    prost_types::Timestamp { seconds: seconds.cast_signed(), nanos: i32::try_from(nanos).unwrap_or(0) }
+}
+
+fn duration(duration: Duration) -> prost_types::Duration {
+    prost_types::Duration {
+        seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        nanos: duration.subsec_nanos().cast_signed(),
+    }
+}

@@ -1,0 +1,163 @@
+//! From the wire to what validation takes: nothing is copied that could be secret.
+
+use std::time::Duration;
+
+use executor_core::plan::Network;
+use executor_core::validate::{Draft, GRACE_MAX, Violation};
+use executor_proto::v1::{Action, File, RunAction, RunRequest};
+
+use crate::problem::{Kind, Problem};
+
+/// The request as validation takes it, and what the wire allows and no type of ours does: to be told together
+/// with what validation finds.
+///
+/// # Errors
+/// Not exactly one action, or one that is not carried out.
+pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Problem> {
+    let run = action(request.action.as_ref())?;
+    let (grace, network) = (duration("grace_period", request.grace_period.as_ref()), network(request.network));
+    let violations = [grace.as_ref().err(), network.as_ref().err()].into_iter().flatten().cloned().collect();
+    let limits = request.limits.unwrap_or_default();
+    let draft = Draft {
+        id: &request.id,
+        rootfs: &request.rootfs,
+        path: &run.path,
+        args: run.args.iter().map(String::as_str).collect(),
+        dir: &run.dir,
+        env: run.env.iter().map(|variable| (&*variable.name, &*variable.value)).collect(),
+        user: &run.user,
+        nofile: run.resource_limits.as_ref().and_then(|limits| limits.nofile),
+        memory_bytes: limits.memory_bytes,
+        pids: limits.pids,
+        cpu_millis: limits.cpu_millis,
+        labels: request.labels.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+        grace: grace.unwrap_or_default(),
+        network: network.ok(),
+        log_source: &run.log_source,
+        suppress_log_output: run.suppress_log_output,
+        files: files(request).map(|(field, file)| (field, &*file.path, file.content.len() as u64)).collect(),
+    };
+    Ok((draft, violations))
+}
+
+/// Every file of a request with the name of its field: the action's first, then the container's own.
+pub(crate) fn files(request: &RunRequest) -> impl Iterator<Item = (String, &File)> {
+    let action = request.action.as_ref().and_then(|action| action.run.as_ref());
+    let of_action = action.map_or(&[][..], |run| &run.volume_mounted_files).iter().enumerate();
+    let own = request.volume_mounted_files.iter().enumerate();
+    of_action
+        .map(|(index, file)| (format!("action.run.volume_mounted_files[{index}]"), file))
+        .chain(own.map(|(index, file)| (format!("volume_mounted_files[{index}]"), file)))
+}
+
+/// The run action, where it is the one that is set.
+fn action(action: Option<&Action>) -> Result<&RunAction, Problem> {
+    let missing = || Problem::invalid_field("action", "is not set: `action.run` says what to run");
+    let action = action.ok_or_else(missing)?;
+    let Action { download, upload, run, timeout, emit_progress, r#try, parallel, serial, codependent } = action;
+    let all = [
+        ("download", download.is_some()),
+        ("upload", upload.is_some()),
+        ("run", run.is_some()),
+        ("timeout", timeout.is_some()),
+        ("emit_progress", emit_progress.is_some()),
+        ("try", r#try.is_some()),
+        ("parallel", parallel.is_some()),
+        ("serial", serial.is_some()),
+        ("codependent", codependent.is_some()),
+    ];
+    let set: Vec<&str> = all.into_iter().filter_map(|(name, is_set)| is_set.then_some(name)).collect();
+    match (&set[..], run) {
+        (["run"], Some(run)) => Ok(run),
+        ([other], _) => Err(Problem::new(
+            Kind::Unimplemented,
+            format!("the action `{other}` is not carried out by this version; `run` is"),
+        )),
+        ([], _) => Err(missing()),
+        _ => Err(Problem::invalid_field("action", format!("has {} set; exactly one may be", set.join(", ")))),
+    }
+}
+
+fn network(number: i32) -> Result<Network, Violation> {
+    match number {
+        0 => Ok(Network::None),
+        1 => Ok(Network::Host),
+        _ => Err(Violation::new("network", format!("is {number}; 0 (none) and 1 (host) are known"))),
+    }
+}
+
+/// A duration of the wire, which can be negative or malformed.
+pub(crate) fn duration(field: &str, duration: Option<&prost_types::Duration>) -> Result<Option<Duration>, Violation> {
+    let Some(duration) = duration else { return Ok(None) };
+    let (seconds, nanos) = (u64::try_from(duration.seconds), u32::try_from(duration.nanos));
+    match (seconds, nanos) {
+        (Ok(seconds), Ok(nanos)) if nanos < 1_000_000_000 => {
+            let duration = Duration::new(seconds, nanos);
+            if duration > GRACE_MAX {
+                let (is, most) = (duration.as_secs(), GRACE_MAX.as_secs());
+                return Err(Violation::new(field, format!("is {is} s; at most {most} s")));
+            }
+            Ok(Some(duration))
+        }
+        _ => Err(Violation::new(
+            field,
+            format!("is {} s and {} ns; it must not be negative", duration.seconds, duration.nanos),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_proto::v1::{SerialAction, TimeoutAction};
+
+    use super::*;
+
+    fn problem(action: Option<Action>) -> Problem {
+        of(&RunRequest { action, ..Default::default() }).err().unwrap()
+    }
+
+    #[test]
+    fn exactly_one_action_and_by_name() {
+        let none = problem(None);
+        assert_eq!((none.kind, &*none.violations[0].field), (Kind::Invalid, "action"));
+        assert_eq!(problem(Some(Action::default())).kind, Kind::Invalid);
+        let serial = Action { serial: Some(SerialAction::default()), ..Default::default() };
+        let told = problem(Some(serial.clone()));
+        assert_eq!(told.kind, Kind::Unimplemented);
+        assert!(told.message.contains("`serial`"), "{told}");
+        let two =
+            Action { timeout: Some(Box::new(TimeoutAction::default())), run: Some(RunAction::default()), ..serial };
+        assert!(problem(Some(two)).message.contains("run, timeout, serial"));
+    }
+
+    #[test]
+    fn numbers_of_the_wire_are_bounded() {
+        let action = Some(Action { run: Some(RunAction::default()), ..Default::default() });
+        for (seconds, nanos) in [(-1, 0), (0, -1), (0, 1_000_000_000), (3601, 0), (i64::MAX, 0)] {
+            let grace_period = Some(prost_types::Duration { seconds, nanos });
+            let request = RunRequest { action: action.clone(), grace_period, network: 7, ..Default::default() };
+            let (_, violations) = of(&request).unwrap();
+            let fields: Vec<&str> = violations.iter().map(|violation| &*violation.field).collect();
+            assert_eq!(fields, ["grace_period", "network"], "{seconds} s {nanos} ns");
+        }
+    }
+
+    #[test]
+    fn files_keep_their_fields() {
+        let file = |path: &str| File { path: path.into(), content: vec![1, 2] };
+        let run = RunAction { volume_mounted_files: vec![file("a"), file("b")], ..Default::default() };
+        let request = RunRequest {
+            action: Some(Action { run: Some(run), ..Default::default() }),
+            volume_mounted_files: vec![file("c")],
+            ..Default::default()
+        };
+        let (draft, _) = of(&request).unwrap();
+        let fields: Vec<_> = draft.files.iter().map(|(field, path, size)| (&**field, *path, *size)).collect();
+        let expected = [
+            ("action.run.volume_mounted_files[0]", "a", 2),
+            ("action.run.volume_mounted_files[1]", "b", 2),
+            ("volume_mounted_files[0]", "c", 2),
+        ];
+        assert_eq!(fields, expected);
+    }
+}

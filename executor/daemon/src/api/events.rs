@@ -1,0 +1,71 @@
+//! WatchEvents: the event log as a stream.
+
+use std::sync::Arc;
+
+use executor_core::ident::ContainerId;
+use executor_proto::v1;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+use super::{STREAM_DEPTH, convert};
+use crate::events::Position;
+use crate::node::Node;
+use crate::problem::{Kind, Problem};
+
+/// Events that are taken from the log at once.
+const BATCH: usize = 256;
+
+type Sender = mpsc::Sender<Result<v1::WatchEventsResponse, Status>>;
+
+pub(super) fn watch(
+    node: &Arc<Node>,
+    request: &v1::WatchEventsRequest,
+) -> Result<ReceiverStream<Result<v1::WatchEventsResponse, Status>>, Problem> {
+    let only = match &*request.container_id {
+        "" => None,
+        id => Some(id.parse::<ContainerId>().map_err(|bad| Problem::invalid_field("container_id", bad.to_string()))?),
+    };
+    let newest = node.events.newest();
+    let position = match request.after_cursor {
+        _ if request.only_new && newest == 0 => Position::behind(0),
+        _ if request.only_new => Position::behind(newest),
+        cursor if cursor > newest => {
+            return Err(Problem::new(
+                Kind::OutOfRange,
+                format!("after_cursor is {cursor}; the newest event is {newest}: was it from another executord?"),
+            ));
+        }
+        cursor => Position::behind(cursor),
+    };
+    let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
+    tokio::spawn(follow(Arc::clone(node), position, only, sender));
+    Ok(ReceiverStream::new(receiver))
+}
+
+async fn follow(node: Arc<Node>, mut position: Position, only: Option<ContainerId>, sender: Sender) {
+    let mut newest = node.events.subscribe();
+    loop {
+        newest.mark_unchanged();
+        let batch = node.events.after(position, only.as_ref(), BATCH);
+        position = batch.position;
+        let full = batch.events.len() == BATCH;
+        for (event, gap) in batch.events {
+            let response = v1::WatchEventsResponse { event: Some(convert::event(&event)), gap };
+            if sender.send(Ok(response)).await.is_err() {
+                return;
+            }
+        }
+        if full {
+            continue;
+        }
+        tokio::select! {
+            _ = newest.changed() => {}
+            () = sender.closed() => return,
+            () = node.until_stopping() => {
+                let _ = sender.send(Err(Problem::stopping().into())).await;
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! gRPC health: serving while a launcher is connected and every container of an earlier daemon was found again.
+
+use std::sync::Arc;
+
+use executor_proto::v1::executor_server::SERVICE_NAME;
+use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::{Health, HealthServer};
+use tonic_health::server::{HealthReporter, health_reporter};
+
+use crate::launcher::Connection;
+use crate::node::Node;
+
+/// The health service, kept up to date by a task of its own.
+pub(super) async fn follow(node: &Arc<Node>) -> HealthServer<impl Health> {
+    let (reporter, service) = health_reporter();
+    report(&reporter, false).await;
+    let node = Arc::clone(node);
+    tokio::spawn(async move {
+        let (mut launcher, mut settled) = (node.launcher.watch(), node.settled.subscribe());
+        let mut stopping = node.stopping.subscribe();
+        loop {
+            let connected = matches!(*launcher.borrow_and_update(), Connection::Up(_));
+            let recovered = *settled.borrow_and_update();
+            report(&reporter, connected && recovered && !*stopping.borrow_and_update()).await;
+            // The senders live in the node, which this task holds.
+            tokio::select! {
+                _ = launcher.changed() => {}
+                _ = settled.changed() => {}
+                _ = stopping.changed() => {}
+            }
+        }
+    });
+    service
+}
+
+/// Tells it of the whole server and of the executor.
+async fn report(reporter: &HealthReporter, serving: bool) {
+    let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+    for name in ["", SERVICE_NAME] {
+        reporter.set_service_status(name, status).await;
+    }
+}

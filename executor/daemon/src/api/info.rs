@@ -1,0 +1,37 @@
+//! Info: what this node is and has.
+
+use std::collections::HashMap;
+
+use executor_core::record::VolumeKind;
+use executor_proto::v1;
+
+use super::convert;
+use crate::node::Node;
+
+pub(super) fn tell(node: &Node) -> v1::InfoResponse {
+    let (total, remaining) = node.registry.capacity();
+    let mut containers: HashMap<String, u32> = HashMap::new();
+    node.registry.visit(None, |handle| {
+        if let Some(state) = handle.state() {
+            *containers.entry(state.name().to_owned()).or_default() += 1;
+        }
+        true
+    });
+    let session = node.launcher.session().ok();
+    let kind = session.as_ref().map_or(v1::MountKind::Unspecified, |session| {
+        convert::mount_kind(if session.noswap() { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs })
+    });
+    v1::InfoResponse {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        total: Some(convert::capacity(total)),
+        remaining: Some(convert::capacity(remaining)),
+        containers,
+        secret_mount_kind: kind.into(),
+        cgroups: session.as_ref().map(|session| session.cgroups().to_owned()).unwrap_or_default(),
+        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+        launcher_connected: session.is_some(),
+        started_at: Some(convert::timestamp(node.started_at)),
+        uid: rustix::process::geteuid().as_raw(),
+        cursor: node.events.newest(),
+    }
+}

@@ -1,0 +1,118 @@
+//! The interface: gRPC in front of the node. Wire types stop in here.
+
+pub mod auth;
+mod containers;
+pub(crate) mod convert;
+pub(crate) mod draft;
+mod events;
+mod health;
+mod info;
+mod logs;
+mod scrub;
+pub mod serve;
+mod status;
+
+use std::sync::Arc;
+
+use executor_proto::v1;
+use executor_proto::v1::executor_server::{Executor, ExecutorServer};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::service::Routes;
+use tonic::{Request, Response, Status};
+
+use crate::node::Node;
+use crate::{admit, deletion};
+use serve::Harmless;
+
+/// Messages that wait in a stream for their client.
+const STREAM_DEPTH: usize = 32;
+
+/// The service on a node.
+#[derive(Clone, Debug)]
+struct Service {
+    node: Arc<Node>,
+}
+
+/// Everything that is served: the executor, health, reflection. Must be called on the runtime.
+///
+/// # Errors
+/// The descriptor set is broken: a fault of ours.
+pub async fn routes(node: &Arc<Node>, message_bytes_max: usize) -> Result<Routes, tonic_reflection::server::Error> {
+    let executor = ExecutorServer::new(Service { node: Arc::clone(node) })
+        .max_decoding_message_size(message_bytes_max)
+        .max_encoding_message_size(usize::MAX);
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(executor_proto::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    Ok(Routes::new(executor)
+        .add_service(health::follow(node).await)
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?))
+}
+
+#[tonic::async_trait]
+impl Executor for Service {
+    async fn run(&self, request: Request<v1::RunRequest>) -> Result<Response<v1::RunResponse>, Status> {
+        let harmless = request.extensions().get::<Harmless>().cloned();
+        let request = request.into_inner();
+        if let Some(harmless) = harmless.filter(|_| !containers::carries_secrets(&request)) {
+            harmless.declare();
+        }
+        let (facts, created) = admit::run(&self.node, request).await?;
+        Ok(Response::new(v1::RunResponse { container: Some(convert::container(&facts)), created }))
+    }
+
+    async fn get(&self, request: Request<v1::GetRequest>) -> Result<Response<v1::GetResponse>, Status> {
+        let container = containers::get(&self.node, &request.into_inner().id)?;
+        Ok(Response::new(v1::GetResponse { container: Some(container) }))
+    }
+
+    async fn list(&self, request: Request<v1::ListRequest>) -> Result<Response<v1::ListResponse>, Status> {
+        Ok(Response::new(containers::list(&self.node, request.get_ref())?))
+    }
+
+    async fn wait(&self, request: Request<v1::WaitRequest>) -> Result<Response<v1::WaitResponse>, Status> {
+        let container = containers::wait(&self.node, &request.into_inner().id).await?;
+        Ok(Response::new(v1::WaitResponse { container: Some(container) }))
+    }
+
+    type StreamLogsStream = ReceiverStream<Result<v1::StreamLogsResponse, Status>>;
+
+    async fn stream_logs(
+        &self,
+        request: Request<v1::StreamLogsRequest>,
+    ) -> Result<Response<Self::StreamLogsStream>, Status> {
+        Ok(Response::new(logs::stream(&self.node, request.get_ref())?))
+    }
+
+    async fn stop(&self, request: Request<v1::StopRequest>) -> Result<Response<v1::StopResponse>, Status> {
+        let container = containers::stop(&self.node, request.into_inner()).await?;
+        Ok(Response::new(v1::StopResponse { container: Some(container) }))
+    }
+
+    async fn signal(&self, request: Request<v1::SignalRequest>) -> Result<Response<v1::SignalResponse>, Status> {
+        containers::signal(&self.node, request.into_inner()).await?;
+        Ok(Response::new(v1::SignalResponse {}))
+    }
+
+    async fn delete(&self, request: Request<v1::DeleteRequest>) -> Result<Response<v1::DeleteResponse>, Status> {
+        let v1::DeleteRequest { id, force } = request.into_inner();
+        deletion::delete(&self.node, self.node.find(&id)?, force).await?;
+        Ok(Response::new(v1::DeleteResponse {}))
+    }
+
+    type WatchEventsStream = ReceiverStream<Result<v1::WatchEventsResponse, Status>>;
+
+    async fn watch_events(
+        &self,
+        request: Request<v1::WatchEventsRequest>,
+    ) -> Result<Response<Self::WatchEventsStream>, Status> {
+        Ok(Response::new(events::watch(&self.node, request.get_ref())?))
+    }
+
+    async fn info(&self, _request: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
+        Ok(Response::new(info::tell(&self.node)))
+    }
+}

@@ -1,0 +1,120 @@
+//! The command line: each flag also has a key in the configuration file, and wins over it.
+
+use std::path::PathBuf;
+
+use clap::{CommandFactory, Parser, ValueEnum};
+use serde::Deserialize;
+
+/// Where the configuration is when nobody says otherwise. It need not exist.
+pub const CONFIG_DEFAULT: &str = "/etc/executor/executor.toml";
+
+/// Node-level executor daemon: runs processes in containers for a control plane, over gRPC.
+///
+/// Started as root it makes its directories, listens, starts executor-launcher if none is there, and drops its
+/// privileges before the first byte of a client is read. Containers outlive it: the next executord finds them.
+#[derive(Parser, Debug, Default)]
+#[command(
+    name = "executord",
+    version,
+    after_help = "Exit codes: 0 ended as asked, 1 failed, 2 usage or configuration."
+)]
+pub struct Args {
+    /// Configuration file (TOML) [default: /etc/executor/executor.toml if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Directory of sockets and of what a reboot may forget [default: /run/executor]
+    #[arg(long, value_name = "DIR")]
+    pub run_dir: Option<PathBuf>,
+    /// Directory of exit records, logs and the ledger [default: /var/lib/executor]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Where clients connect: unix:///PATH [default: unix://RUN_DIR/executor.sock]
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<String>,
+    /// Program of the launcher [default: executor-launcher beside executord]
+    #[arg(long, value_name = "PATH")]
+    pub launcher: Option<PathBuf>,
+    /// Keep root's privileges while serving
+    #[arg(long)]
+    pub keep_root: bool,
+    /// User to serve as when started as root [default: executor if there is one, else nobody]
+    #[arg(long, value_name = "NAME", conflicts_with = "keep_root")]
+    pub user: Option<String>,
+    /// Group whose members may call, besides root and the daemon's own user
+    #[arg(long, value_name = "GROUP")]
+    pub allow_group: Option<String>,
+    /// Form of the log on stderr [default: text]
+    #[arg(long, value_name = "FORM")]
+    pub log_format: Option<LogFormat>,
+    /// Least level that is logged: error, warn, info, debug or trace [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    pub log_level: Option<LogLevel>,
+    /// Take everything along at the end: containers, launcher and both directories
+    #[arg(long)]
+    pub ephemeral: bool,
+    /// Write the manual page into DIR and exit
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub generate_man: Option<PathBuf>,
+    /// Write shell completions into DIR and exit
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub generate_completions: Option<PathBuf>,
+}
+
+/// Form of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Least level that is logged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs)] // the names say it
+pub enum LogLevel {
+    Error,
+    Warn,
+    #[default]
+    Info,
+    Debug,
+    Trace,
+}
+
+impl Args {
+    /// Writes what the hidden flags ask for; whether there was any.
+    ///
+    /// # Errors
+    /// The directory is not writable.
+    pub fn generate(&self) -> std::io::Result<bool> {
+        if let Some(dir) = &self.generate_man {
+            clap_mangen::generate_to(Self::command(), dir)?;
+        }
+        if let Some(dir) = &self.generate_completions {
+            for shell in clap_complete::Shell::value_variants() {
+                clap_complete::generate_to(*shell, &mut Self::command(), "executord", dir)?;
+            }
+        }
+        Ok(self.generate_man.is_some() || self.generate_completions.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definitions_hold_together_and_generate() {
+        Args::command().debug_assert();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_str().unwrap();
+        let args = Args::try_parse_from(["executord", "--generate-man", path, "--generate-completions", path]).unwrap();
+        assert!(args.generate().unwrap());
+        assert!(std::fs::read_to_string(dir.path().join("executord.1")).unwrap().contains("allow\\-group"));
+        assert!(dir.path().join("_executord").exists());
+        assert!(!Args::default().generate().unwrap());
+    }
+}

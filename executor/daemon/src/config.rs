@@ -1,0 +1,286 @@
+//! The configuration: a TOML file, the command line over it, and what holds where neither says anything.
+//!
+//! Every value is checked here, once; a fault names the file, the key and the value.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use executor_core::capacity::Amount;
+use executor_core::validate::{Draft, Policy, validate};
+use serde::Deserialize;
+
+use crate::api::serve::Bounds;
+use crate::cli::{Args, CONFIG_DEFAULT, LogFormat, LogLevel};
+use crate::paths::Paths;
+
+/// Longest path of a listening socket, in bytes.
+const SOCKET_PATH_MAX: usize = 107;
+/// Most connections that can be asked for.
+const CONNECTIONS_MAX: usize = 100_000;
+/// Bytes that a request may have besides its files.
+const MESSAGE_ROOM: u64 = 1 << 20;
+/// Bytes that a request may have at least.
+const MESSAGE_MIN: u64 = 2 << 20;
+
+/// What is wrong with the configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}", .0.display())]
+    Read(PathBuf, #[source] std::io::Error),
+    /// The file is no TOML, or has keys or types that are not known.
+    #[error("{}: {}", .0.display(), .1)]
+    Form(PathBuf, Box<toml::de::Error>),
+    /// A value that cannot be.
+    #[error("{origin}: {key} = {value}: {why}")]
+    Value {
+        /// File, or command line.
+        origin: String,
+        /// Which.
+        key: &'static str,
+        /// As it was given.
+        value: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The host's memory cannot be told.
+    #[error("capacity.memory_bytes is not set, and the host's memory cannot be told")]
+    Host,
+}
+
+/// The file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct File {
+    run_dir: Option<PathBuf>,
+    state_dir: Option<PathBuf>,
+    listen: Option<String>,
+    launcher_program: Option<PathBuf>,
+    keep_root: bool,
+    user: Option<String>,
+    allow_group: Option<String>,
+    log_format: Option<LogFormat>,
+    log_level: Option<LogLevel>,
+    policy: Policy,
+    capacity: Capacity,
+    server: Server,
+    retention: Keep,
+    /// The launcher's own; read here so that a key that it does not know is told.
+    launcher: LauncherSection,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Capacity {
+    memory_bytes: Option<u64>,
+    containers: Option<u64>,
+    pids: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Server {
+    connections: usize,
+    streams_per_connection: u32,
+    message_bytes_max: Option<u64>,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self { connections: 256, streams_per_connection: 256, message_bytes_max: None }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Keep {
+    completed: usize,
+    hours: u64,
+    events: usize,
+}
+
+impl Default for Keep {
+    fn default() -> Self {
+        Self { completed: 10_000, hours: 24, events: 10_000 }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[allow(dead_code)] // read for its keys
+struct LauncherSection {
+    cgroup_parent: Option<String>,
+    log_bytes_max: Option<u64>,
+}
+
+/// A configuration in force.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The file that it came from, where there was one.
+    pub file: Option<PathBuf>,
+    /// Where things are.
+    pub paths: Paths,
+    /// Path of the socket that clients connect to.
+    pub listen: PathBuf,
+    /// Program of the launcher; beside our own where none is named.
+    pub launcher: Option<PathBuf>,
+    /// Keep root's privileges.
+    pub keep_root: bool,
+    /// User to serve as.
+    pub user: Option<String>,
+    /// Group whose members may call.
+    pub allow_group: Option<String>,
+    /// Form of the log.
+    pub log_format: LogFormat,
+    /// Level of the log.
+    pub log_level: LogLevel,
+    /// Take everything along at the end.
+    pub ephemeral: bool,
+    /// What may be asked for.
+    pub policy: Policy,
+    /// What there is to give.
+    pub capacity: Amount,
+    /// Bounds of the server.
+    pub bounds: Bounds,
+    /// Largest request.
+    pub message_bytes_max: usize,
+    /// Completed containers that are kept, and for how long.
+    pub kept: (usize, Duration),
+    /// Events that are kept.
+    pub events_kept: usize,
+}
+
+impl Config {
+    /// Reads the file and puts the command line over it.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn load(args: &Args) -> Result<Self, ConfigError> {
+        let path = args.config.clone().unwrap_or_else(|| CONFIG_DEFAULT.into());
+        let (file, path) = match std::fs::read_to_string(&path) {
+            Ok(text) => (parse(&path, &text)?, Some(path)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && args.config.is_none() => {
+                (File::default(), None)
+            }
+            Err(error) => return Err(ConfigError::Read(path, error)),
+        };
+        resolve(args, file, path)
+    }
+}
+
+fn parse(path: &Path, text: &str) -> Result<File, ConfigError> {
+    toml::from_str(text).map_err(|error| ConfigError::Form(path.to_owned(), Box::new(error)))
+}
+
+fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config, ConfigError> {
+    let origin = path.as_ref().map_or_else(|| "configuration".to_owned(), |path| path.display().to_string());
+    let check = Check { origin };
+    // A private daemon belongs to whoever started it, who has the host's network anyway.
+    file.policy.allow_host_network |= args.ephemeral;
+    check.policy(&file.policy)?;
+    let run_dir = args.run_dir.clone().or(file.run_dir).unwrap_or_else(|| "/run/executor".into());
+    let state_dir = args.state_dir.clone().or(file.state_dir).unwrap_or_else(|| "/var/lib/executor".into());
+    check.absolute("run_dir", &run_dir)?;
+    check.absolute("state_dir", &state_dir)?;
+    let listen = match args.listen.as_ref().or(file.listen.as_ref()) {
+        None => run_dir.join("executor.sock"),
+        Some(address) => match address.strip_prefix("unix://") {
+            Some(path) if path.starts_with('/') => path.into(),
+            _ => return Err(check.fault("listen", address, "is no unix:///absolute/path")),
+        },
+    };
+    if listen.as_os_str().len() > SOCKET_PATH_MAX {
+        let why = format!("a socket's path has at most {SOCKET_PATH_MAX} bytes");
+        return Err(check.fault("listen", &listen.display(), &why));
+    }
+    let containers = file.capacity.containers.unwrap_or(1000);
+    let memory_bytes = file.capacity.memory_bytes.map_or_else(host_memory, Ok)?;
+    // A limit on processes is a ceiling that few containers come near: so many of the default size as there may be
+    // containers are taken on, and the kernel's own limit is left to the operator to divide.
+    let pids = file.capacity.pids.unwrap_or_else(|| containers.saturating_mul(file.policy.default_pids));
+    check.at_least_one("capacity.containers", containers)?;
+    check.at_least_one("capacity.memory_bytes", memory_bytes)?;
+    check.at_least_one("capacity.pids", pids)?;
+    check.at_least_one("server.connections", file.server.connections as u64)?;
+    if file.server.connections > CONNECTIONS_MAX {
+        let why = format!("at most {CONNECTIONS_MAX}");
+        return Err(check.fault("server.connections", &file.server.connections, &why));
+    }
+    check.at_least_one("server.streams_per_connection", u64::from(file.server.streams_per_connection))?;
+    check.at_least_one("retention.events", file.retention.events as u64)?;
+    let message_least = file.policy.files_bytes_max.saturating_add(MESSAGE_ROOM).max(MESSAGE_MIN);
+    let message_bytes_max = file.server.message_bytes_max.unwrap_or(message_least);
+    if !(1 << 16..=1 << 30).contains(&message_bytes_max) {
+        return Err(check.fault("server.message_bytes_max", &message_bytes_max, "65536 to 1073741824 is allowed"));
+    }
+    Ok(Config {
+        paths: Paths { run_dir, state_dir },
+        listen,
+        launcher: args.launcher.clone().or(file.launcher_program),
+        keep_root: args.keep_root || (file.keep_root && args.user.is_none()),
+        user: args.user.clone().or(file.user),
+        allow_group: args.allow_group.clone().or(file.allow_group),
+        log_format: args.log_format.or(file.log_format).unwrap_or_default(),
+        log_level: args.log_level.or(file.log_level).unwrap_or_default(),
+        ephemeral: args.ephemeral,
+        policy: file.policy,
+        capacity: Amount { memory_bytes, pids, containers },
+        bounds: Bounds { connections: file.server.connections, streams: file.server.streams_per_connection },
+        message_bytes_max: usize::try_from(message_bytes_max).unwrap_or(usize::MAX),
+        kept: (file.retention.completed, Duration::from_secs(file.retention.hours.saturating_mul(3600))),
+        events_kept: file.retention.events,
+        file: path,
+    })
+}
+
+struct Check {
+    origin: String,
+}
+
+impl Check {
+    fn fault(&self, key: &'static str, value: &dyn std::fmt::Display, why: &str) -> ConfigError {
+        ConfigError::Value { origin: self.origin.clone(), key, value: value.to_string(), why: why.to_owned() }
+    }
+
+    fn absolute(&self, key: &'static str, path: &Path) -> Result<(), ConfigError> {
+        if path.is_absolute() { Ok(()) } else { Err(self.fault(key, &path.display(), "is not absolute")) }
+    }
+
+    fn at_least_one(&self, key: &'static str, value: u64) -> Result<(), ConfigError> {
+        if value > 0 { Ok(()) } else { Err(self.fault(key, &value, "must be at least 1")) }
+    }
+
+    /// The defaults must pass the validation that they will fill requests for.
+    fn policy(&self, policy: &Policy) -> Result<(), ConfigError> {
+        self.absolute("policy.files_root", &policy.files_root)?;
+        for dir in &policy.rootfs_dirs {
+            self.absolute("policy.rootfs_dirs", dir)?;
+        }
+        let bare = Policy { allow_host_rootfs: true, ..policy.clone() };
+        let Err(violations) = validate(&Draft { id: "a", path: "/a", ..Draft::default() }, &bare) else {
+            return Ok(());
+        };
+        let keys = [
+            ("limits.memory_bytes", "policy.default_memory_bytes", policy.default_memory_bytes),
+            ("limits.pids", "policy.default_pids", policy.default_pids),
+            ("action.run.resource_limits.nofile", "policy.default_nofile", policy.default_nofile),
+            ("grace_period", "policy.default_grace_seconds", policy.default_grace_seconds),
+        ];
+        for violation in violations {
+            if let Some((_, key, value)) = keys.iter().find(|(field, ..)| *field == violation.field) {
+                return Err(self.fault(key, value, &violation.description));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn host_memory() -> Result<u64, ConfigError> {
+    let info = rustix::system::sysinfo();
+    #[allow(clippy::useless_conversion)] // narrower on other machines
+    let total = u64::from(info.totalram).saturating_mul(u64::from(info.mem_unit));
+    if total > 0 { Ok(total) } else { Err(ConfigError::Host) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,64 @@
+use clap::Parser as _;
+
+use super::*;
+
+fn load(text: &str, flags: &[&str]) -> Result<Config, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("executor.toml");
+    std::fs::write(&path, text).unwrap();
+    let args = ["executord", "--config", path.to_str().unwrap()];
+    let args = Args::try_parse_from(args.iter().chain(flags)).unwrap();
+    Config::load(&args).map_err(|error| crate::chain(&error).replace(path.to_str().unwrap(), "FILE"))
+}
+
+#[test]
+fn an_empty_file_is_the_defaults() {
+    let config = load("", &[]).unwrap();
+    assert_eq!(config.paths.run_dir, Path::new("/run/executor"));
+    assert_eq!(config.listen, Path::new("/run/executor/executor.sock"));
+    assert_eq!(config.message_bytes_max, 2 << 20);
+    assert_eq!(config.kept, (10_000, Duration::from_secs(86_400)));
+    assert_eq!(config.capacity.containers, 1000);
+    assert!(config.capacity.memory_bytes > 1 << 20);
+    assert!(!config.policy.allow_host_network && !config.keep_root);
+}
+
+#[test]
+fn flags_win_over_the_file() {
+    let text = "run_dir = '/a'\nlisten = 'unix:///b'\nkeep_root = true\nlog_format = 'json'\n[policy]\nfiles_bytes_max = 5000000\n";
+    let config = load(text, &[]).unwrap();
+    assert_eq!((&*config.listen, config.keep_root), (Path::new("/b"), true));
+    assert_eq!(config.message_bytes_max, 5_000_000 + (1 << 20));
+    let flags = ["--run-dir", "/c", "--user", "x", "--log-format", "text", "--ephemeral"];
+    let config = load(text, &flags).unwrap();
+    assert_eq!(config.paths.run_dir, Path::new("/c"));
+    assert_eq!((config.keep_root, config.user.as_deref()), (false, Some("x")));
+    assert_eq!(config.log_format, LogFormat::Text);
+    assert!(config.policy.allow_host_network, "a private daemon");
+}
+
+#[test]
+fn faults_name_file_key_and_value() {
+    let cases: [(&str, &[&str]); 10] = [
+        ("run_dri = '/x'", &["FILE", "run_dri", "line 1"]),
+        ("[policy]\nfiles_rot = 'x'", &["FILE", "files_rot", "line 2"]),
+        ("[launcher]\nspeed = 1", &["FILE", "speed"]),
+        ("run_dir = 'x'", &["FILE", "run_dir = x", "absolute"]),
+        ("listen = 'tcp://[::]:80'", &["FILE", "listen = tcp://[::]:80", "unix:///"]),
+        ("[capacity]\ncontainers = 0", &["FILE", "capacity.containers = 0", "at least 1"]),
+        ("[capacity]\ncontainers = -1", &["FILE", "containers", "-1"]),
+        ("[policy]\ndefault_memory_bytes = 5", &["FILE", "policy.default_memory_bytes = 5", "is allowed"]),
+        ("[policy]\ndefault_grace_seconds = 5000", &["FILE", "policy.default_grace_seconds = 5000", "at most"]),
+        ("[server]\nmessage_bytes_max = 1", &["FILE", "server.message_bytes_max = 1", "allowed"]),
+    ];
+    for (text, expected) in cases {
+        let told = load(text, &[]).unwrap_err();
+        for part in expected {
+            assert!(told.contains(part), "{text:?}: {told}");
+        }
+    }
+    let long = format!("unix:///{}", "x".repeat(120));
+    assert!(load("", &["--listen", &long]).unwrap_err().contains("at most 107"));
+    let missing = Args::try_parse_from(["executord", "--config", "/nonexistent/x.toml"]).unwrap();
+    assert!(crate::chain(&Config::load(&missing).unwrap_err()).contains("/nonexistent/x.toml"));
+}

@@ -1,0 +1,72 @@
+//! The connection to a container's shim: calls go out from whoever asks, reports come in to the container's task.
+
+use std::sync::Arc;
+
+use executor_core::protocol::{Refused, ShimCall, ShimNews, ShimReport, ShimRequest};
+use executor_sys::seqpacket::Seqpacket;
+use prost::Message as _;
+
+use crate::packets::{Calls, Packets};
+use crate::problem::{Kind, Problem};
+
+/// A connection to a shim.
+#[derive(Debug)]
+pub struct ShimLink {
+    packets: Packets,
+    calls: Calls<Result<(), Refused>>,
+}
+
+impl ShimLink {
+    /// Takes over a connected socket.
+    ///
+    /// # Errors
+    /// It cannot be watched (out of descriptors).
+    pub fn new(socket: Seqpacket) -> std::io::Result<Arc<Self>> {
+        Ok(Arc::new(Self { packets: Packets::new(socket)?, calls: Calls::default() }))
+    }
+
+    /// Has the shim carry something out, and waits until it has.
+    ///
+    /// # Errors
+    /// What the shim says; `None` where it is gone, so that the container's end is near.
+    pub async fn call(&self, call: ShimCall) -> Result<(), Option<Problem>> {
+        let (sequence, answer) = self.calls.register().ok_or(None)?;
+        let request = ShimRequest { sequence, call: Some(call) };
+        self.packets.send(&request.encode_to_vec(), &[]).await.map_err(|_| None)?;
+        match answer.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(refused)) => Err(Some(refused.into())),
+            Err(_) => Err(None),
+        }
+    }
+
+    /// The next unasked report; answers to calls are given to their callers. `None` when the shim is gone.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub async fn next(&self) -> std::io::Result<Option<ShimNews>> {
+        loop {
+            let Some(report) = self.packets.recv::<ShimReport>().await? else { return Ok(None) };
+            match (report.sequence, report.news) {
+                (0, Some(news)) => return Ok(Some(news)),
+                (sequence, Some(ShimNews::Done(_))) => self.calls.answer(sequence, Ok(())),
+                (sequence, Some(ShimNews::Refused(refused))) => self.calls.answer(sequence, Err(refused)),
+                // Of a newer shim.
+                (sequence, _) => {
+                    let unknown = Refused::new(executor_core::protocol::Reason::Internal, "an answer of another kind");
+                    self.calls.answer(sequence, Err(unknown));
+                }
+            }
+        }
+    }
+
+    /// Nothing more will come: whoever waits for an answer is told.
+    pub fn close(&self) {
+        self.calls.close();
+    }
+}
+
+/// A call that found no shim any more.
+pub(crate) fn shim_is_gone(id: &executor_core::ident::ContainerId) -> Problem {
+    Problem::new(Kind::Precondition, format!("container {id} has no shim any more: it is coming to its end"))
+}

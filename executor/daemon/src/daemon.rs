@@ -1,0 +1,129 @@
+//! Serves, from the first connection to the last record.
+
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::capacity::Amount;
+use executor_core::validate::Policy;
+use executor_sys::seqpacket::Seqpacket;
+use tokio::time::timeout;
+
+use crate::api::auth::Access;
+use crate::api::serve::Bounds;
+use crate::events::EventLog;
+use crate::ledger::{Ledger, LedgerError};
+use crate::node::{Node, Parts};
+use crate::paths::Paths;
+use crate::retention::Retention;
+use crate::{admit, api, recover, retention};
+
+/// For calls that are under way when the daemon is told to end.
+const GRACE: Duration = Duration::from_secs(5);
+/// For the containers of an ephemeral daemon to end.
+const CONTAINERS_END: Duration = Duration::from_secs(15);
+
+/// Why the daemon does not serve, or no longer.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// No ledger.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The boot cannot be told from others.
+    #[error("cannot read this boot's id")]
+    Boot(#[source] std::io::Error),
+    /// No way to follow logs.
+    #[error("no inotify instance is left for this user (fs.inotify.max_user_instances)")]
+    Inotify(#[source] std::io::Error),
+    /// The listening socket cannot be used.
+    #[error("the listening socket cannot be used")]
+    Listen(#[source] std::io::Error),
+    /// A fault of ours.
+    #[error("the interface's own description is broken")]
+    Reflection(#[from] tonic_reflection::server::Error),
+}
+
+/// What a daemon is to be.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where things are.
+    pub paths: Paths,
+    /// What may be asked for.
+    pub policy: Policy,
+    /// What there is to give.
+    pub capacity: Amount,
+    /// Completed containers that are kept, and for how long.
+    pub kept: (usize, Duration),
+    /// Events that are kept.
+    pub events_kept: usize,
+    /// Who may call.
+    pub access: Access,
+    /// Bounds of the server.
+    pub bounds: Bounds,
+    /// Largest request.
+    pub message_bytes_max: usize,
+    /// Take everything along at the end.
+    pub ephemeral: bool,
+}
+
+/// Serves until `stop` resolves. `launcher` is a connection to the launcher where there is one already, `obituary`
+/// says why a launcher that went will not come back, `ready` is called when clients are heard.
+///
+/// # Errors
+/// See [`ServeError`].
+pub async fn serve(
+    settings: Settings,
+    listener: UnixListener,
+    launcher: Option<Seqpacket>,
+    obituary: impl FnMut() -> Option<String> + Send + 'static,
+    ready: impl FnOnce(),
+    stop: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let (ledger, loaded) = Ledger::open(&settings.paths.ledger())?;
+    tracing::info!(starts = loaded.starts, cursor = loaded.events.next.saturating_sub(1), "ledger read");
+    let ledger = Arc::new(ledger);
+    let node = Node::new(Parts {
+        events: EventLog::new(loaded.events, Arc::clone(&ledger), settings.events_kept),
+        ledger,
+        paths: settings.paths,
+        policy: settings.policy,
+        capacity: settings.capacity,
+        retention: Retention::new(settings.kept.0, settings.kept.1),
+        boot_id: executor_sys::identity::boot_id().map_err(ServeError::Boot)?,
+    })
+    .map_err(ServeError::Inotify)?;
+    recover::recover(&node, loaded.containers);
+    let finished = {
+        let node = Arc::clone(&node);
+        move |id: &executor_core::ident::ContainerId| {
+            tracing::warn!(container = %id, "its shim was lost; the launcher has finished it");
+            if let Some(handle) = node.registry.get(id) {
+                handle.shim_lost.notify_one();
+            }
+        }
+    };
+    tokio::spawn(Arc::clone(&node.launcher).keep(launcher, finished, obituary));
+    tokio::spawn(retention::keep(Arc::clone(&node)));
+    let routes = api::routes(&node, settings.message_bytes_max).await?;
+    let listener = tokio::net::UnixListener::from_std(listener).map_err(ServeError::Listen)?;
+    let stopping = node.stopping.subscribe();
+    let server = tokio::spawn(api::serve::serve(listener, routes, settings.access, settings.bounds, stopping));
+    ready();
+    stop.await;
+    tracing::info!(ephemeral = settings.ephemeral, "stopping");
+    node.stopping.send_replace(true);
+    if settings.ephemeral && timeout(CONTAINERS_END, admit::end_all(&node)).await.is_err() {
+        tracing::error!("some containers did not end in time; the launcher will end them");
+    }
+    if timeout(GRACE, server).await.is_err() {
+        tracing::warn!("some calls did not end in time");
+    }
+    // The last batch waits for the disk, and nothing else is left to do meanwhile.
+    tokio::task::block_in_place(|| node.ledger.close(node.events.close()));
+    if settings.ephemeral {
+        // From here on the directories are the launcher's to remove.
+        let _ = timeout(GRACE, node.launcher.shutdown()).await;
+    }
+    tracing::info!("stopped");
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! The ledger: what the daemon remembers over its own end.
+//!
+//! In go containers' facts and events; after a restart they come out again. Nothing here is waited for on the way
+//! of a request: what is to be written is collected, the newer replacing the older, and one thread writes it in
+//! batches, each durable as a whole. What a kill -9 takes from the last batch is told by the shims' own records,
+//! which are on disk before the daemon hears of them.
+//!
+//! A disk that is full or broken stops no container: the batch is kept, the store is opened anew until it takes
+//! the batch, and meanwhile [`Ledger::trouble`] tells why, so that no new container is admitted.
+
+mod store;
+mod writer;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use executor_core::ident::ContainerId;
+
+use crate::container::facts::Facts;
+use crate::events::{Event, Kept, RESERVED_AT_ONCE};
+use store::Store;
+
+pub use store::StoreError;
+
+/// What the ledger knew at the start.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Containers, in the order of their ids.
+    pub containers: Vec<Facts>,
+    /// The event log.
+    pub events: Kept,
+    /// How often a daemon was started on this ledger, this time included.
+    pub starts: u64,
+}
+
+/// Why there is no ledger.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    /// The store cannot be used.
+    #[error("state directory {}", .0.display())]
+    Store(PathBuf, #[source] StoreError),
+    /// A broken store cannot be put aside.
+    #[error("cannot put the broken ledger {} aside", .0.display())]
+    Aside(PathBuf, #[source] std::io::Error),
+    /// No thread for the writer.
+    #[error("cannot start the ledger's thread")]
+    Thread(#[source] std::io::Error),
+}
+
+/// What is to be written.
+#[derive(Debug, Default)]
+struct Batch {
+    /// `None` where the container is to be forgotten.
+    containers: BTreeMap<ContainerId, Option<Arc<Facts>>>,
+    events: BTreeMap<u64, Arc<Event>>,
+    /// Events before this one are no longer kept.
+    oldest_event: u64,
+    /// The first cursor that is not reserved.
+    reserved: Option<u64>,
+}
+
+impl Batch {
+    fn is_empty(&self) -> bool {
+        self.containers.is_empty() && self.events.is_empty() && self.reserved.is_none()
+    }
+
+    /// Takes back what could not be written; what came since is newer.
+    fn take_back(&mut self, failed: Self) {
+        for (id, facts) in failed.containers {
+            self.containers.entry(id).or_insert(facts);
+        }
+        self.events.extend(failed.events);
+        self.oldest_event = self.oldest_event.max(failed.oldest_event);
+        self.reserved = self.reserved.or(failed.reserved);
+        self.drop_old_events();
+    }
+
+    /// Bounds what is kept while nothing can be written.
+    fn drop_old_events(&mut self) {
+        if self.events.first_key_value().is_some_and(|(first, _)| *first < self.oldest_event) {
+            self.events = self.events.split_off(&self.oldest_event);
+        }
+    }
+}
+
+/// The daemon's end of the ledger.
+#[derive(Debug)]
+pub struct Ledger {
+    writer: writer::Writer,
+}
+
+impl Ledger {
+    /// Opens the ledger in `dir`, reads it, and reserves cursors.
+    ///
+    /// # Errors
+    /// The directory is not there or not writable, the disk is full, another process has the ledger open. A
+    /// store that is broken is put aside with an error in the log, because the records on disk tell the most of
+    /// it again.
+    pub fn open(dir: &Path) -> Result<(Self, Loaded), LedgerError> {
+        let path = dir.join("executord.redb");
+        let failed = |error| LedgerError::Store(dir.parent().unwrap_or(dir).to_owned(), error);
+        let (store, mut loaded) = match Store::open(&path).and_then(|store| store.load().map(|l| (store, l))) {
+            Ok(both) => both,
+            Err(error) if error.is_corruption() => {
+                let aside = dir.join(format!("executord.redb.broken-{}", now_micros()));
+                tracing::error!(%error, aside = %aside.display(), "the ledger is broken and was put aside");
+                std::fs::rename(&path, &aside).map_err(|error| LedgerError::Aside(path.clone(), error))?;
+                let store = Store::open(&path).map_err(failed)?;
+                let mut loaded = store.load().map_err(failed)?;
+                // Which cursors were given out is unknown: the microseconds since the epoch are beyond them all.
+                loaded.events.next = now_micros();
+                (store, loaded)
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        loaded.starts += 1;
+        loaded.events.reserved = loaded.events.next + RESERVED_AT_ONCE;
+        store.begin(loaded.events.reserved, loaded.starts).map_err(failed)?;
+        let writer = writer::Writer::start(store, path).map_err(LedgerError::Thread)?;
+        Ok((Self { writer }, loaded))
+    }
+
+    /// Remembers a container as it is now.
+    pub fn put(&self, facts: Arc<Facts>) {
+        self.writer.add(|batch| drop(batch.containers.insert(facts.plan.id.clone(), Some(facts))));
+    }
+
+    /// Forgets a container.
+    pub fn forget(&self, id: &ContainerId) {
+        self.writer.add(|batch| drop(batch.containers.insert(id.clone(), None)));
+    }
+
+    /// Remembers an event, and forgets those before `oldest`.
+    pub fn put_event(&self, event: Arc<Event>, oldest: u64) {
+        self.writer.add(|batch| {
+            batch.events.insert(event.cursor, event);
+            batch.oldest_event = oldest;
+            batch.drop_old_events();
+        });
+    }
+
+    /// Cursors below `limit` may be given out.
+    pub fn reserve_cursors(&self, limit: u64) {
+        self.writer.add(|batch| batch.reserved = Some(limit));
+    }
+
+    /// Why nothing can be written at the moment.
+    pub fn trouble(&self) -> Option<String> {
+        self.writer.trouble()
+    }
+
+    /// Writes what is left, with `next` as the first cursor that was never given out, and ends.
+    pub fn close(&self, next: u64) {
+        self.writer.add(|batch| batch.reserved = Some(next));
+        self.writer.close();
+    }
+}
+
+fn now_micros() -> u64 {
+    crate::now().0 / 1000
+}
+
+#[cfg(test)]
+mod tests;

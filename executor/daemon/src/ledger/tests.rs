@@ -1,0 +1,128 @@
+use std::time::{Duration, Instant};
+
+use executor_core::lifecycle::State;
+use executor_core::time::Timestamp;
+use executor_core::validate::{Draft, Policy, validate};
+
+use super::*;
+use crate::events::What;
+
+fn facts(id: &str) -> Facts {
+    let plan = validate(&Draft { id, path: "/bin/true", ..Draft::default() }, &Policy::default()).unwrap();
+    Facts::admitted(plan, "tag".into(), Timestamp(1), "boot".into())
+}
+
+fn event(cursor: u64) -> Arc<Event> {
+    let container = "a".parse().unwrap();
+    Arc::new(Event { cursor, time: Timestamp(2), container, what: What::Reached(State::Running), end: None })
+}
+
+#[test]
+fn what_was_put_is_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ledger, loaded) = Ledger::open(dir.path()).unwrap();
+    assert!(loaded.containers.is_empty() && loaded.starts == 1);
+    ledger.put(Arc::new(facts("a")));
+    ledger.put(Arc::new(facts("b")));
+    let a = Facts { state: State::Running, ..facts("a") };
+    ledger.put(Arc::new(a.clone()));
+    ledger.forget(&"b".parse().unwrap());
+    for cursor in 1..=5 {
+        ledger.put_event(event(cursor), 3);
+    }
+    ledger.close(6);
+    let (ledger, loaded) = Ledger::open(dir.path()).unwrap();
+    assert_eq!(loaded.containers, [a]);
+    assert_eq!(loaded.events.events.iter().map(|event| event.cursor).collect::<Vec<_>>(), [3, 4, 5]);
+    assert_eq!((loaded.events.next, loaded.starts), (6, 2));
+    ledger.put_event(event(6), 6);
+    ledger.close(7);
+    let (_, loaded) = Ledger::open(dir.path()).unwrap();
+    assert_eq!(loaded.events.events.len(), 1, "what is no longer kept is removed from the store");
+}
+
+#[test]
+fn a_second_daemon_cannot_open_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let _first = Ledger::open(dir.path()).unwrap();
+    assert!(crate::chain(&Ledger::open(dir.path()).unwrap_err()).contains("already open"));
+}
+
+#[test]
+fn a_broken_store_is_put_aside_and_cursors_jump_ahead() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("executord.redb"), "this is no store at all".repeat(1000)).unwrap();
+    let (_ledger, loaded) = Ledger::open(dir.path()).unwrap();
+    assert!(loaded.events.next > 1_000_000_000_000, "beyond any cursor that was given out: {}", loaded.events.next);
+    let aside = std::fs::read_dir(dir.path())
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().file_name().to_str().unwrap().starts_with("executord.redb.broken-"));
+    assert_eq!(aside.count(), 1);
+}
+
+/// Waits for a condition that the writer's thread brings about.
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A file system of one megabyte; unmounted at the end.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    fn mount() -> Self {
+        use rustix::mount::{MountFlags, mount};
+        let dir = tempfile::tempdir().unwrap();
+        mount("tmpfs", dir.path(), "tmpfs", MountFlags::empty(), Some(c"size=4m")).unwrap();
+        Self(dir)
+    }
+
+    fn fill(&self) -> PathBuf {
+        use std::io::Write as _;
+        let path = self.0.path().join("filler");
+        let mut file = std::fs::File::create(&path).unwrap();
+        while file.write_all(&[7; 4096]).is_ok() {}
+        while file.write_all(&[7]).is_ok() {}
+        path
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0.path(), rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+/// DESIGN 1: a full disk stops nothing that runs, and nothing that was told is lost once there is room again.
+#[test]
+fn a_full_disk_is_told_and_survived() {
+    if !rustix::process::geteuid().is_root() {
+        return; // mounting takes root
+    }
+    let disk = SmallDisk::mount();
+    let (ledger, _) = Ledger::open(disk.0.path()).unwrap();
+    ledger.put(Arc::new(facts("before")));
+    let filler = disk.fill();
+    let mut written = 0;
+    until("the writer notices", || {
+        // Whatever room the store had kept for itself is used up.
+        ledger.put(Arc::new(facts(&format!("c{written}-{}", "x".repeat(100)))));
+        std::thread::sleep(Duration::from_millis(1));
+        ledger.trouble().is_some()
+    });
+    written += 1;
+    let trouble = ledger.trouble().unwrap();
+    let state_dir = disk.0.path().parent().unwrap();
+    assert_eq!(trouble, format!("state directory {}: No space left on device", state_dir.display()));
+    ledger.put(Arc::new(facts(&format!("during{written}"))));
+    std::fs::remove_file(filler).unwrap();
+    until("the writer recovers", || ledger.trouble().is_none());
+    ledger.close(77);
+    let (_, loaded) = Ledger::open(disk.0.path()).unwrap();
+    let ids: Vec<&str> = loaded.containers.iter().map(|facts| facts.plan.id.as_str()).collect();
+    assert!(ids.contains(&"before") && ids.contains(&"during1"), "{ids:?}");
+    assert_eq!(loaded.events.next, 77);
+}

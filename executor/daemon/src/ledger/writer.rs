@@ -1,0 +1,164 @@
+//! The thread that writes the ledger: it waits until there is something, lets more come in for a moment, and
+//! writes it all as one durable batch.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::Batch;
+use super::store::{Store, StoreError};
+use crate::locked;
+
+/// How long a batch is left open for what else comes: an fsync costs milliseconds of a disk that containers use.
+const GATHER: Duration = Duration::from_millis(100);
+/// Between attempts while the disk refuses: the first, and the longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// Bytes of the thread's stack.
+const STACK: usize = 256 << 10;
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    batch: Batch,
+    trouble: Option<String>,
+    closing: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Writer {
+    pub(super) fn start(store: Store, path: PathBuf) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let thread = std::thread::Builder::new().name("ledger".into()).stack_size(STACK).spawn({
+            let shared = Arc::clone(&shared);
+            move || write_on(&shared, store, &path)
+        })?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    pub(super) fn add(&self, change: impl FnOnce(&mut Batch)) {
+        let mut state = locked(&self.shared.state);
+        let was_empty = state.batch.is_empty();
+        change(&mut state.batch);
+        drop(state);
+        if was_empty {
+            self.shared.wake.notify_one();
+        }
+    }
+
+    pub(super) fn trouble(&self) -> Option<String> {
+        locked(&self.shared.state).trouble.clone()
+    }
+
+    pub(super) fn close(&self) {
+        locked(&self.shared.state).closing = true;
+        self.shared.wake.notify_one();
+        let thread = locked(&self.thread).take();
+        if let Some(thread) = thread {
+            // A panic there has ended the process (`panic = "abort"`), or a test that will tell.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn write_on(shared: &Shared, store: Store, path: &std::path::Path) {
+    let mut store = Some(store);
+    let mut pause = RETRY.0;
+    loop {
+        let (batch, closing) = next_batch(shared);
+        if !batch.is_empty() {
+            match write(&mut store, path, &batch) {
+                Ok(()) => {
+                    pause = RETRY.0;
+                    if locked(&shared.state).trouble.take().is_some() {
+                        tracing::info!("the ledger is written again");
+                    }
+                }
+                Err(error) => {
+                    // After an error the store refuses everything until it is opened anew.
+                    store = None;
+                    give_back(shared, batch, &error, path, pause, closing);
+                    pause = (pause * 2).min(RETRY.1);
+                }
+            }
+        }
+        if closing {
+            return;
+        }
+    }
+}
+
+fn write(store: &mut Option<Store>, path: &std::path::Path, batch: &Batch) -> Result<(), StoreError> {
+    match store {
+        Some(store) => store.write(batch),
+        None => store.insert(Store::open(path)?).write(batch),
+    }
+}
+
+/// Waits until there is something to write.
+fn next_batch(shared: &Shared) -> (Batch, bool) {
+    let mut state = locked(&shared.state);
+    while state.batch.is_empty() && !state.closing {
+        state = wait(shared, state, None);
+    }
+    let gathered = std::time::Instant::now();
+    while !state.closing && gathered.elapsed() < GATHER {
+        state = wait(shared, state, Some(GATHER));
+    }
+    let oldest_event = state.batch.oldest_event;
+    let batch = std::mem::replace(&mut state.batch, Batch { oldest_event, ..Batch::default() });
+    (batch, state.closing)
+}
+
+/// Keeps a batch that could not be written, tells why once, and waits before the next attempt.
+fn give_back(
+    shared: &Shared,
+    batch: Batch,
+    error: &StoreError,
+    path: &std::path::Path,
+    pause: Duration,
+    closing: bool,
+) {
+    let mut state = locked(&shared.state);
+    let directory = path.ancestors().nth(2).unwrap_or(path).display();
+    let trouble = format!("state directory {directory}: {error}");
+    if closing {
+        tracing::error!("{trouble}: the ledger's last batch is lost; the containers' own records stay");
+        return;
+    }
+    if state.trouble.as_ref() != Some(&trouble) {
+        tracing::error!("{trouble}: new containers are refused until the ledger can be written");
+    }
+    state.trouble = Some(trouble);
+    state.batch.take_back(batch);
+    let until = std::time::Instant::now() + pause;
+    while let Some(left) = until.checked_duration_since(std::time::Instant::now()) {
+        if state.closing {
+            return;
+        }
+        state = wait(shared, state, Some(left));
+    }
+}
+
+fn wait<'a>(shared: &'a Shared, state: MutexGuard<'a, State>, most: Option<Duration>) -> MutexGuard<'a, State> {
+    match most {
+        None => shared.wake.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner),
+        Some(most) => shared.wake.wait_timeout(state, most).unwrap_or_else(std::sync::PoisonError::into_inner).0,
+    }
+}

@@ -1,0 +1,233 @@
+//! Reads a container's log from its beginning, over rotations: `log.1`, then `log`, then whatever `log` becomes.
+//!
+//! A shim rotates by renaming `log` to `log.1` and making a new `log`. A file that is being read is read to its end
+//! first, under whatever name; which file comes after it is told by comparing inodes. Lines are given out when they
+//! are whole; what was torn by a crash, or is none of ours, is left out.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use executor_core::logline::{self, CHUNK_MAX, Entry};
+
+/// Bytes that are read at once.
+const CHUNK: usize = 64 << 10;
+/// A line beyond this is none of ours: time, stream, tag and source take less than 256 bytes.
+const LINE_MAX: usize = CHUNK_MAX + 256;
+
+/// A log being read.
+#[derive(Debug)]
+pub struct LogReader {
+    directory: PathBuf,
+    /// What is to be read, the oldest first; empty before the first look, and while there is no log.
+    files: VecDeque<Open>,
+    /// Of the first file: the beginning of a line whose end was not there yet.
+    carry: Vec<u8>,
+    /// A line that is too long is being passed over.
+    skipping: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    file: File,
+    identity: (u64, u64),
+}
+
+impl LogReader {
+    /// The log in a container's directory.
+    pub fn new(directory: PathBuf) -> Self {
+        Self { directory, files: VecDeque::new(), carry: Vec::new(), skipping: false }
+    }
+
+    /// The container's directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Gives some entries; whether there may be more at once.
+    ///
+    /// # Errors
+    /// The files cannot be read. That there are none is no error.
+    pub fn read(&mut self, mut entry: impl FnMut(Entry<'_>)) -> io::Result<bool> {
+        if self.files.is_empty() {
+            self.files = self.look()?;
+        }
+        let Some(first) = self.files.front_mut() else { return Ok(false) };
+        let mut chunk = std::mem::take(&mut self.carry);
+        let carried = chunk.len();
+        chunk.reserve_exact(CHUNK);
+        let read = (&first.file).take(CHUNK as u64).read_to_end(&mut chunk)?;
+        if read == 0 {
+            self.carry = chunk;
+            return self.next_file();
+        }
+        let mut lines = chunk.split_inclusive(|byte| *byte == b'\n');
+        let mut tail = &[][..];
+        for line in &mut lines {
+            match line.strip_suffix(b"\n") {
+                Some(_) if std::mem::take(&mut self.skipping) => {}
+                Some(line) => {
+                    if let Some(parsed) = logline::parse(line) {
+                        entry(parsed);
+                    }
+                }
+                None => tail = line,
+            }
+        }
+        if self.skipping || tail.len() > LINE_MAX {
+            self.skipping = true;
+            tail = &[];
+        }
+        self.carry = tail.to_vec();
+        debug_assert!(carried <= LINE_MAX);
+        Ok(true)
+    }
+
+    /// At the end of a file: whether another follows it.
+    fn next_file(&mut self) -> io::Result<bool> {
+        if self.files.len() > 1 {
+            self.forget_first();
+            return Ok(true);
+        }
+        let Some(current) = self.files.front() else { return Ok(false) };
+        let newer = self.look()?;
+        let known = newer.iter().position(|file| file.identity == current.identity);
+        if known.is_some_and(|at| at + 1 == newer.len()) {
+            return Ok(false);
+        }
+        if newer.is_empty() {
+            return Ok(false); // between the rename and the new file, or deleted
+        }
+        // Before the rename something may have been written behind the end that was just seen.
+        let grown = current.file.metadata()?.len() > io::Seek::stream_position(&mut &current.file)?;
+        if grown {
+            return Ok(true);
+        }
+        self.files.extend(newer.into_iter().skip(known.map_or(0, |at| at + 1)));
+        self.forget_first();
+        Ok(true)
+    }
+
+    fn forget_first(&mut self) {
+        self.files.pop_front();
+        self.carry.clear();
+        self.skipping = false;
+    }
+
+    /// The log's files as they are now, the oldest first.
+    fn look(&self) -> io::Result<VecDeque<Open>> {
+        loop {
+            // In this order: a rotation in between shows the same file twice.
+            let current = open(&self.directory.join("log"))?;
+            let older = open(&self.directory.join("log.1"))?;
+            match (older, current) {
+                (Some(older), Some(current)) if older.identity == current.identity => {}
+                (older, current) => return Ok(older.into_iter().chain(current).collect()),
+            }
+        }
+    }
+}
+
+fn open(path: &Path) -> io::Result<Option<Open>> {
+    let file = match File::open(path) {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound) => return Ok(None),
+        other => other?,
+    };
+    let metadata = file.metadata()?;
+    Ok(Some(Open { file, identity: (metadata.dev(), metadata.ino()) }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use executor_core::logline::Stream;
+    use executor_core::time::Timestamp;
+
+    use super::*;
+
+    fn line(text: &str) -> Vec<u8> {
+        let mut out = Vec::new();
+        let entry =
+            Entry { time: Timestamp(1), stream: Stream::Stdout, complete: true, source: "", content: text.as_bytes() };
+        logline::write(&entry, &mut out);
+        out
+    }
+
+    fn all(reader: &mut LogReader) -> Vec<String> {
+        let mut texts = Vec::new();
+        while reader.read(|entry| texts.push(String::from_utf8_lossy(entry.content).into_owned())).unwrap() {}
+        texts
+    }
+
+    struct Writer(tempfile::TempDir, Option<File>);
+
+    impl Writer {
+        fn write(&mut self, bytes: &[u8]) {
+            let path = self.0.path().join("log");
+            let file = self.1.get_or_insert_with(|| File::options().append(true).create(true).open(path).unwrap());
+            file.write_all(bytes).unwrap();
+        }
+
+        fn rotate(&mut self) {
+            std::fs::rename(self.0.path().join("log"), self.0.path().join("log.1")).unwrap();
+            self.1 = None;
+        }
+
+        fn reader(&self) -> LogReader {
+            LogReader::new(self.0.path().to_owned())
+        }
+    }
+
+    fn writer() -> Writer {
+        Writer(tempfile::tempdir().unwrap(), None)
+    }
+
+    #[test]
+    fn lines_come_when_they_are_whole() {
+        let mut log = writer();
+        let mut reader = log.reader();
+        assert!(all(&mut reader).is_empty(), "no file yet");
+        let b = line("b");
+        log.write(&[&line("a")[..], &b[..7]].concat());
+        assert_eq!(all(&mut reader), ["a"]);
+        log.write(&b[7..]);
+        assert_eq!(all(&mut reader), ["b"]);
+        log.write(b"no line of ours\n");
+        log.write(&line(&"c".repeat(CHUNK_MAX)));
+        assert_eq!(all(&mut reader)[0].len(), CHUNK_MAX);
+    }
+
+    #[test]
+    fn a_rotation_loses_nothing_and_repeats_nothing() {
+        let mut log = writer();
+        log.write(&line("1"));
+        let mut reader = log.reader();
+        assert_eq!(all(&mut reader), ["1"]);
+        log.write(&line("2"));
+        log.rotate();
+        assert_eq!(all(&mut reader), ["2"], "the rest of the old file, while there is no new one");
+        log.write(&line("3"));
+        log.rotate();
+        log.write(&line("4"));
+        assert_eq!(all(&mut reader), ["3", "4"], "rotated twice meanwhile");
+        assert_eq!(all(&mut log.reader()), ["3", "4"], "a new reader begins with what is kept");
+        log.rotate();
+        log.write(&line("5"));
+        assert_eq!(all(&mut reader), ["5"]);
+        assert!(all(&mut reader).is_empty());
+    }
+
+    #[test]
+    fn what_is_too_long_is_passed_over() {
+        let mut log = writer();
+        log.write(&vec![b'x'; 3 * LINE_MAX]);
+        let mut reader = log.reader();
+        assert!(all(&mut reader).is_empty());
+        log.write(b"yyy\n");
+        log.write(&line("after"));
+        assert_eq!(all(&mut reader), ["after"]);
+    }
+}

@@ -1,0 +1,153 @@
+//! Tells when something in a directory changed.
+//!
+//! One inotify instance for the whole daemon: a user has 128 of them by default, and a client may follow the logs
+//! of every container. A directory is watched once, however many follow it, and no longer than somebody does.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+
+use crate::locked;
+use crate::packets::watched;
+
+/// What counts as a change: bytes written, files made or renamed, the directory itself gone.
+const CHANGES: WatchMask =
+    WatchMask::MODIFY.union(WatchMask::CREATE).union(WatchMask::MOVE).union(WatchMask::DELETE_SELF);
+
+/// The daemon's inotify instance.
+#[derive(Debug)]
+pub struct DirectoryWatch {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    followed: Mutex<Followed>,
+}
+
+#[derive(Debug)]
+struct Followed {
+    watches: Watches,
+    directories: HashMap<WatchDescriptor, Directory>,
+}
+
+#[derive(Debug)]
+struct Directory {
+    followers: usize,
+    changed: watch::Sender<()>,
+}
+
+/// Watches one directory for as long as it lives.
+#[derive(Debug)]
+pub struct Subscription {
+    shared: Arc<Shared>,
+    watched: WatchDescriptor,
+    changed: watch::Receiver<()>,
+}
+
+impl DirectoryWatch {
+    /// A watch over nothing. Must be called on the runtime, on which a task hands out changes.
+    ///
+    /// # Errors
+    /// This user has no inotify instances left.
+    pub fn new() -> io::Result<Self> {
+        let inotify = Inotify::init()?;
+        let followed = Followed { watches: inotify.watches(), directories: HashMap::new() };
+        let shared = Arc::new(Shared { followed: Mutex::new(followed) });
+        tokio::spawn(hand_out(watched(inotify)?, Arc::clone(&shared)));
+        Ok(Self { shared })
+    }
+
+    /// Watches a directory.
+    ///
+    /// # Errors
+    /// It is not there (`NotFound`), or may not be watched.
+    pub fn subscribe(&self, directory: &Path) -> io::Result<Subscription> {
+        let mut followed = locked(&self.shared.followed);
+        let watched = followed.watches.add(directory, CHANGES | WatchMask::ONLYDIR)?;
+        let entry = followed
+            .directories
+            .entry(watched.clone())
+            .or_insert_with(|| Directory { followers: 0, changed: watch::Sender::new(()) });
+        entry.followers += 1;
+        let changed = entry.changed.subscribe();
+        Ok(Subscription { shared: Arc::clone(&self.shared), watched, changed })
+    }
+}
+
+impl Subscription {
+    /// What changed until now was seen.
+    pub fn mark_seen(&mut self) {
+        self.changed.mark_unchanged();
+    }
+
+    /// Waits for a change that was not seen yet.
+    pub async fn changed(&mut self) {
+        // The sender lives as long as a subscription.
+        let _ = self.changed.changed().await;
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        let mut followed = locked(&self.shared.followed);
+        let Some(directory) = followed.directories.get_mut(&self.watched) else { return };
+        directory.followers -= 1;
+        if directory.followers == 0 {
+            followed.directories.remove(&self.watched);
+            // A directory that was deleted is not watched any more.
+            let _ = followed.watches.remove(self.watched.clone());
+        }
+    }
+}
+
+/// Hands out changes for as long as the runtime lives.
+async fn hand_out(mut inotify: AsyncFd<Inotify>, shared: Arc<Shared>) {
+    let mut buffer = vec![0; 4096];
+    loop {
+        let read = inotify.async_io_mut(Interest::READABLE, |inotify| {
+            for event in inotify.read_events(&mut buffer)? {
+                let followed = locked(&shared.followed);
+                if event.mask.contains(EventMask::Q_OVERFLOW) {
+                    followed.directories.values().for_each(|directory| directory.changed.send_replace(()));
+                } else if let Some(directory) = followed.directories.get(&event.wd) {
+                    directory.changed.send_replace(());
+                }
+            }
+            Ok(())
+        });
+        if let Err(error) = read.await {
+            tracing::error!(%error, "inotify fails: logs are no longer followed");
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn every_follower_is_told_and_the_last_one_ends_the_watch() {
+        let dir = tempfile::tempdir().unwrap();
+        let watch = DirectoryWatch::new().unwrap();
+        let mut a = watch.subscribe(dir.path()).unwrap();
+        let mut b = watch.subscribe(dir.path()).unwrap();
+        std::fs::write(dir.path().join("log"), "x").unwrap();
+        a.changed().await;
+        b.changed().await;
+        drop(a);
+        std::fs::rename(dir.path().join("log"), dir.path().join("log.1")).unwrap();
+        b.changed().await;
+        assert_eq!(locked(&watch.shared.followed).directories.len(), 1);
+        drop(b);
+        assert!(locked(&watch.shared.followed).directories.is_empty());
+        assert_eq!(watch.subscribe(&dir.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

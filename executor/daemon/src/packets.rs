@@ -1,0 +1,101 @@
+//! Messages over SOCK_SEQPACKET, asynchronously, and answers that find their questions.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Mutex;
+
+use executor_core::protocol::PACKET_MAX;
+use executor_sys::seqpacket::Seqpacket;
+use prost::Message;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
+
+use crate::locked;
+
+thread_local! {
+    /// Where packets are received: one for each thread of the runtime rather than one for each connection, of
+    /// which there are as many as containers.
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; PACKET_MAX]);
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Packets(AsyncFd<Seqpacket>);
+
+impl Packets {
+    pub(crate) fn new(socket: Seqpacket) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        watched(socket).map(Self)
+    }
+
+    /// Sends a message with descriptors.
+    pub(crate) async fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.0.async_io(tokio::io::Interest::WRITABLE, |socket| socket.send(bytes, fds)).await
+    }
+
+    /// Receives a message; `None` when the peer is gone. Descriptors that come with it are closed.
+    pub(crate) async fn recv<M: Message + Default>(&self) -> io::Result<Option<M>> {
+        self.0.async_io(tokio::io::Interest::READABLE, |socket| BUFFER.with_borrow_mut(|b| receive(socket, b))).await
+    }
+}
+
+/// Has the runtime watch a descriptor. For owners that keep theirs as it is until they are dropped.
+pub(crate) fn watched<T: AsRawFd>(owner: T) -> io::Result<AsyncFd<T>> {
+    // Deprecated in favour of an unsafe twin, because a safe type could close or exchange its descriptor while it is
+    // watched. Seqpacket and Inotify, the two that come here, have no way to.
+    #[allow(deprecated)]
+    AsyncFd::new(owner)
+}
+
+fn receive<M: Message + Default>(socket: &Seqpacket, buffer: &mut [u8]) -> io::Result<Option<M>> {
+    let Some((length, _fds)) = socket.recv(buffer)? else { return Ok(None) };
+    let message = M::decode(&buffer[..length]);
+    message.map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Questions that wait for their answers.
+#[derive(Debug)]
+pub(crate) struct Calls<A>(Mutex<Waiting<A>>);
+
+#[derive(Debug)]
+struct Waiting<A> {
+    last: u64,
+    /// `None` when no answer will come any more.
+    callers: Option<HashMap<u64, oneshot::Sender<A>>>,
+}
+
+impl<A> Default for Calls<A> {
+    fn default() -> Self {
+        Self(Mutex::new(Waiting { last: 0, callers: Some(HashMap::new()) }))
+    }
+}
+
+impl<A> Calls<A> {
+    /// A number for a question, and where its answer will come. `None` when none will come any more.
+    pub(crate) fn register(&self) -> Option<(u64, oneshot::Receiver<A>)> {
+        let mut waiting = locked(&self.0);
+        waiting.last += 1;
+        let sequence = waiting.last;
+        let callers = waiting.callers.as_mut()?;
+        // Callers that went away wait for nothing.
+        callers.retain(|_, caller| !caller.is_closed());
+        let (sender, receiver) = oneshot::channel();
+        callers.insert(sequence, sender);
+        Some((sequence, receiver))
+    }
+
+    /// Gives an answer to its caller, if that still waits.
+    pub(crate) fn answer(&self, sequence: u64, answer: A) {
+        let caller = locked(&self.0).callers.as_mut().and_then(|callers| callers.remove(&sequence));
+        if let Some(caller) = caller {
+            let _ = caller.send(answer);
+        }
+    }
+
+    /// Tells all who wait that no answer will come.
+    pub(crate) fn close(&self) {
+        locked(&self.0).callers = None;
+    }
+}

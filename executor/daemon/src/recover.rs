@@ -1,0 +1,121 @@
+//! Finds the containers of an earlier daemon again.
+//!
+//! Three witnesses are heard: the ledger (what was admitted, and what was completed), the run directory (who has a
+//! shim) and the state directory (who has an exit record). None is complete: the ledger lacks its last moment
+//! before a kill, the run directory goes with a reboot, an exit record comes last. What they tell together is
+//! registered before the first call is served; what is still open is decided by each container's own task, with
+//! the launcher's help.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::ident::ContainerId;
+use executor_core::lifecycle::State;
+use executor_core::record::ContainerRecord;
+use executor_sys::seqpacket::Seqpacket;
+use tokio::time::timeout;
+
+use crate::container::facts::Facts;
+use crate::container::link::ShimLink;
+use crate::container::{Handle, actor, records};
+use crate::node::Node;
+use crate::paths::containers_in;
+
+/// How long shims may take to tell their state. One that hangs must not keep the others' clients waiting.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Registers every container that is known from before, and has those that are not completed go on. Afterwards
+/// `node.settled` tells when their fate is known.
+pub fn recover(node: &Arc<Node>, remembered: Vec<Facts>) {
+    let mut known: BTreeMap<ContainerId, Facts> =
+        remembered.into_iter().map(|facts| (facts.plan.id.clone(), facts)).collect();
+    for id in containers(&node.paths.kept_containers()) {
+        if let Some(record) = ended(node, &id) {
+            merge(&mut known, record);
+        }
+    }
+    for id in containers(&node.paths.live_containers()) {
+        match records::live(&node.paths, &id) {
+            Ok(Some(record)) => merge(&mut known, record),
+            Ok(None) => {}
+            Err(error) => tracing::error!(container = %id, error = crate::chain(&error), "bad record"),
+        }
+    }
+    let (mut completed, mut open) = (0, Vec::new());
+    for facts in known.into_values() {
+        if facts.state == State::Completed {
+            completed += 1;
+            let _ = node.registry.adopt(facts);
+        } else {
+            open.extend(resume(node, facts));
+        }
+    }
+    tracing::info!(completed, open = open.len(), "containers of earlier daemons are registered");
+    tokio::spawn(settle(Arc::clone(node), open));
+}
+
+/// Registers a container that is not completed, and has its own task go on with it.
+fn resume(node: &Arc<Node>, facts: Facts) -> Option<Arc<Handle>> {
+    let handle = node.registry.adopt(facts.clone())?;
+    node.ledger.put(Arc::new(facts.clone()));
+    let link = Seqpacket::connect(&node.paths.shim_socket(handle.id())).and_then(ShimLink::new);
+    tracing::info!(container = %handle.id(), state = facts.state.name(), shim = link.is_ok(), "found again");
+    tokio::spawn(actor::resume(Arc::clone(node), Arc::clone(&handle), facts, link.ok()));
+    Some(handle)
+}
+
+/// The record of a container that has ended.
+fn ended(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
+    match records::exit(&node.paths, id) {
+        Ok(exit) => exit.map(|exit| exit.container),
+        Err(error) => {
+            tracing::error!(container = %id, error = crate::chain(&error), "bad exit record");
+            None
+        }
+    }
+}
+
+/// Takes over what a record tells. The ledger's entry under the same id may be of an earlier container, deleted and
+/// made again in the ledger's last moment: the record is the newer one then.
+fn merge(known: &mut BTreeMap<ContainerId, Facts>, record: ContainerRecord) {
+    match known.get_mut(&record.plan.id) {
+        Some(facts) if facts.created_at == record.created_at => {
+            if facts.state != State::Completed {
+                facts.learn(record);
+            }
+        }
+        _ => drop(known.insert(record.plan.id.clone(), Facts::found(record))),
+    }
+}
+
+/// Waits until each container is followed or completed.
+async fn settle(node: Arc<Node>, mut open: Vec<Arc<Handle>>) {
+    // The launcher's greeting comes first: until then there is nothing to be in time with.
+    let _ = node.launcher.watch_greetings().wait_for(|greetings| *greetings > 0).await;
+    // By now it has finished what it found, which may be more than any of the three knew before.
+    for id in containers(&node.paths.kept_containers()) {
+        if node.registry.get(&id).is_none()
+            && let Some(record) = ended(&node, &id)
+        {
+            open.extend(resume(&node, Facts::found(record)));
+        }
+    }
+    let all = async {
+        for handle in &open {
+            handle.settled().await;
+        }
+    };
+    if timeout(PATIENCE, all).await.is_err() {
+        tracing::error!("some containers of earlier daemons have a shim that says nothing");
+    }
+    node.settled.send_replace(true);
+}
+
+fn containers(directory: &Path) -> Vec<ContainerId> {
+    containers_in(directory).unwrap_or_else(|error| {
+        tracing::error!(%error, directory = %directory.display(), "containers of earlier daemons cannot be listed");
+        Vec::new()
+    })
+}

@@ -1,0 +1,157 @@
+//! The tag of a request: whether another one under the same id is the same.
+//!
+//! Every field counts, secrets too, but not the id, under which the comparison happens. Each part is counted with
+//! its length by the key, and each list with its number of entries here, so that no two requests are mistaken for
+//! one another.
+
+use std::collections::BTreeMap;
+
+use executor_proto::v1::{File, Limits, RunAction, RunRequest};
+use executor_secrets::TagKey;
+
+/// The tag of a request, in hexadecimal.
+pub fn of(key: &TagKey, request: &RunRequest) -> String {
+    // Every field by name, so that a new one cannot be forgotten: the compiler asks for it here.
+    let RunRequest { id: _, action, rootfs, limits, labels, grace_period, network, volume_mounted_files } = request;
+    let mut parts = Parts::default();
+    parts.text(rootfs);
+    let Limits { memory_bytes, pids, cpu_millis } = limits.unwrap_or_default();
+    parts.numbers(&[memory_bytes, pids, cpu_millis]);
+    let sorted: BTreeMap<&String, &String> = labels.iter().collect();
+    parts.numbers(&[sorted.len() as u64]);
+    for (name, value) in sorted {
+        parts.text(name);
+        parts.text(value);
+    }
+    match grace_period {
+        None => parts.numbers(&[]),
+        Some(grace) => parts.numbers(&[grace.seconds.cast_unsigned(), u64::from(grace.nanos.cast_unsigned())]),
+    }
+    parts.numbers(&[u64::from(network.cast_unsigned())]);
+    parts.files(volume_mounted_files);
+    if let Some(run) = action.as_ref().and_then(|action| action.run.as_ref()) {
+        parts.run(run);
+    }
+    let Parts { order, numbers } = &parts;
+    key.tag(order.iter().map(|part| match part {
+        Part::Bytes(bytes) => bytes,
+        Part::Numbers(start, end) => &numbers[*start..*end],
+    }))
+}
+
+/// Parts in order: text and content borrowed from the request, numbers from a buffer of their own.
+#[derive(Default)]
+struct Parts<'a> {
+    order: Vec<Part<'a>>,
+    numbers: Vec<u8>,
+}
+
+enum Part<'a> {
+    Bytes(&'a [u8]),
+    Numbers(usize, usize),
+}
+
+impl<'a> Parts<'a> {
+    fn text(&mut self, text: &'a str) {
+        self.order.push(Part::Bytes(text.as_bytes()));
+    }
+
+    fn numbers(&mut self, numbers: &[u64]) {
+        let start = self.numbers.len();
+        numbers.iter().for_each(|number| self.numbers.extend_from_slice(&number.to_le_bytes()));
+        self.order.push(Part::Numbers(start, self.numbers.len()));
+    }
+
+    fn files(&mut self, files: &'a [File]) {
+        self.numbers(&[files.len() as u64]);
+        for File { path, content } in files {
+            self.text(path);
+            self.order.push(Part::Bytes(content));
+        }
+    }
+
+    fn run(&mut self, run: &'a RunAction) {
+        let RunAction {
+            path,
+            args,
+            dir,
+            env,
+            resource_limits,
+            user,
+            log_source,
+            suppress_log_output,
+            volume_mounted_files,
+        } = run;
+        self.text(path);
+        self.numbers(&[args.len() as u64]);
+        args.iter().for_each(|arg| self.text(arg));
+        self.text(dir);
+        self.numbers(&[env.len() as u64]);
+        for variable in env {
+            self.text(&variable.name);
+            self.text(&variable.value);
+        }
+        // `nproc` is ignored, as in BBS.
+        match resource_limits.as_ref().and_then(|limits| limits.nofile) {
+            None => self.numbers(&[]),
+            Some(nofile) => self.numbers(&[nofile]),
+        }
+        self.text(user);
+        self.text(log_source);
+        self.numbers(&[u64::from(*suppress_log_output)]);
+        self.files(volume_mounted_files);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_proto::v1::{Action, EnvironmentVariable, ResourceLimits};
+
+    use super::*;
+
+    fn request(change: impl Fn(&mut RunRequest, &mut RunAction)) -> RunRequest {
+        let mut request = RunRequest { id: "a".into(), ..Default::default() };
+        let mut run = RunAction { path: "/bin/sh".into(), args: vec!["ab".into(), "c".into()], ..Default::default() };
+        change(&mut request, &mut run);
+        request.action = Some(Action { run: Some(run), ..Default::default() });
+        request
+    }
+
+    fn file(path: &str, content: &str) -> File {
+        File { path: path.into(), content: content.into() }
+    }
+
+    type Change = fn(&mut RunRequest, &mut RunAction);
+
+    #[test]
+    fn every_field_but_the_id_counts() {
+        let changes: [Change; 20] = [
+            |_, _| (),
+            |r, _| r.rootfs = "host".into(),
+            |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
+            |r, _| r.limits = Some(Limits { pids: 1, ..Default::default() }),
+            |r, _| drop(r.labels.insert("a".into(), "b".into())),
+            |r, _| drop(r.labels.insert("ab".into(), String::new())),
+            |r, _| r.grace_period = Some(prost_types::Duration::default()),
+            |r, _| r.network = 1,
+            |r, _| r.volume_mounted_files.push(file("x", "y")),
+            |r, _| r.volume_mounted_files.push(file("xy", "")),
+            |_, a| a.volume_mounted_files.push(file("x", "y")),
+            |_, a| a.path = "/bin/shx".into(),
+            |_, a| a.args = vec!["a".into(), "bc".into()],
+            |_, a| a.args = vec!["abc".into()],
+            |_, a| a.dir = "/".into(),
+            |_, a| a.env.push(EnvironmentVariable { name: "A".into(), value: "B".into() }),
+            |_, a| a.resource_limits = Some(ResourceLimits { nofile: Some(0), ..Default::default() }),
+            |_, a| a.user = "root".into(),
+            |_, a| a.log_source = "root".into(),
+            |_, a| a.suppress_log_output = true,
+        ];
+        let key = TagKey::random().unwrap();
+        let tags: Vec<String> = changes.iter().map(|change| of(&key, &request(change))).collect();
+        for (index, tag) in tags.iter().enumerate() {
+            assert_eq!(tags.iter().filter(|other| *other == tag).count(), 1, "change {index}");
+        }
+        assert_eq!(tags[0], of(&key, &request(|r, _| r.id = "another".into())));
+    }
+}

@@ -1,0 +1,191 @@
+//! A launcher that does as told.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex};
+
+use executor_core::protocol::{
+    Done, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, PACKET_MAX, Refused, ShimLost, VERSION,
+    Welcome,
+};
+use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
+use prost::Message as _;
+use rustix::net::{Shutdown, shutdown};
+use tokio::sync::mpsc;
+
+use super::PATIENCE;
+use super::shim::FakeShim;
+
+/// What it does with the next launch.
+pub(crate) enum OnLaunch {
+    /// Fork a shim.
+    Fork,
+    /// Refuse.
+    Refuse(Refused),
+    /// Lose the connection before it answers, and no shim was forked.
+    Vanish,
+}
+
+pub(crate) struct FakeLauncher {
+    shared: Arc<Shared>,
+    launches: tokio::sync::Mutex<mpsc::UnboundedReceiver<FakeShim>>,
+}
+
+struct Shared {
+    dir: PathBuf,
+    key: Mutex<Vec<u8>>,
+    listener: Mutex<Option<Arc<SeqpacketListener>>>,
+    connections: Mutex<Vec<Arc<Seqpacket>>>,
+    on_launch: Mutex<OnLaunch>,
+    calls: Mutex<Vec<String>>,
+    greetings: (Mutex<bool>, Condvar),
+    launched: mpsc::UnboundedSender<FakeShim>,
+}
+
+impl FakeLauncher {
+    pub(crate) fn start(dir: &Path) -> Self {
+        for part in ["run/containers", "state/containers"] {
+            std::fs::create_dir_all(dir.join(part)).unwrap();
+        }
+        let (launched, launches) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared {
+            dir: dir.to_owned(),
+            key: Mutex::new(Vec::new()),
+            listener: Mutex::new(None),
+            connections: Mutex::default(),
+            on_launch: Mutex::new(OnLaunch::Fork),
+            calls: Mutex::default(),
+            greetings: (Mutex::new(true), Condvar::new()),
+            launched,
+        });
+        let launcher = Self { shared, launches: tokio::sync::Mutex::new(launches) };
+        launcher.listen();
+        launcher
+    }
+
+    /// Listens (again).
+    pub(crate) fn listen(&self) {
+        let path = self.shared.dir.join("run/launcher.sock");
+        let listener = Arc::new(SeqpacketListener::bind(&path).unwrap());
+        open_to_all(&path);
+        *self.shared.listener.lock().unwrap() = Some(Arc::clone(&listener));
+        let shared = Arc::clone(&self.shared);
+        std::thread::spawn(move || {
+            while let Ok(connection) = listener.accept() {
+                let connection = Arc::new(connection);
+                shared.connections.lock().unwrap().push(Arc::clone(&connection));
+                let shared = Arc::clone(&shared);
+                std::thread::spawn(move || shared.attend(&connection));
+            }
+        });
+    }
+
+    /// Dies: no socket, no connection. Its shims live on.
+    pub(crate) fn die(&self) {
+        if let Some(listener) = self.shared.listener.lock().unwrap().take() {
+            let _ = shutdown(&*listener, Shutdown::Both);
+        }
+        let _ = std::fs::remove_file(self.shared.dir.join("run/launcher.sock"));
+        for connection in self.shared.connections.lock().unwrap().drain(..) {
+            let _ = shutdown(&*connection, Shutdown::Both);
+        }
+    }
+
+    pub(crate) fn on_launch(&self, what: OnLaunch) {
+        *self.shared.on_launch.lock().unwrap() = what;
+    }
+
+    /// The shim of the next launch.
+    pub(crate) async fn launched(&self) -> FakeShim {
+        let mut launches = self.launches.lock().await;
+        tokio::time::timeout(PATIENCE, launches.recv()).await.expect("nothing is launched").unwrap()
+    }
+
+    /// Tells the daemon that a shim is gone and its container finished.
+    pub(crate) fn shim_lost(&self, id: &str) {
+        let lost = LauncherAnswer::ShimLost(ShimLost { container_id: id.to_owned() });
+        let reply = LauncherReply { sequence: 0, answer: Some(lost) }.encode_to_vec();
+        for connection in &*self.shared.connections.lock().unwrap() {
+            let _ = connection.send(&reply, &[]);
+        }
+    }
+
+    /// Takes its time with the next greeting: it has containers to finish.
+    pub(crate) fn hold_greetings(&self) {
+        *self.shared.greetings.0.lock().unwrap() = false;
+    }
+
+    /// It has finished them.
+    pub(crate) fn greet(&self) {
+        *self.shared.greetings.0.lock().unwrap() = true;
+        self.shared.greetings.1.notify_all();
+    }
+
+    /// What it was asked besides greetings and launches.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        self.shared.calls.lock().unwrap().clone()
+    }
+}
+
+impl Drop for FakeLauncher {
+    fn drop(&mut self) {
+        self.die();
+    }
+}
+
+impl Shared {
+    fn attend(&self, connection: &Seqpacket) {
+        let mut buffer = vec![0; PACKET_MAX];
+        while let Ok(Some((length, fds))) = connection.recv(&mut buffer) {
+            let request = LauncherRequest::decode(&buffer[..length]).unwrap();
+            let answer = match request.call.unwrap() {
+                LauncherCall::Hello(hello) => {
+                    let (greets, changed) = &self.greetings;
+                    drop(changed.wait_while(greets.lock().unwrap(), |greets| !*greets).unwrap());
+                    let mut key = self.key.lock().unwrap();
+                    if key.is_empty() {
+                        *key = if hello.tag_key.is_empty() { vec![7; 32] } else { hello.tag_key };
+                    }
+                    LauncherAnswer::Welcome(Welcome {
+                        version: VERSION,
+                        tag_key: key.clone(),
+                        noswap: true,
+                        cgroups: "v2".into(),
+                    })
+                }
+                LauncherCall::Launch(launch) => {
+                    match std::mem::replace(&mut *self.on_launch.lock().unwrap(), OnLaunch::Fork) {
+                        OnLaunch::Fork => self.fork(&launch, fds),
+                        OnLaunch::Refuse(refused) => LauncherAnswer::Refused(refused),
+                        OnLaunch::Vanish => {
+                            let _ = shutdown(connection, Shutdown::Both);
+                            return;
+                        }
+                    }
+                }
+                LauncherCall::Remove(remove) => {
+                    let _ = std::fs::remove_dir_all(self.dir.join("state/containers").join(&remove.container_id));
+                    self.calls.lock().unwrap().push(format!("remove {}", remove.container_id));
+                    LauncherAnswer::Done(Done {})
+                }
+                LauncherCall::Shutdown(_) => {
+                    self.calls.lock().unwrap().push("shutdown".into());
+                    LauncherAnswer::Done(Done {})
+                }
+            };
+            let reply = LauncherReply { sequence: request.sequence, answer: Some(answer) };
+            if connection.send(&reply.encode_to_vec(), &[]).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn fork(&self, launch: &Launch, fds: Vec<std::os::fd::OwnedFd>) -> LauncherAnswer {
+        let _ = self.launched.send(FakeShim::fork(&self.dir, launch, fds));
+        LauncherAnswer::Done(Done {})
+    }
+}
+
+pub(super) fn open_to_all(socket: &Path) {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o666)).unwrap();
+}

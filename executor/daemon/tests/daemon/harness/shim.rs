@@ -1,0 +1,283 @@
+//! A shim that does as told.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use executor_core::ident::ProcessIdentity;
+use executor_core::lifecycle::State;
+use executor_core::logline::{self, Entry, Stream};
+use executor_core::plan::Plan;
+use executor_core::protocol::{
+    Done, Launch, PACKET_MAX, Reached, Refused, ShimCall, ShimNews, ShimReport, ShimRequest, state_number,
+};
+use executor_core::record::{
+    ContainerRecord, Exit, ExitRecord, Failure, Prepared, RECORD_VERSION, Timings, VolumeKind, WipeRecord,
+};
+use executor_core::time::Timestamp;
+use executor_core::users::ResolvedUser;
+use executor_sys::memfile::MemFile;
+use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
+use prost::Message as _;
+use rustix::net::{Shutdown, shutdown};
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+use super::PATIENCE;
+use super::launcher::open_to_all;
+
+pub(crate) struct FakeShim {
+    /// The payloads as they came.
+    pub(crate) process: Vec<u8>,
+    pub(crate) files: Vec<u8>,
+    shared: Arc<Shared>,
+    calls: tokio::sync::Mutex<mpsc::UnboundedReceiver<ShimCall>>,
+}
+
+struct Shared {
+    dir: PathBuf,
+    record: Mutex<ContainerRecord>,
+    connections: Mutex<Vec<Arc<Seqpacket>>>,
+    listener: Mutex<Option<Arc<SeqpacketListener>>>,
+    asked: mpsc::UnboundedSender<ShimCall>,
+}
+
+impl FakeShim {
+    pub(super) fn fork(dir: &Path, launch: &Launch, fds: Vec<OwnedFd>) -> Self {
+        let [connection, plan, process, files] = <[OwnedFd; 4]>::try_from(fds).unwrap();
+        let read = |fd| MemFile::from_fd(fd, 1 << 24).unwrap().read(<[u8]>::to_vec).unwrap();
+        let plan: Plan = serde_json::from_slice(&read(plan)).unwrap();
+        let record = ContainerRecord {
+            version: RECORD_VERSION,
+            plan,
+            request_tag: launch.request_tag.clone(),
+            created_at: Timestamp(launch.created_at),
+            begun_at: now(),
+            state: State::Initializing,
+            shim: identity(),
+            cgroup: "/executor/x".into(),
+            prepared: None,
+            started_at: None,
+            stopped: false,
+            exit: None,
+        };
+        let (asked, calls) = mpsc::unbounded_channel();
+        let shared = Arc::new(Shared {
+            dir: dir.to_owned(),
+            record: Mutex::new(record),
+            connections: Mutex::default(),
+            listener: Mutex::new(None),
+            asked,
+        });
+        for dir in [shared.run_dir(), shared.state_dir()] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        shared.take(connection.into());
+        shared.write_record();
+        shared.listen();
+        let calls = tokio::sync::Mutex::new(calls);
+        Self { process: read(process), files: read(files), shared, calls }
+    }
+
+    /// Writes the record for a state, and tells it.
+    pub(crate) fn reached(&self, state: State) {
+        self.record(state);
+        self.report(state);
+    }
+
+    /// Writes the record for a state, and says nothing.
+    pub(crate) fn record(&self, state: State) {
+        {
+            let mut record = self.shared.record.lock().unwrap();
+            record.state = state;
+            if state >= State::Created {
+                record.prepared.get_or_insert_with(prepared);
+            }
+            if matches!(state, State::Running | State::Stopping) {
+                record.started_at.get_or_insert_with(now);
+            }
+            record.stopped |= state == State::Stopping;
+        }
+        self.shared.write_record();
+    }
+
+    /// Tells a state, and writes nothing.
+    pub(crate) fn report(&self, state: State) {
+        self.shared.tell(ShimNews::Reached(Reached { state: state_number(state) }));
+    }
+
+    /// The usual way up.
+    pub(crate) fn runs(&self) {
+        self.reached(State::Created);
+        self.reached(State::Running);
+    }
+
+    /// Writes the exit record, removes what is only for the living, and says nothing.
+    pub(crate) fn write_exit(&self, exit: Option<Exit>, failure: Option<Failure>) {
+        let container = self.shared.record.lock().unwrap().clone();
+        let wipe = WipeRecord { files: 1, bytes: 2, verified: true, by: "shim".into(), at: now() };
+        let timings = Timings { run: Duration::from_millis(5), ..Timings::default() };
+        let record =
+            ExitRecord { container, exit, oom_killed: false, failure, timings, wipe: Some(wipe), finished_at: now() };
+        write(&self.shared.state_dir().join("exit.json"), &record);
+        let _ = std::fs::remove_dir_all(self.shared.run_dir());
+    }
+
+    /// The usual way down.
+    pub(crate) fn exits(&self, code: i32) {
+        self.reached(State::Wiping);
+        self.write_exit(Some(Exit::Code(code)), None);
+        self.report(State::Completed);
+        self.hangs_up();
+    }
+
+    pub(crate) fn refuses(&self, refused: Refused) {
+        let _ = std::fs::remove_dir_all(self.shared.run_dir());
+        let _ = std::fs::remove_dir_all(self.shared.state_dir());
+        self.shared.tell(ShimNews::Refused(refused));
+        self.hangs_up();
+    }
+
+    /// Ends, without a word.
+    pub(crate) fn hangs_up(&self) {
+        if let Some(listener) = self.shared.listener.lock().unwrap().take() {
+            let _ = shutdown(&*listener, Shutdown::Both);
+        }
+        let _ = std::fs::remove_file(self.shared.run_dir().join("shim.sock"));
+        self.drops_connections();
+    }
+
+    /// Loses its connections, and listens on.
+    pub(crate) fn drops_connections(&self) {
+        for connection in self.shared.connections.lock().unwrap().drain(..) {
+            let _ = shutdown(&*connection, Shutdown::Both);
+        }
+    }
+
+    /// Sends bytes as they are.
+    pub(crate) fn says(&self, bytes: &[u8]) {
+        for connection in &*self.shared.connections.lock().unwrap() {
+            connection.send(bytes, &[]).unwrap();
+        }
+    }
+
+    /// What it is asked next. It has answered `Done` by then.
+    pub(crate) async fn asked(&self) -> ShimCall {
+        let mut calls = self.calls.lock().await;
+        tokio::time::timeout(PATIENCE, calls.recv()).await.expect("nothing is asked").unwrap()
+    }
+
+    /// Appends lines to the log.
+    pub(crate) fn prints(&self, lines: &[&str]) {
+        let mut bytes = Vec::new();
+        for line in lines {
+            let content = line.as_bytes();
+            let entry = Entry { time: now(), stream: Stream::Stdout, complete: true, source: "APP", content };
+            logline::write(&entry, &mut bytes);
+        }
+        let path = self.shared.state_dir().join("log");
+        let mut file = std::fs::File::options().append(true).create(true).open(path).unwrap();
+        std::io::Write::write_all(&mut file, &bytes).unwrap();
+    }
+
+    pub(crate) fn rotates_log(&self) {
+        let dir = self.shared.state_dir();
+        std::fs::rename(dir.join("log"), dir.join("log.1")).unwrap();
+    }
+
+    /// A restart of the daemon: the connection is new.
+    pub(crate) async fn is_connected(&self) {
+        super::until("the daemon connects to the shim", || !self.shared.connections.lock().unwrap().is_empty()).await;
+    }
+}
+
+impl Drop for FakeShim {
+    fn drop(&mut self) {
+        self.hangs_up();
+    }
+}
+
+impl Shared {
+    fn name(&self) -> String {
+        self.record.lock().unwrap().plan.id.to_string()
+    }
+
+    fn run_dir(&self) -> PathBuf {
+        self.dir.join("run/containers").join(self.name())
+    }
+
+    fn state_dir(&self) -> PathBuf {
+        self.dir.join("state/containers").join(self.name())
+    }
+
+    fn write_record(&self) {
+        let record = self.record.lock().unwrap().clone();
+        write(&self.run_dir().join("container.json"), &record);
+    }
+
+    fn listen(self: &Arc<Self>) {
+        let path = self.run_dir().join("shim.sock");
+        let listener = Arc::new(SeqpacketListener::bind(&path).unwrap());
+        open_to_all(&path);
+        *self.listener.lock().unwrap() = Some(Arc::clone(&listener));
+        let shared = Arc::clone(self);
+        std::thread::spawn(move || {
+            while let Ok(connection) = listener.accept() {
+                let state = shared.record.lock().unwrap().state;
+                let news = ShimNews::Reached(Reached { state: state_number(state) });
+                let _ = connection.send(&ShimReport { sequence: 0, news: Some(news) }.encode_to_vec(), &[]);
+                shared.take(connection);
+            }
+        });
+    }
+
+    fn take(self: &Arc<Self>, connection: Seqpacket) {
+        let connection = Arc::new(connection);
+        self.connections.lock().unwrap().push(Arc::clone(&connection));
+        let shared = Arc::clone(self);
+        std::thread::spawn(move || {
+            let mut buffer = vec![0; PACKET_MAX];
+            while let Ok(Some((length, _))) = connection.recv(&mut buffer) {
+                let request = ShimRequest::decode(&buffer[..length]).unwrap();
+                let report = ShimReport { sequence: request.sequence, news: Some(ShimNews::Done(Done {})) };
+                let _ = connection.send(&report.encode_to_vec(), &[]);
+                let _ = shared.asked.send(request.call.unwrap());
+            }
+            shared.connections.lock().unwrap().retain(|other| !Arc::ptr_eq(other, &connection));
+        });
+    }
+
+    fn tell(&self, news: ShimNews) {
+        let bytes = ShimReport { sequence: 0, news: Some(news) }.encode_to_vec();
+        for connection in &*self.connections.lock().unwrap() {
+            let _ = connection.send(&bytes, &[]);
+        }
+    }
+}
+
+fn write(path: &Path, record: &impl Serialize) {
+    let new = path.with_extension("new");
+    std::fs::write(&new, serde_json::to_vec(record).unwrap()).unwrap();
+    std::fs::rename(new, path).unwrap();
+}
+
+fn now() -> Timestamp {
+    SystemTime::now().into()
+}
+
+fn identity() -> ProcessIdentity {
+    executor_sys::identity::of(std::process::id() as i32).unwrap()
+}
+
+fn prepared() -> Prepared {
+    Prepared {
+        init: identity(),
+        user: ResolvedUser { uid: 0, gid: 0, groups: Vec::new(), home: "/root".into() },
+        mounts: Vec::new(),
+        volume: Some(VolumeKind::TmpfsNoswap),
+        nofile: 1024,
+        warnings: Vec::new(),
+        at: now(),
+    }
+}

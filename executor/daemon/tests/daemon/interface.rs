@@ -1,0 +1,185 @@
+//! What callers are told: faults, limits, lists.
+
+use executor_proto::v1;
+use tonic::Code;
+use tonic_types::StatusExt as _;
+
+use crate::harness::{Node, get, kinds, request, retry, secret_request, until, wait};
+
+/// Every violation at once, each with its field, none with a value.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_violation_is_told_and_no_value() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    let mut bad = secret_request("not an id", "canary-value");
+    bad.rootfs = "nowhere".into();
+    bad.network = 9;
+    bad.grace_period = Some(prost_types::Duration { seconds: -5, nanos: 0 });
+    bad.volume_mounted_files[0].path = "../b".into();
+    let run = bad.action.as_mut().unwrap().run.as_mut().unwrap();
+    run.env.push(v1::EnvironmentVariable { name: "A=B".into(), value: "canary-value".into() });
+    run.args.push("canary-value\0".into());
+    let status = client.run(bad).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    let violations = status.get_details_bad_request().unwrap().field_violations;
+    let fields: Vec<&str> = violations.iter().map(|violation| &*violation.field).collect();
+    let expected = [
+        "grace_period",
+        "network",
+        "id",
+        "action.run.args[1]",
+        "action.run.env[1].name",
+        "rootfs",
+        "volume_mounted_files[0].path",
+    ];
+    assert_eq!(fields, expected);
+    assert!(!format!("{status:?}{}", node.log()).contains("canary-value"));
+    let serial = v1::Action { serial: Some(v1::SerialAction::default()), ..Default::default() };
+    let status = client.run(v1::RunRequest { action: Some(serial), ..Default::default() }).await.unwrap_err();
+    assert!(status.code() == Code::Unimplemented && status.message().contains("`serial`"), "{status:?}");
+    let mut large = request("large");
+    large.volume_mounted_files = vec![v1::File { path: "a".into(), content: vec![0; 3 << 20] }];
+    let status = client.run(large).await.unwrap_err();
+    assert!(matches!(status.code(), Code::OutOfRange | Code::ResourceExhausted), "{status:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn capacity_is_counted_and_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("executor.toml");
+    std::fs::write(&config, "[capacity]\ncontainers = 2\nmemory_bytes = 1000000000\npids = 5000\n").unwrap();
+    let node = Node::start_with(&["--config", config.to_str().unwrap()]).await;
+    let mut client = node.client().await;
+    let mut large = request("large");
+    large.limits = Some(v1::Limits { memory_bytes: 2_000_000_000, ..Default::default() });
+    let status = client.run(large).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert_eq!(status.message(), "not enough memory (bytes): 2000000000 asked for, 1000000000 of 1000000000 left");
+    let (a, _) = node.run(request("a")).await;
+    let (_b, _) = node.run(request("b")).await;
+    let status = client.run(request("c")).await.unwrap_err();
+    assert_eq!(status.message(), "not enough containers: 1 asked for, 0 of 2 left");
+    a.exits(0);
+    wait(&mut client, "a").await;
+    let (_c, _) = node.run(request("c")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_are_paged_and_filtered() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    let mut shims = Vec::new();
+    for id in ["d", "a", "c", "b", "e"] {
+        let mut request = request(id);
+        request.labels.insert("odd".into(), (id == "a" || id == "c" || id == "e").to_string());
+        shims.push(node.run(request).await.0);
+    }
+    shims[1].exits(0); // a
+    wait(&mut client, "a").await;
+    let mut ids = async |request: v1::ListRequest| {
+        let page = client.list(request).await.unwrap().into_inner();
+        (page.containers.into_iter().map(|container| container.id).collect::<Vec<_>>().join(""), page.next_page_token)
+    };
+    let page = |size, token: &str| v1::ListRequest { page_size: size, page_token: token.into(), ..Default::default() };
+    assert_eq!(ids(page(0, "")).await, ("abcde".into(), String::new()));
+    let (first, token) = ids(page(2, "")).await;
+    assert_eq!((&*first, &*token), ("ab", "b"));
+    assert_eq!(ids(page(3, &token)).await, ("cde".into(), String::new()));
+    let labels = [("odd".to_owned(), "true".to_owned())].into();
+    let states = vec![v1::State::Running.into()];
+    let filtered = v1::ListRequest { labels, states, page_size: 1, ..Default::default() };
+    assert_eq!(ids(filtered).await, ("c".into(), "c".into()));
+    for bad in [v1::ListRequest { states: vec![0], ..Default::default() }, page(1, "../x")] {
+        assert_eq!(client.list(bad).await.unwrap_err().code(), Code::InvalidArgument);
+    }
+}
+
+/// What nobody deletes is deleted in its time, the oldest first.
+#[tokio::test(flavor = "multi_thread")]
+async fn completed_containers_are_kept_up_to_a_number() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("executor.toml");
+    std::fs::write(&config, "[retention]\ncompleted = 2\n").unwrap();
+    let node = Node::start_with(&["--config", config.to_str().unwrap()]).await;
+    let mut client = node.client().await;
+    for id in ["z", "y", "x", "w"] {
+        let (shim, _) = node.run(request(id)).await;
+        shim.exits(0);
+        wait(&mut client, id).await;
+    }
+    until("the oldest are deleted", || node.launcher.calls() == ["remove z", "remove y"]).await;
+    let events = node.events("y", v1::event::Kind::Deleted).await;
+    assert_eq!(kinds(&events).last(), Some(&"DELETED"));
+    assert_eq!(get(&mut client, "x").await.state(), v1::State::Completed);
+}
+
+/// A full disk under the state directory: told with the directory, nothing begun, and well again afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_refuses_containers_and_nothing_else() {
+    if !rustix::process::geteuid().is_root() {
+        return; // mounting takes root
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    std::fs::create_dir(&state).unwrap();
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("tmpfs", &state, "tmpfs", flags, Some(c"size=24m,mode=755")).unwrap();
+    let _disk = Disk(state.clone());
+    let node = Node::start_in(dir, &[]).await;
+    let mut client = node.client().await;
+    let (lives, _) = node.run(request("lives")).await;
+    let filler = state.join("filler");
+    let mut file = std::fs::File::create(&filler).unwrap();
+    while std::io::Write::write_all(&mut file, &[7; 4096]).is_ok() {}
+    let status = client.run(request("a")).await.unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    let told = format!("state directory {}: No space left on device", state.display());
+    assert!(status.message().starts_with(&told), "{status:?}");
+    assert_eq!(get(&mut client, "lives").await.state(), v1::State::Running);
+    drop(file);
+    std::fs::remove_file(&filler).unwrap();
+    // The ledger opens its store again in its own time, if it had to.
+    let shim = async {
+        let shim = node.launcher.launched().await;
+        shim.runs();
+        shim
+    };
+    let run = retry("there is room again", || {
+        let mut client = client.clone();
+        async move { client.run(request("a")).await }
+    });
+    let (shim, _) = tokio::join!(shim, run);
+    shim.exits(0);
+    lives.exits(0);
+    wait(&mut client, "a").await;
+    wait(&mut client, "lives").await;
+}
+
+struct Disk(std::path::PathBuf);
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+/// Reflection describes all that is served, in both of its versions.
+#[tokio::test(flavor = "multi_thread")]
+async fn reflection_lists_the_services() {
+    use tonic_reflection::pb::v1::ServerReflectionRequest;
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+    let node = Node::start().await;
+    let mut client = ServerReflectionClient::new(node.channel().await);
+    let ask = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let mut stream = client.server_reflection_info(tokio_stream::once(ask)).await.unwrap().into_inner();
+    let answer = stream.message().await.unwrap().unwrap().message_response.unwrap();
+    let MessageResponse::ListServicesResponse(list) = answer else { panic!("{answer:?}") };
+    let names: Vec<String> = list.service.into_iter().map(|service| service.name).collect();
+    assert!(names.contains(&"executor.v1.Executor".to_owned()), "{names:?}");
+    assert!(names.contains(&"grpc.health.v1.Health".to_owned()), "{names:?}");
+}

@@ -1,0 +1,337 @@
+//! A container's life as the daemon sees it, in orders that reality rarely shows.
+
+use crate::harness::launcher::OnLaunch;
+use crate::harness::{Node, get, kinds, request, secret_request, wait};
+use executor_core::lifecycle::State;
+use executor_core::payload::{self, ProcessPayload};
+use executor_core::protocol::{Reason, Refused, ShimCall};
+use executor_core::record::{Exit, Failure, FailureKind};
+use executor_core::validate::Violation;
+use executor_proto::v1;
+use executor_proto::v1::event::Kind;
+use tonic::Code;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_types::StatusExt as _;
+
+const WHOLE_LIFE: [&str; 6] = ["RESERVED", "INITIALIZING", "CREATED", "RUNNING", "WIPING", "COMPLETED"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_runs_and_everything_reaches_its_shim() {
+    let node = Node::start().await;
+    let (shim, answer) = node.run(secret_request("a", "canary")).await;
+    let process = ProcessPayload::decode(&shim.process).unwrap();
+    assert_eq!((process.path, process.dir), (&b"/bin/true"[..], &b"/"[..]));
+    assert_eq!(process.args, [b"--token=canary-arg"]);
+    assert_eq!(process.env[0], b"TOKEN=canary-env");
+    assert!(process.env[1].starts_with(b"PATH=/usr/local/sbin:") && process.env.len() == 2);
+    assert_eq!(payload::decode(&shim.files).unwrap(), [&b"canary-action"[..], b"canary-own"]);
+
+    let container = answer.container.unwrap();
+    assert!(answer.created && container.state() == v1::State::Running);
+    assert!(container.processes[0].pid > 0 && container.started_at.is_some() && container.result.is_none());
+    let paths: Vec<&str> = container.files.iter().map(|file| &*file.path).collect();
+    assert_eq!(paths, ["/etc/cf-service-bindings/a", "/b"]);
+
+    shim.exits(3);
+    let mut client = node.client().await;
+    let container = wait(&mut client, "a").await;
+    let result = container.result.unwrap();
+    assert_eq!(result.exit.unwrap().status, Some(v1::exit_status::Status::Code(3)));
+    assert!(result.wipe.unwrap().verified && !result.stopped && container.processes[0].pid == 0);
+    let events = node.events("a", Kind::Completed).await;
+    assert_eq!(kinds(&events), WHOLE_LIFE);
+    assert!(events.last().unwrap().result.is_some() && events[0].result.is_none());
+
+    client.delete(v1::DeleteRequest { id: "a".into(), force: false }).await.unwrap();
+    assert_eq!(node.launcher.calls(), ["remove a"]);
+    let gone = client.get(v1::GetRequest { id: "a".into() }).await.unwrap_err();
+    assert_eq!(gone.code(), Code::NotFound);
+    assert_eq!(kinds(&node.events("a", Kind::Deleted).await).last(), Some(&"DELETED"));
+}
+
+/// Reports that come twice, late, or not at all make no event twice and none out of order.
+#[tokio::test(flavor = "multi_thread")]
+async fn reports_in_any_order_are_one_life() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    let call = tokio::spawn({
+        let mut client = client.clone();
+        async move { client.run(request("a")).await }
+    });
+    let shim = node.launcher.launched().await;
+    shim.report(State::Initializing);
+    shim.reached(State::Running); // `created` is skipped
+    assert!(call.await.unwrap().is_ok());
+    shim.report(State::Created);
+    shim.report(State::Running);
+    shim.report(State::Running);
+    shim.says(&[8, 0, 18, 2, 8, 99]); // Reached(99), of a newer shim
+    shim.record(State::Wiping);
+    shim.report(State::Stopping); // late: the record is ahead of it, unless it is gone already
+    shim.report(State::Wiping);
+    shim.write_exit(Some(Exit::Signal(9)), None);
+    shim.report(State::Completed);
+    shim.report(State::Completed);
+    wait(&mut client, "a").await;
+    let mut kinds = kinds(&node.events("a", Kind::Completed).await);
+    kinds.retain(|kind| *kind != "STOPPING");
+    assert_eq!(kinds, WHOLE_LIFE);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shim_that_ends_without_a_word_is_known_by_its_record() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    // The exit record is there, `completed` was never told.
+    let (shim, _) = node.run(request("record-first")).await;
+    shim.write_exit(Some(Exit::Code(1)), None);
+    shim.hangs_up();
+    let container = wait(&mut client, "record-first").await;
+    assert_eq!(container.result.unwrap().exit.unwrap().status, Some(v1::exit_status::Status::Code(1)));
+
+    // It dies; the launcher finishes the container and says so.
+    let (shim, _) = node.run(request("killed")).await;
+    shim.hangs_up();
+    let lost = Failure { kind: FailureKind::SupervisorLost, message: "the shim died".into(), errno: 0 };
+    shim.write_exit(None, Some(lost.clone()));
+    node.launcher.shim_lost("killed");
+    let failure = wait(&mut client, "killed").await.result.unwrap().failure.unwrap();
+    assert_eq!((failure.kind(), &*failure.message), (v1::failure::Kind::SupervisorLost, "the shim died"));
+
+    // The launcher's word comes before the connection's end.
+    let (shim, _) = node.run(request("word-first")).await;
+    shim.write_exit(None, Some(lost));
+    node.launcher.shim_lost("word-first");
+    wait(&mut client, "word-first").await;
+    drop(shim);
+
+    // Nobody wrote a record: told as it is.
+    let (shim, _) = node.run(request("nothing")).await;
+    shim.hangs_up();
+    node.launcher.shim_lost("nothing");
+    let result = wait(&mut client, "nothing").await.result.unwrap();
+    assert_eq!(result.failure.unwrap().kind(), v1::failure::Kind::SupervisorLost);
+    assert!(result.exit.is_none() && result.wipe.is_none());
+
+    // A broken connection is no end: the shim listens, and is found again.
+    let (shim, _) = node.run(request("reconnects")).await;
+    shim.drops_connections();
+    shim.is_connected().await;
+    assert_eq!(get(&mut client, "reconnects").await.state(), v1::State::Running);
+    shim.says(b"\xff\xff\xff\xff");
+    shim.is_connected().await;
+    shim.exits(0);
+    wait(&mut client, "reconnects").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_refused_leaves_nothing() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    let before = client.info(v1::InfoRequest {}).await.unwrap().into_inner().remaining;
+    let violations = [Violation::new("rootfs", "`dir:/x`: No such file or directory")];
+    let cases = [
+        (Reason::Invalid, Code::InvalidArgument),
+        (Reason::Precondition, Code::FailedPrecondition),
+        (Reason::Exhausted, Code::ResourceExhausted),
+        (Reason::Internal, Code::Internal),
+    ];
+    for (reason, code) in cases {
+        let call = tokio::spawn({
+            let mut client = client.clone();
+            async move { client.run(request("a")).await }
+        });
+        let shim = node.launcher.launched().await;
+        shim.refuses(Refused::of_fields(reason, &violations));
+        let status = call.await.unwrap().unwrap_err();
+        assert_eq!(status.code(), code);
+        assert_eq!(status.get_details_bad_request().unwrap().field_violations[0].field, "rootfs");
+        assert_eq!(client.get(v1::GetRequest { id: "a".into() }).await.unwrap_err().code(), Code::NotFound);
+    }
+    node.launcher.on_launch(OnLaunch::Refuse(Refused::new(Reason::Exhausted, "no memory")));
+    let status = client.run(request("a")).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::ResourceExhausted, "no memory"));
+    let events = node.events("a", Kind::Deleted).await;
+    assert_eq!(kinds(&events), ["RESERVED", "INITIALIZING", "WIPING", "COMPLETED", "DELETED"]);
+    let failure = events[3].result.clone().unwrap().failure.unwrap();
+    assert_eq!(failure.kind(), v1::failure::Kind::Prepare);
+    assert_eq!(client.info(v1::InfoRequest {}).await.unwrap().into_inner().remaining, before);
+    // The id is free.
+    let (shim, answer) = node.run(request("a")).await;
+    assert!(answer.created);
+    shim.exits(0);
+}
+
+/// The launcher dies with the request in its hands.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_launcher_that_vanishes_leaves_nothing() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    node.launcher.on_launch(OnLaunch::Vanish);
+    let status = client.run(request("a")).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    assert_eq!(client.get(v1::GetRequest { id: "a".into() }).await.unwrap_err().code(), Code::NotFound);
+    node.until_health(ServingStatus::Serving).await;
+    let (shim, _) = node.run(request("a")).await;
+    shim.exits(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_launcher_what_runs_runs_on() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    let (shim, _) = node.run(request("a")).await;
+    node.launcher.die();
+    node.until_health(ServingStatus::NotServing).await;
+    let status = client.run(request("b")).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(
+        status.message().contains("no launcher serves") && status.message().contains("launcher.sock"),
+        "{status:?}"
+    );
+    assert!(!client.info(v1::InfoRequest {}).await.unwrap().into_inner().launcher_connected);
+    // The same request again finds its container without a launcher.
+    assert!(!client.run(request("a")).await.unwrap().into_inner().created);
+    shim.exits(5);
+    wait(&mut client, "a").await;
+    let delete = v1::DeleteRequest { id: "a".into(), force: false };
+    assert_eq!(client.delete(delete.clone()).await.unwrap_err().code(), Code::Unavailable);
+    node.launcher.listen();
+    node.until_health(ServingStatus::Serving).await;
+    client.delete(delete).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_request_is_the_same_container() {
+    let node = Node::start().await;
+    let client = node.client().await;
+    let run = |request: v1::RunRequest| {
+        let mut client = client.clone();
+        tokio::spawn(async move { client.run(request).await })
+    };
+    let calls: Vec<_> = (0..8).map(|_| run(secret_request("a", "x"))).collect();
+    let shim = node.launcher.launched().await;
+    let other = run(secret_request("a", "y")).await.unwrap().unwrap_err();
+    assert_eq!(other.code(), Code::AlreadyExists);
+    shim.runs();
+    let mut created = 0;
+    for call in calls {
+        let answer = call.await.unwrap().unwrap().into_inner();
+        assert_eq!(answer.container.unwrap().state(), v1::State::Running);
+        created += u32::from(answer.created);
+    }
+    assert_eq!(created, 1);
+    shim.exits(0);
+    wait(&mut client.clone(), "a").await;
+    let again = run(secret_request("a", "x")).await.unwrap().unwrap().into_inner();
+    assert!(!again.created && again.container.unwrap().state() == v1::State::Completed);
+
+    // All who ask meanwhile share the refusal too.
+    let calls: Vec<_> = (0..4).map(|_| run(request("b"))).collect();
+    let shim = node.launcher.launched().await;
+    shim.refuses(Refused::new(Reason::Precondition, "does not fit"));
+    for call in calls {
+        // One that came after the refusal is a new request: its shim is never told to go on, so it is refused too.
+        let answer = tokio::select! {
+            answer = call => answer.unwrap(),
+            late = node.launcher.launched() => {
+                late.refuses(Refused::new(Reason::Precondition, "does not fit"));
+                continue;
+            }
+        };
+        assert_eq!(answer.unwrap_err().code(), Code::FailedPrecondition);
+    }
+}
+
+/// A program that cannot be executed is the container's result, and Run answers when that is certain.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_exec_is_a_result() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    let call = tokio::spawn({
+        let mut client = client.clone();
+        async move { client.run(request("a")).await }
+    });
+    let shim = node.launcher.launched().await;
+    shim.reached(State::Created);
+    shim.reached(State::Wiping);
+    let message = "exec /nope: No such file or directory".to_owned();
+    // As a real shim: the record says that nothing was started.
+    shim.write_exit(None, Some(Failure { kind: FailureKind::Exec, message, errno: 2 }));
+    shim.report(State::Completed);
+    let answer = call.await.unwrap().unwrap().into_inner().container.unwrap();
+    assert_eq!(answer.state(), v1::State::Completed);
+    let failure = answer.result.unwrap().failure.unwrap();
+    assert_eq!((failure.kind(), failure.errno), (v1::failure::Kind::Exec, 2));
+    assert_eq!(get(&mut client, "a").await.state(), v1::State::Completed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stop_signal_and_delete() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    let (shim, _) = node.run(request("a")).await;
+    let signal = |signal, process_id: &str| v1::SignalRequest { id: "a".into(), signal, process_id: process_id.into() };
+    client.signal(signal(10, "")).await.unwrap();
+    assert!(matches!(shim.asked().await, ShimCall::Signal(call) if call.signal == 10 && call.process_id == "main"));
+    assert_eq!(client.signal(signal(0, "")).await.unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(client.signal(signal(65, "main")).await.unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(client.signal(signal(9, "sidecar")).await.unwrap_err().code(), Code::NotFound);
+
+    let delete = |force| v1::DeleteRequest { id: "a".into(), force };
+    let refused = client.delete(delete(false)).await.unwrap_err();
+    assert!(refused.code() == Code::FailedPrecondition && refused.message().contains("running"), "{refused:?}");
+
+    let grace =
+        |seconds| v1::StopRequest { id: "a".into(), grace_period: Some(prost_types::Duration { seconds, nanos: 0 }) };
+    assert_eq!(client.stop(grace(-1)).await.unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(client.stop(grace(4000)).await.unwrap_err().code(), Code::InvalidArgument);
+    let stopping = tokio::spawn({
+        let mut client = client.clone();
+        async move { client.stop(v1::StopRequest { id: "a".into(), grace_period: None }).await }
+    });
+    assert!(matches!(shim.asked().await, ShimCall::Stop(call) if call.grace_ms == 10_000), "the plan's own grace");
+    shim.reached(State::Stopping);
+    let answer = stopping.await.unwrap().unwrap().into_inner().container.unwrap();
+    assert_eq!(answer.state(), v1::State::Stopping);
+
+    let deleting = tokio::spawn({
+        let mut client = client.clone();
+        async move { client.delete(delete(true)).await }
+    });
+    assert!(matches!(shim.asked().await, ShimCall::Stop(call) if call.grace_ms == 0));
+    shim.exits(0);
+    deleting.await.unwrap().unwrap();
+    let signalled = client.signal(signal(9, "")).await.unwrap_err();
+    assert_eq!(signalled.code(), Code::NotFound);
+    let events = node.events("a", Kind::Deleted).await;
+    let expected = ["RESERVED", "INITIALIZING", "CREATED", "RUNNING", "STOPPING", "WIPING", "COMPLETED", "DELETED"];
+    assert_eq!(kinds(&events), expected);
+    assert!(events[6].result.as_ref().unwrap().stopped);
+
+    // What is completed stays so: stopping it again changes nothing, a signal finds no process.
+    let (shim, _) = node.run(request("b")).await;
+    shim.exits(0);
+    wait(&mut client, "b").await;
+    let stopped = client.stop(v1::StopRequest { id: "b".into(), grace_period: None }).await.unwrap().into_inner();
+    assert_eq!(stopped.container.unwrap().state(), v1::State::Completed);
+    let signal = v1::SignalRequest { id: "b".into(), signal: 9, process_id: String::new() };
+    assert_eq!(client.signal(signal).await.unwrap_err().code(), Code::FailedPrecondition);
+}
+
+/// Who goes away in the middle of Run comes back to the same container.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_goes_away_leaves_the_container() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    let call = tokio::spawn({
+        let mut client = client.clone();
+        async move { client.run(request("a")).await }
+    });
+    let shim = node.launcher.launched().await;
+    call.abort();
+    shim.runs();
+    let answer = client.run(request("a")).await.unwrap().into_inner();
+    assert!(!answer.created && answer.container.unwrap().state() == v1::State::Running);
+    shim.exits(0);
+}

@@ -1,0 +1,157 @@
+//! What a container's process cannot do, each with a control that shows that the guard is what stops it.
+
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Command;
+
+use executor_core::lifecycle::State;
+use executor_core::plan::{Network, Plan};
+use executor_core::spec::MASKED;
+use executor_core::validate::{Draft, Policy, validate};
+use integration::launcher::{Launcher, Payload, Shim};
+use integration::rootfs::Rootfs;
+use integration::wait;
+
+fn plan(id: &str, draft: Draft<'_>) -> Plan {
+    let policy = Policy { allow_host_network: true, ..Policy::default() };
+    let memory_bytes = if draft.memory_bytes == 0 { 64 << 20 } else { draft.memory_bytes };
+    validate(&Draft { id, path: "/bin/sh", memory_bytes, ..draft }, &policy).unwrap()
+}
+
+fn launch(launcher: &Launcher, plan: &Plan, script: &str) -> Shim {
+    launcher.launch(plan, &Payload { args: vec![b"-c", script.as_bytes()], ..Payload::default() }).unwrap()
+}
+
+/// Runs a script to its end and gives what it printed.
+fn printed(launcher: &Launcher, plan: &Plan, script: &str) -> String {
+    launch(launcher, plan, script).reach(State::Completed).unwrap();
+    launcher.log(plan.id.as_str())
+}
+
+/// The filter on system calls is really there: a call that needs no capability is denied, by the filter alone. The
+/// control makes the same call outside.
+#[test]
+fn a_call_that_the_filter_denies_fails() {
+    let launcher = Launcher::start(&[]);
+    let log = printed(
+        &launcher,
+        &plan("filter", Draft { user: "vcap", ..Draft::default() }),
+        "/usr/bin/unshare -U true; echo $?",
+    );
+    assert!(log.contains("Operation not permitted") && log.contains("stdout F 1"), "{log}");
+    let outside = Command::new("/usr/bin/unshare").args(["-U", "true"]).status().unwrap();
+    assert!(outside.success(), "the control: without the filter the kernel allows it");
+}
+
+/// Every masked path that this kernel has is empty in the container, and not on the host; what is read-only cannot be
+/// written; mounts, devices and the death of init are not to be had.
+#[test]
+fn what_the_kernel_shows_of_the_host_is_masked_or_read_only() {
+    let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
+    let reference = rootfs.reference();
+    let there: Vec<&str> = MASKED.into_iter().filter(|path| Path::new(path).exists()).collect();
+    assert!(!there.is_empty(), "the control: the kernel has something to mask");
+    let look = "if [ -d $path ]; then ls $path | wc -l; else wc -c <$path; fi";
+    let masked = format!("for path in {}; do {look}; done", there.join(" "));
+    let script = format!(
+        "{masked}; echo 1 >/proc/sys/kernel/panic; mount -t tmpfs x /srv; mknod /srv/sda b 8 0; umount /proc; ls /dev; \
+        kill -9 1; echo alive"
+    );
+    let log = printed(&launcher, &plan("masks", Draft { rootfs: &reference, ..Draft::default() }), &script);
+    assert!(log.contains("alive"), "{log}");
+    assert_eq!(log.matches("stdout F 0").count(), there.len(), "{there:?}: {log}");
+    assert!(log.contains("/proc/sys/kernel/panic: Read-only file system"), "{log}");
+    for denied in ["mount: ", "mknod: ", "umount: "] {
+        assert!(log.contains(denied), "{denied} went through: {log}");
+    }
+    assert!(
+        !log.contains("stdout F sda") && !log.contains("stdout F kmsg") && !log.contains("stdout F mem\n"),
+        "{log}"
+    );
+    assert!(log.contains("stdout F null"), "the control: /dev is listed");
+}
+
+/// LISTEN_FDS in the launcher's environment makes libcontainer hand descriptors on to the container: here one of the
+/// host's root directory. The launcher's environment and descriptors are scrubbed before.
+#[test]
+fn no_descriptor_of_the_host_reaches_a_container() {
+    let (launcher, rootfs) = (Launcher::start_by("exec 3</; export LISTEN_FDS=1 LISTEN_PID=$$;"), Rootfs::busybox());
+    let reference = rootfs.reference();
+    let script = "ls /proc/self/fd; echo LISTEN_FDS=$LISTEN_FDS; ls -d /proc/self/fd/3/root";
+    let log = printed(&launcher, &plan("fds", Draft { rootfs: &reference, ..Draft::default() }), script);
+    // 0, 1, 2, and the directory that `ls` itself reads.
+    assert_eq!(log.lines().filter(|line| line.ends_with(['0', '1', '2', '3'])).count(), 4, "{log}");
+    assert!(log.contains("LISTEN_FDS=\n") && log.contains("/proc/self/fd/3/root: "), "{log}");
+    let environment = std::fs::read_to_string(format!("/proc/{}/environ", launcher.child.id())).unwrap();
+    assert!(!environment.contains("LISTEN_FDS"), "{environment}");
+    let control = Command::new("sh").args(["-c", "exec 3</; sh -c 'ls -d /proc/self/fd/3/root'"]).status().unwrap();
+    assert!(control.success(), "the control: an inherited descriptor of / leads to /root");
+}
+
+#[test]
+fn limits_are_in_force() {
+    let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
+    let reference = rootfs.reference();
+    let plan = plan(
+        "limits",
+        Draft {
+            rootfs: &reference,
+            memory_bytes: 32 << 20,
+            pids: 9,
+            cpu_millis: 250,
+            nofile: Some(77),
+            ..Draft::default()
+        },
+    );
+    let shim = launch(&launcher, &plan, "ulimit -n; ulimit -c; echo up; sleep 1000");
+    shim.reach(State::Running).unwrap();
+    let cgroup = launcher.record("limits").unwrap().cgroup;
+    let value = |controller: &str, file: &str| {
+        let v1 = format!("/sys/fs/cgroup/{controller}/{}/{file}", cgroup.display());
+        std::fs::read_to_string(&v1).unwrap_or_else(|error| panic!("{v1}: {error}")).trim().to_owned()
+    };
+    assert_eq!(value("memory", "memory.limit_in_bytes"), (32 << 20).to_string());
+    assert_eq!(value("pids", "pids.max"), "9");
+    assert_eq!(value("cpu", "cpu.cfs_quota_us"), "25000");
+    wait::until("the process is up", || launcher.log("limits").contains("up").then_some(()));
+    let log = launcher.log("limits");
+    assert!(log.contains("stdout F 77") && log.contains("stdout F 0"), "{log}");
+}
+
+#[test]
+fn the_network_is_the_containers_own_unless_the_hosts_is_asked_for() {
+    let (launcher, rootfs) = (Launcher::start(&["--allow-host-network"]), Rootfs::busybox());
+    let reference = rootfs.reference();
+    let script = "cat /proc/net/dev | grep -c :; ls -l /proc/self/ns/net; ping -c1 -W5 127.0.0.1 >/dev/null 2>&1; cat /proc/net/route | wc -l";
+    let draft = || Draft { rootfs: &reference, ..Draft::default() };
+    let own = printed(&launcher, &plan("own", draft()), script);
+    let hosts = printed(&launcher, &plan("hosts", Draft { network: Some(Network::Host), ..draft() }), script);
+    let host_ns = std::fs::read_link("/proc/self/ns/net").unwrap().display().to_string();
+    assert!(hosts.contains(&host_ns) && !own.contains(&host_ns), "{own}\n{hosts}");
+    assert!(own.contains("stdout F 1\n"), "one interface: {own}");
+}
+
+/// Loopback is up: a listener and a client of the container find one another.
+#[test]
+fn loopback_is_up() {
+    let launcher = Launcher::start(&[]);
+    let script = "exec /usr/bin/python3 -c 'import socket; s=socket.create_server((\"127.0.0.1\",0)); \
+        c=socket.create_connection(s.getsockname()); s.accept()[0].send(b\"hello\"); print(c.recv(9))'";
+    let log = printed(&launcher, &plan("lo", Draft::default()), script);
+    assert!(log.contains("b'hello'"), "{log}");
+}
+
+/// CVE-2019-5736: whoever reaches /proc/PID/exe of the launcher finds a sealed memory file.
+#[test]
+fn the_launchers_program_cannot_be_written() {
+    let launcher = Launcher::start(&[]);
+    let exe = format!("/proc/{}/exe", launcher.child.id());
+    assert!(std::fs::read_link(&exe).unwrap().starts_with("/memfd:executor-launcher (deleted)"));
+    let program = std::fs::File::open(&exe).unwrap();
+    let by_descriptor = format!("/proc/self/fd/{}", program.as_raw_fd());
+    for path in [exe, by_descriptor] {
+        assert!(std::fs::OpenOptions::new().write(true).open(&path).is_err(), "{path}");
+    }
+    let seals = rustix::fs::fcntl_get_seals(&program).unwrap();
+    assert!(seals.contains(rustix::fs::SealFlags::WRITE | rustix::fs::SealFlags::SEAL));
+}
