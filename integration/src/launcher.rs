@@ -46,11 +46,20 @@ pub struct Shim(pub Seqpacket);
 impl Launcher {
     /// Starts one in a directory of its own.
     pub fn start(extra: &[&str]) -> Self {
+        Self::started(extra, "")
+    }
+
+    fn started(extra: &[&str], preparation: &str) -> Self {
         let dir = tempfile::Builder::new().prefix("ex").tempdir_in("/run").expect("a directory in /run");
         std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("chmod");
         let extra: Vec<String> = extra.iter().map(|arg| (*arg).to_owned()).collect();
-        let (child, connection) = spawn(dir.path(), &extra);
+        let (child, connection) = spawn(dir.path(), &extra, preparation);
         Self { child, connection, dir, extra }
+    }
+
+    /// Starts one out of a shell that has run `preparation` before.
+    pub fn start_by(preparation: &str) -> Self {
+        Self::started(&[], preparation)
     }
 
     /// Kills it, without a chance to do anything.
@@ -61,7 +70,7 @@ impl Launcher {
 
     /// Starts another one on the same directories.
     pub fn start_again(&mut self) {
-        (self.child, self.connection) = spawn(self.dir.path(), &self.extra);
+        (self.child, self.connection) = spawn(self.dir.path(), &self.extra, "");
     }
 
     /// Its run directory.
@@ -144,14 +153,7 @@ impl Launcher {
 impl Drop for Launcher {
     fn drop(&mut self) {
         // Containers that a failed test left are ended first; then the launcher has nothing to leave behind.
-        for id in std::fs::read_dir(self.run_dir().join("containers")).into_iter().flatten().flatten() {
-            if let Ok(shim) = Seqpacket::connect(&id.path().join("shim.sock")) {
-                let stop = ShimCall::Stop(executor_core::protocol::Stop { grace_ms: 0 });
-                let _ = shim.send(&ShimRequest { sequence: 1, call: Some(stop) }.encode_to_vec(), &[]);
-                let mut buffer = [0; 4096];
-                while let Ok(Some(_)) = shim.recv(&mut buffer) {}
-            }
-        }
+        end_containers(&self.run_dir());
         let _ = nix::sys::signal::kill(
             nix::unistd::Pid::from_raw(self.child.id() as i32),
             nix::sys::signal::Signal::SIGTERM,
@@ -186,6 +188,19 @@ impl Shim {
     }
 }
 
+/// Ends every container below a run directory by way of its shim, with nobody's help, and waits until the shims
+/// are gone.
+pub fn end_containers(run_dir: &Path) {
+    for id in std::fs::read_dir(run_dir.join("containers")).into_iter().flatten().flatten() {
+        if let Ok(shim) = Seqpacket::connect(&id.path().join("shim.sock")) {
+            let stop = ShimCall::Stop(executor_core::protocol::Stop { grace_ms: 0 });
+            let _ = shim.send(&ShimRequest { sequence: 1, call: Some(stop) }.encode_to_vec(), &[]);
+            let mut buffer = vec![0; PACKET_MAX];
+            while let Ok(Some(_)) = shim.recv(&mut buffer) {}
+        }
+    }
+}
+
 fn encoded(strings: &[&[u8]]) -> MemFile {
     let length = payload::encoded_len(strings.iter().copied());
     let mut file = MemFile::create("payload", length).expect("memfd");
@@ -193,8 +208,12 @@ fn encoded(strings: &[&[u8]]) -> MemFile {
     file
 }
 
-fn spawn(dir: &Path, extra: &[String]) -> (Child, Seqpacket) {
-    let mut child = Command::new(dist::binary("executor-launcher"))
+fn spawn(dir: &Path, extra: &[String], preparation: &str) -> (Child, Seqpacket) {
+    let mut child = Command::new("sh")
+        .arg("-c")
+        .arg(format!("{preparation} exec \"$@\""))
+        .arg("sh")
+        .arg(dist::binary("executor-launcher"))
         .arg("--run-dir")
         .arg(dir.join("run"))
         .arg("--state-dir")

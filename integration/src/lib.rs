@@ -3,8 +3,13 @@
 //! The binaries are those of `cargo xtask build` (`target/dist/`, or the directory that `EXECUTOR_DIST` names).
 //! Every test has run and state directories of its own and takes everything down again, also when it fails.
 
+pub mod api;
+pub mod cli;
+pub mod daemon;
 pub mod dist;
+pub mod footprint;
 pub mod host;
 pub mod launcher;
+pub mod request;
 pub mod rootfs;
 pub mod wait;

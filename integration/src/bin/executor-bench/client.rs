@@ -1,4 +1,7 @@
-//! Our client: one kept connection, which carries every call and one event stream.
+//! Our client: a kept connection for the event stream and every call but Run, and a channel for Run.
+//!
+//! The daemon ends a connection that carried secrets, so that nothing of them stays in its buffers; the channel
+//! connects again by itself. What that costs is part of what is measured.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +16,7 @@ use executor_proto::v1::{
 };
 use tokio::sync::oneshot;
 use tonic::Streaming;
-use tonic::transport::Channel;
+use tonic::transport::{Channel, Endpoint};
 
 use crate::oci;
 use crate::rootfs::Rootfs;
@@ -39,10 +42,11 @@ pub(crate) const TRUE: Shape = Shape { program: "/bin/true", secret: false };
 /// An idle container.
 pub(crate) const PAUSE: Shape = Shape { program: "/bin/pause", secret: true };
 
-/// Clones share the connection and the event stream.
-#[derive(Clone)]
+/// The connection, the event stream, and a channel of its own.
 pub(crate) struct Client {
+    endpoint: Endpoint,
     connection: ExecutorClient<Channel>,
+    runs: ExecutorClient<Channel>,
     waiting: Waiting,
     rootfs: String,
 }
@@ -55,13 +59,26 @@ type Exit = (Instant, RunResult);
 struct Waiting(Arc<Mutex<HashMap<String, oneshot::Sender<Exit>>>>);
 
 impl Client {
-    /// Subscribes to the events to come.
-    pub(crate) async fn new(mut connection: ExecutorClient<Channel>, rootfs: &Rootfs) -> anyhow::Result<Self> {
+    /// Connects, and subscribes to the events to come.
+    pub(crate) async fn new(endpoint: Endpoint, rootfs: &Rootfs) -> anyhow::Result<Self> {
+        let mut connection = ExecutorClient::new(endpoint.connect().await?);
         let request = WatchEventsRequest { only_new: true, ..WatchEventsRequest::default() };
         let events = connection.watch_events(request).await.context("WatchEvents")?.into_inner();
         let waiting = Waiting::default();
         tokio::spawn(waiting.clone().hand_out(events));
-        Ok(Self { connection, waiting, rootfs: format!("dir:{}", rootfs.path.display()) })
+        let runs = ExecutorClient::new(endpoint.connect_lazy());
+        Ok(Self { endpoint, connection, runs, waiting, rootfs: format!("dir:{}", rootfs.path.display()) })
+    }
+
+    /// Another client, for another lane: it shares the connection and the event stream.
+    pub(crate) fn lane(&self) -> Self {
+        Self {
+            endpoint: self.endpoint.clone(),
+            connection: self.connection.clone(),
+            runs: ExecutorClient::new(self.endpoint.connect_lazy()),
+            waiting: self.waiting.clone(),
+            rootfs: self.rootfs.clone(),
+        }
     }
 
     /// One container: the call, its exit event, and its deletion.
@@ -72,23 +89,23 @@ impl Client {
         // A container that failed is no longer needed either.
         let deleted = self.delete(id, outcome.is_err()).await;
         let gone = start.elapsed();
-        let ended = outcome.with_context(|| id.to_owned())?;
+        let (ended, result) = outcome.with_context(|| id.to_owned())?;
         deleted?;
-        Ok(Run { exit: ended - start, gone })
+        Ok(Run { exit: ended - start, gone, phases: phases(&result) })
     }
 
-    async fn until_exit(&self, request: RunRequest, shape: Shape) -> anyhow::Result<Instant> {
+    async fn until_exit(&self, request: RunRequest, shape: Shape) -> anyhow::Result<Exit> {
         let event = self.waiting.expect(&request.id);
-        self.connection.clone().run(request).await.context("Run")?;
+        self.runs.clone().run(request).await.context("Run")?;
         let event = tokio::time::timeout(PATIENCE, event).await.context("no exit event")?;
         let (at, result) = event.context("the event stream ended")?;
         check(&result, shape)?;
-        Ok(at)
+        Ok((at, result))
     }
 
     /// Starts a container and leaves it running.
     pub(crate) async fn start(&self, id: &str, shape: Shape) -> anyhow::Result<()> {
-        self.connection.clone().run(self.request(id, shape)).await.with_context(|| format!("Run {id}"))?;
+        self.runs.clone().run(self.request(id, shape)).await.with_context(|| format!("Run {id}"))?;
         Ok(())
     }
 
@@ -152,4 +169,12 @@ fn check(result: &RunResult, shape: Shape) -> anyhow::Result<()> {
     let wiped = result.wipe.as_ref().is_some_and(|wipe| wipe.files == 1 && wipe.verified);
     ensure!(wiped || !shape.secret, "its secret file was not wiped: {result:?}");
     Ok(())
+}
+
+/// What the result tells of where the time went.
+fn phases(result: &RunResult) -> Vec<(&'static str, Duration)> {
+    let Some(timings) = &result.timings else { return Vec::new() };
+    let phases =
+        [("prepare", timings.prepare), ("start", timings.start), ("run", timings.run), ("finish", timings.finish)];
+    phases.into_iter().filter_map(|(name, took)| Some((name, took?.try_into().ok()?))).collect()
 }

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail, ensure};
 use executor_proto::v1::InfoRequest;
 use executor_proto::v1::executor_client::ExecutorClient;
 use rustix::process::{Pid, Signal, kill_process};
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 
 use crate::client::Client;
 use crate::rootfs::Rootfs;
@@ -28,8 +28,9 @@ impl Daemon {
     /// Starts it, and waits until it can run containers.
     pub(crate) async fn start(dist: &Path, scratch: &Path, rootfs: &Rootfs) -> anyhow::Result<(Self, Client)> {
         let mut daemon = Self::spawn(dist, scratch)?;
-        let connection = daemon.connect().await?;
-        let client = Client::new(connection, rootfs).await?;
+        let endpoint = Endpoint::from_shared(format!("unix://{}", daemon.run.join("executor.sock").display()))?;
+        daemon.wait_until_ready(&endpoint).await?;
+        let client = Client::new(endpoint, rootfs).await?;
         Ok((daemon, client))
     }
 
@@ -50,20 +51,16 @@ impl Daemon {
         Ok(Self { child, run, log })
     }
 
-    async fn connect(&mut self) -> anyhow::Result<ExecutorClient<Channel>> {
-        let endpoint = Endpoint::from_shared(format!("unix://{}", self.run.join("executor.sock").display()))?;
+    async fn wait_until_ready(&mut self, endpoint: &Endpoint) -> anyhow::Result<()> {
         let start = Instant::now();
-        loop {
-            let error = match try_connect(&endpoint).await {
-                Ok(client) => return Ok(client),
-                Err(error) => error,
-            };
+        while let Err(error) = ask(endpoint).await {
             if let Some(status) = self.child.try_wait()? {
                 bail!("executord ended ({status}):\n{}", self.logged());
             }
             ensure!(start.elapsed() < PATIENCE, "executord does not answer ({error:#}):\n{}", self.logged());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
+        Ok(())
     }
 
     /// executord's own.
@@ -100,9 +97,9 @@ impl Drop for Daemon {
     }
 }
 
-async fn try_connect(endpoint: &Endpoint) -> anyhow::Result<ExecutorClient<Channel>> {
+async fn ask(endpoint: &Endpoint) -> anyhow::Result<()> {
     let mut client = ExecutorClient::new(endpoint.connect().await?);
     let info = client.info(InfoRequest {}).await?;
     ensure!(info.get_ref().launcher_connected, "it has no launcher");
-    Ok(client)
+    Ok(())
 }

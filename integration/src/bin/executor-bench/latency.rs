@@ -5,7 +5,7 @@ use crate::client::{self, Client, Shape};
 use crate::floor;
 use crate::host::Host;
 use crate::rootfs::Rootfs;
-use crate::runtime::{Runtime, Runtimes};
+use crate::runtime::{Run, Runtime, Runtimes};
 use crate::stats::{Sample, Shuffle};
 
 /// Rounds before those that count: caches fill, the daemon makes what it keeps ready.
@@ -19,6 +19,22 @@ pub(crate) struct Latency {
     pub(crate) exit: Sample,
     /// Until the container is deleted, too. The floor has nothing to delete.
     pub(crate) gone: Sample,
+    /// Where the time went, as far as the contestant tells.
+    pub(crate) phases: Vec<(&'static str, Sample)>,
+}
+
+impl Latency {
+    fn add(&mut self, run: &Run) {
+        self.exit.add(run.exit);
+        self.gone.add(run.gone);
+        for (name, took) in &run.phases {
+            let at = self.phases.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
+                self.phases.push((*name, Sample::default()));
+                self.phases.len() - 1
+            });
+            self.phases[at].1.add(*took);
+        }
+    }
 }
 
 enum Contestant<'a> {
@@ -37,26 +53,15 @@ impl Contestant<'_> {
         }
     }
 
-    async fn run(&self, id: &str, latency: Option<&mut Latency>) -> anyhow::Result<()> {
-        let (exit, gone) = match self {
+    async fn run(&self, id: &str) -> anyhow::Result<Run> {
+        match self {
             Self::Floor(rootfs) => {
                 let took = floor::run(rootfs)?;
-                (took, took)
+                Ok(Run { exit: took, gone: took, phases: Vec::new() })
             }
-            Self::Runtime(runtime) => {
-                let run = runtime.run(&runtime.bundle(id)?)?;
-                (run.exit, run.gone)
-            }
-            Self::Executor(client, shape) => {
-                let run = client.run(id, *shape).await?;
-                (run.exit, run.gone)
-            }
-        };
-        if let Some(latency) = latency {
-            latency.exit.add(exit);
-            latency.gone.add(gone);
+            Self::Runtime(runtime) => runtime.run(&runtime.bundle(id)?),
+            Self::Executor(client, shape) => client.run(id, *shape).await,
         }
-        Ok(())
     }
 }
 
@@ -78,6 +83,7 @@ pub(crate) async fn measure(
         name: contestant.name(),
         exit: Sample::default(),
         gone: Sample::default(),
+        phases: Vec::new(),
     };
     let mut latencies: Vec<_> = contestants.iter().map(empty).collect();
 
@@ -87,9 +93,10 @@ pub(crate) async fn measure(
         shuffle.shuffle(&mut order);
         for &index in &order {
             host.go_on().await?;
-            let counts = round >= WARM_UP;
-            let latency = counts.then(|| &mut latencies[index]);
-            contestants[index].run(&format!("bench-{index}-{round}"), latency).await?;
+            let run = contestants[index].run(&format!("bench-{index}-{round}")).await?;
+            if round >= WARM_UP {
+                latencies[index].add(&run);
+            }
         }
     }
     Ok(latencies)

@@ -9,7 +9,7 @@
 //!   ratios of medians of one run, not milliseconds of two.
 //! - Same rootfs, same static `true`, same namespaces, limits, capabilities and user.
 //! - A runtime is timed over `create`, `start`, the exit (by pidfd) and `delete`, as a manager would drive it.
-//!   We are timed from the client's call to the arrival of the exit event, on a connection that is kept.
+//!   We are timed from the client's call to the arrival of the exit event, on a channel that is kept.
 //! - Everyone lives in one private mount namespace, where the cgroup2 mount of a hybrid host is taken
 //!   away: crun 1.8 refuses such a host otherwise.
 

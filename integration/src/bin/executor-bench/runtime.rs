@@ -35,6 +35,8 @@ pub(crate) struct Run {
     pub(crate) exit: Duration,
     /// Until `delete` had returned.
     pub(crate) gone: Duration,
+    /// Where it went, as far as the contestant tells.
+    pub(crate) phases: Vec<(&'static str, Duration)>,
 }
 
 impl Runtimes {
@@ -106,7 +108,7 @@ impl Runtime {
         call(&mut self.command(&["delete", &bundle.id]))?;
         let gone = start.elapsed();
         ensure!(code == Some(0), "the process ended with {code:?}");
-        Ok(Run { exit, gone })
+        Ok(Run { exit, gone, phases: Vec::new() })
     }
 
     fn command(&self, args: &[&str]) -> Command {

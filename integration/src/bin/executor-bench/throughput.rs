@@ -90,7 +90,7 @@ pub(crate) async fn of_executor(
     let next = Arc::new(AtomicU32::new(0));
     let mut tasks = JoinSet::new();
     for _ in 0..lanes {
-        tasks.spawn(lane(client.clone(), Arc::clone(&next), count, format!("{prefix}-{lanes}")));
+        tasks.spawn(lane(client.lane(), Arc::clone(&next), count, format!("{prefix}-{lanes}")));
     }
     let failures = tasks.join_all().await.into_iter().flatten().collect();
     (failures, start.elapsed())

@@ -1,0 +1,267 @@
+//! The interface as a client sees it, one call a line: each answers within [`PATIENCE`] or the test fails.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use executor_proto::v1::executor_client::ExecutorClient;
+use executor_proto::v1::{
+    Container, DeleteRequest, GetRequest, InfoRequest, InfoResponse, ListRequest, ListResponse, LogStream,
+    Result as Ending, RunRequest, RunResponse, SignalRequest, State, StopRequest, StreamLogsRequest,
+    StreamLogsResponse, WaitRequest, WatchEventsRequest, WatchEventsResponse, exit_status,
+};
+use tokio::runtime::Runtime;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status, Streaming};
+
+use crate::wait::PATIENCE;
+
+/// The generated client.
+pub type Rpc = ExecutorClient<Channel>;
+
+/// A client of one daemon, for tests that are not asynchronous.
+#[derive(Clone)]
+pub struct Api {
+    runtime: Arc<Runtime>,
+    endpoint: Endpoint,
+    channel: Channel,
+}
+
+/// What a process printed, stream by stream.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Output {
+    /// Standard output.
+    pub stdout: Vec<u8>,
+    /// Standard error.
+    pub stderr: Vec<u8>,
+    /// What the executor had to say.
+    pub executor: Vec<u8>,
+}
+
+impl Output {
+    /// Standard output as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+}
+
+impl Api {
+    /// Connects.
+    ///
+    /// # Errors
+    /// Nobody listens there.
+    pub fn connect(socket: &Path) -> Result<Self, tonic::transport::Error> {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+        let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?;
+        let channel = runtime.block_on(endpoint.connect())?;
+        Ok(Self { runtime: Arc::new(runtime), endpoint, channel })
+    }
+
+    /// The connection, for other services on it.
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// A connection for Run: the daemon ends one that carried secrets, and a call that is just being sent on it
+    /// would be lost.
+    pub fn fresh_channel(&self) -> Channel {
+        self.endpoint.connect_lazy()
+    }
+
+    /// The generated client on a fresh connection.
+    pub fn rpc(&self) -> Rpc {
+        ExecutorClient::new(self.fresh_channel())
+    }
+
+    /// Drives a future to its end.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        let bounded = async { tokio::time::timeout(PATIENCE, future).await };
+        self.runtime.block_on(bounded).expect("an answer in time")
+    }
+
+    fn call<T>(&self, call: impl AsyncFnOnce(Rpc) -> Result<Response<T>, Status>) -> Result<T, Status> {
+        self.block_on(call(ExecutorClient::new(self.channel.clone()))).map(Response::into_inner)
+    }
+
+    /// Run.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn run(&self, request: RunRequest) -> Result<RunResponse, Status> {
+        self.block_on(async { self.rpc().run(request).await }).map(Response::into_inner)
+    }
+
+    /// Run of a request that works, and the container.
+    pub fn started(&self, request: RunRequest) -> Container {
+        self.run(request).expect("Run").container.expect("a container")
+    }
+
+    /// Run, Wait: the completed container.
+    pub fn ran(&self, request: RunRequest) -> Container {
+        let id = self.started(request).id;
+        self.wait(&id).expect("Wait")
+    }
+
+    /// Get.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn get(&self, id: &str) -> Result<Container, Status> {
+        self.call(async |mut rpc| rpc.get(GetRequest { id: id.into() }).await).map(|got| got.container.expect("it"))
+    }
+
+    /// List.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn list(&self, request: ListRequest) -> Result<ListResponse, Status> {
+        self.call(async |mut rpc| rpc.list(request).await)
+    }
+
+    /// Ids of all containers.
+    pub fn ids(&self) -> Vec<String> {
+        let page = self.list(ListRequest { page_size: 1000, ..ListRequest::default() }).expect("List");
+        page.containers.into_iter().map(|container| container.id).collect()
+    }
+
+    /// Wait.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn wait(&self, id: &str) -> Result<Container, Status> {
+        self.call(async |mut rpc| rpc.wait(WaitRequest { id: id.into() }).await).map(|got| got.container.expect("it"))
+    }
+
+    /// Stop, with the container's own grace period or another.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn stop(&self, id: &str, grace_ms: Option<i64>) -> Result<Container, Status> {
+        let grace_period =
+            grace_ms.map(|ms| prost_types::Duration { seconds: ms / 1000, nanos: (ms % 1000) as i32 * 1_000_000 });
+        self.call(async |mut rpc| rpc.stop(StopRequest { id: id.into(), grace_period }).await)
+            .map(|got| got.container.expect("it"))
+    }
+
+    /// Signal.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn signal(&self, id: &str, signal: u32) -> Result<(), Status> {
+        let request = SignalRequest { id: id.into(), signal, process_id: String::new() };
+        self.call(async |mut rpc| rpc.signal(request).await).map(drop)
+    }
+
+    /// Delete.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn delete(&self, id: &str, force: bool) -> Result<(), Status> {
+        self.call(async |mut rpc| rpc.delete(DeleteRequest { id: id.into(), force }).await).map(drop)
+    }
+
+    /// Info.
+    pub fn info(&self) -> InfoResponse {
+        self.call(async |mut rpc| rpc.info(InfoRequest {}).await).expect("Info")
+    }
+
+    /// StreamLogs.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn logs(&self, request: StreamLogsRequest) -> Result<Incoming<StreamLogsResponse>, Status> {
+        let stream = self.call(async |mut rpc| rpc.stream_logs(request).await)?;
+        Ok(Incoming { api: self.clone(), stream })
+    }
+
+    /// The log of a container as it comes.
+    pub fn follow(&self, id: &str) -> Incoming<StreamLogsResponse> {
+        self.logs(StreamLogsRequest { id: id.into(), follow: true, since: None }).expect("StreamLogs")
+    }
+
+    /// All that a container prints until it is completed.
+    pub fn output(&self, id: &str) -> Output {
+        let mut output = Output::default();
+        for entry in self.follow(id).rest() {
+            let stream = match entry.stream() {
+                LogStream::Stdout => &mut output.stdout,
+                LogStream::Stderr => &mut output.stderr,
+                LogStream::Executor => &mut output.executor,
+                LogStream::Unspecified => panic!("{entry:?}"),
+            };
+            stream.extend(entry.data);
+        }
+        output
+    }
+
+    /// WatchEvents.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn events(&self, request: WatchEventsRequest) -> Result<Incoming<WatchEventsResponse>, Status> {
+        let stream = self.call(async |mut rpc| rpc.watch_events(request).await)?;
+        Ok(Incoming { api: self.clone(), stream })
+    }
+
+    /// All events after a cursor.
+    pub fn events_after(&self, after_cursor: u64) -> Incoming<WatchEventsResponse> {
+        self.events(WatchEventsRequest { after_cursor, ..WatchEventsRequest::default() }).expect("WatchEvents")
+    }
+}
+
+/// A stream of the daemon's.
+pub struct Incoming<T> {
+    api: Api,
+    stream: Streaming<T>,
+}
+
+impl<T> Incoming<T> {
+    /// The next message; `None` at the end.
+    ///
+    /// # Errors
+    /// The daemon's, or that of a connection that broke.
+    pub fn message(&mut self) -> Result<Option<T>, Status> {
+        self.api.block_on(self.stream.message())
+    }
+
+    /// Messages up to and with the first that fits.
+    pub fn until(&mut self, fits: impl Fn(&T) -> bool) -> Vec<T> {
+        let mut all = Vec::new();
+        loop {
+            all.push(self.message().expect("a stream that goes on").expect("what is waited for before the end"));
+            if all.last().is_some_and(&fits) {
+                return all;
+            }
+        }
+    }
+
+    /// Every message until the stream ends.
+    pub fn rest(&mut self) -> Vec<T> {
+        std::iter::from_fn(|| self.message().expect("a stream that ends in order")).collect()
+    }
+}
+
+/// How a process ended: `Ok(code)` or `Err(signal)`.
+///
+/// # Panics
+/// The container has no exit status.
+pub fn exit(container: &Container) -> Result<i32, i32> {
+    match ending(container).exit.and_then(|exit| exit.status) {
+        Some(exit_status::Status::Code(code)) => Ok(code),
+        Some(exit_status::Status::Signal(signal)) => Err(signal),
+        None => panic!("no exit status: {container:#?}"),
+    }
+}
+
+/// The result of a container that has one.
+pub fn ending(container: &Container) -> &Ending {
+    assert_eq!(container.state(), State::Completed, "{container:#?}");
+    container.result.as_ref().expect("a result")
+}
+
+/// Pid of a running container's process.
+pub fn pid(container: &Container) -> i32 {
+    let pid = container.processes.first().map_or(0, |process| process.pid);
+    assert_ne!(pid, 0, "{container:#?}");
+    pid as i32
+}

@@ -1,0 +1,235 @@
+//! A daemon of a test's own: executord and its launcher in a directory below /run that goes with it.
+//!
+//! Dropped, it takes its containers, its launcher and its directories along, whatever state the test left them in.
+
+use std::ffi::OsString;
+use std::fs::{self, File, Permissions};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+use executor_core::record::ContainerRecord;
+use executor_sys::process::{pidfd, pidfd_signal};
+use tempfile::TempDir;
+
+use crate::api::Api;
+use crate::footprint::{self, Footprint};
+use crate::{dist, host, launcher, wait};
+
+/// A daemon that is not started yet.
+pub struct Setup {
+    home: TempDir,
+    arguments: Vec<OsString>,
+}
+
+/// A running daemon.
+pub struct Daemon {
+    /// A connection to it.
+    pub api: Api,
+    setup: Setup,
+    child: Child,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let home = tempfile::Builder::new().prefix("ex").tempdir_in("/run").expect("a directory in /run");
+        fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("chmod");
+        Self { home, arguments: Vec::new() }
+    }
+}
+
+impl Setup {
+    /// Adds arguments to executord's command line.
+    pub fn arguments(mut self, arguments: &[&str]) -> Self {
+        self.arguments.extend(arguments.iter().map(OsString::from));
+        self
+    }
+
+    /// Gives it a configuration file.
+    pub fn config(mut self, toml: &str) -> Self {
+        let path = self.home.path().join("executor.toml");
+        fs::write(&path, toml).expect("write");
+        self.arguments.extend([OsString::from("--config"), path.into()]);
+        self
+    }
+
+    /// The directory that everything of it lies in.
+    pub fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// Its state directory.
+    pub fn state_dir(&self) -> PathBuf {
+        self.home().join("state")
+    }
+
+    /// Its run directory.
+    pub fn run_dir(&self) -> PathBuf {
+        self.home().join("run")
+    }
+
+    /// Starts it and waits until it serves and has a launcher.
+    pub fn start(self) -> Daemon {
+        let (child, api) = self.spawn();
+        Daemon { api, setup: self, child }
+    }
+
+    /// The command that starts it.
+    pub fn command(&self) -> Command {
+        let log = File::options().create(true).append(true).open(self.home().join("log")).expect("a log");
+        let mut command = Command::new(dist::binary("executord"));
+        command.arg("--run-dir").arg(self.run_dir()).arg("--state-dir").arg(self.state_dir());
+        command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command
+    }
+
+    /// What executord and the launcher have logged.
+    pub fn logged(&self) -> String {
+        fs::read_to_string(self.home().join("log")).unwrap_or_default()
+    }
+
+    fn spawn(&self) -> (Child, Api) {
+        let mut child = self.command().spawn().expect("executord starts");
+        let socket = self.run_dir().join("executor.sock");
+        let api = wait::until("executord serves", || {
+            if let Some(status) = child.try_wait().expect("wait") {
+                panic!("executord ended ({status}):\n{}", self.logged());
+            }
+            // A socket that a daemon before it left behind refuses connections until the new one listens.
+            Api::connect(&socket).ok()
+        });
+        wait::until("it has its launcher", || api.info().launcher_connected.then_some(()));
+        (child, api)
+    }
+}
+
+impl Daemon {
+    /// One with the defaults.
+    pub fn start() -> Self {
+        Setup::default().start()
+    }
+
+    /// Where it is.
+    pub fn setup(&self) -> &Setup {
+        &self.setup
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.setup.run_dir().join("executor.sock")
+    }
+
+    /// Pid of executord.
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Pid of the launcher: whoever holds its lock. Looked up without a connection, which would show in the
+    /// launcher's descriptors.
+    pub fn launcher(&self) -> Option<i32> {
+        let inode = fs::metadata(self.setup.run_dir().join("launcher.lock")).ok()?.ino();
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        // 1: FLOCK  ADVISORY  WRITE 815 00:1b:4711 0 EOF
+        let mut locks = locks.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let lock = locks.find(|lock| lock.get(5).is_some_and(|file| file.ends_with(&format!(":{inode}"))))?;
+        lock[4].parse().ok().filter(|pid| *pid > 0)
+    }
+
+    /// What a living container's shim remembers.
+    pub fn record(&self, id: &str) -> ContainerRecord {
+        let path = self.setup.run_dir().join("containers").join(id).join("container.json");
+        let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        serde_json::from_slice(&bytes).expect("a record")
+    }
+
+    /// SIGKILL to executord, and its end.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("kill");
+        self.child.wait().expect("wait");
+    }
+
+    /// SIGTERM to executord, and its end.
+    pub fn terminate(&mut self) -> ExitStatus {
+        kill(self.pid(), 15);
+        self.child.wait().expect("wait")
+    }
+
+    /// Starts another executord on the same directories.
+    pub fn start_again(&mut self) {
+        (self.child, self.api) = self.setup.spawn();
+    }
+
+    /// What it takes up now.
+    pub fn footprint(&self) -> Footprint {
+        let (run, state, launcher) = (self.setup.run_dir(), self.setup.state_dir(), self.launcher());
+        // First, so that a connection that carried secrets is replaced before descriptors are counted.
+        let remaining = self.api.info().remaining;
+        Footprint {
+            mounts: footprint::mounts(self.setup.home(), launcher),
+            cgroups: footprint::cgroups(&run),
+            processes: footprint::processes(&run, launcher),
+            descriptors: [host::descriptors(self.pid()), launcher.map_or(0, host::descriptors)],
+            files: footprint::files(&run, &state),
+            remaining,
+        }
+    }
+
+    /// Waits until it takes up what it did before, and no more.
+    ///
+    /// # Panics
+    /// It does not; the message tells what is left.
+    pub fn is_back_at(&self, before: &Footprint) {
+        let deadline = Instant::now() + wait::PATIENCE;
+        loop {
+            let now = self.footprint();
+            if now == *before {
+                return;
+            }
+            if Instant::now() > deadline {
+                assert_eq!(now, *before, "left against right: what there is, and what there was");
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- log of executord and launcher:\n{}", self.setup.logged());
+        }
+        let launcher = self.launcher();
+        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            kill(self.pid(), 15);
+            let _ = self.child.wait();
+        }
+        launcher::end_containers(&self.setup.run_dir());
+        if let Some(pid) = launcher {
+            kill(pid, 15);
+            wait::until("the launcher has ended", || ended(pid).then_some(()));
+        }
+        // A test that killed the launcher for good leaves what only a launcher takes away.
+        let run = self.setup.run_dir();
+        for pid in footprint::processes(&run, None) {
+            kill(pid, 9);
+            wait::until("a left process has ended", || ended(pid).then_some(()));
+        }
+        for cgroup in footprint::cgroups(&run).into_iter().rev() {
+            let _ = fs::remove_dir(cgroup);
+        }
+    }
+}
+
+/// Sends a signal to a process that may be gone by now.
+pub fn kill(pid: i32, signal: i32) {
+    if let Ok(pidfd) = pidfd(pid) {
+        let _ = pidfd_signal(pidfd.as_fd(), signal);
+    }
+}
+
+/// Whether a process is gone, but for its entry in a table of a parent that does not care.
+pub fn ended(pid: i32) -> bool {
+    host::status(pid, "State").is_none_or(|state| state.starts_with('Z'))
+}

@@ -1,0 +1,122 @@
+//! All that a daemon and what it started take up on the host: taken before and after, so that a test can say that
+//! nothing is left.
+//!
+//! Only what belongs to this daemon is looked at (its directories, its launcher, its cgroup), because other
+//! daemons may be at work on the same machine.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use executor_proto::v1::Capacity;
+use sha2::{Digest, Sha256};
+
+use crate::host;
+
+/// What a daemon takes up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Footprint {
+    /// In the launcher's mount namespace, beyond the host's; and the host's in the daemon's directories.
+    pub mounts: BTreeSet<String>,
+    /// Directories of the daemon's own cgroup, in each hierarchy.
+    pub cgroups: BTreeSet<PathBuf>,
+    /// Daemon, launcher, shims, processes of containers, zombies of any of them: everything of the daemon's.
+    pub processes: BTreeSet<i32>,
+    /// Open descriptors of executord and of the launcher.
+    pub descriptors: [usize; 2],
+    /// Files and directories below the run and state directories, but for the ledger's.
+    pub files: BTreeSet<PathBuf>,
+    /// What the daemon says it has to give.
+    pub remaining: Option<Capacity>,
+}
+
+/// The daemon's own cgroup in each hierarchy: named after its run directory.
+pub fn cgroup_roots(run_dir: &Path) -> Vec<PathBuf> {
+    let name = hex::encode(&Sha256::digest(run_dir.as_os_str().as_encoded_bytes())[..4]);
+    let controllers = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
+    controllers
+        .chain([PathBuf::from("/sys/fs/cgroup")])
+        .map(|hierarchy| hierarchy.join("executor").join(&name))
+        .filter(|root| root.is_dir())
+        .collect()
+}
+
+/// Every directory of the daemon's own cgroup.
+pub fn cgroups(run_dir: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    for root in cgroup_roots(run_dir) {
+        found.insert(root.clone());
+        directories(&root, &mut found);
+    }
+    found
+}
+
+/// Processes with the run directory in their command line, what descends from the launcher, and what is in the
+/// daemon's cgroup.
+pub fn processes(run_dir: &Path, launcher: Option<i32>) -> BTreeSet<i32> {
+    let named = run_dir.display().to_string();
+    let mut found: BTreeSet<i32> = host::processes()
+        .into_iter()
+        .filter(|pid| {
+            let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            arguments.split(|byte| *byte == 0).any(|argument| argument == named.as_bytes())
+        })
+        .collect();
+    found.extend(launcher.into_iter().flat_map(host::descendants));
+    for cgroup in cgroups(run_dir) {
+        let members = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
+        found.extend(members.lines().filter_map(|pid| pid.parse::<i32>().ok()).filter(|pid| *pid > 0));
+    }
+    found
+}
+
+/// Mounts that the launcher has and the host has not, and the host's in a directory.
+pub fn mounts(home: &Path, launcher: Option<i32>) -> BTreeSet<String> {
+    let home = home.display().to_string();
+    let host = mount_table("self");
+    let mut found: BTreeSet<String> = host.iter().filter(|line| line.contains(&home)).cloned().collect();
+    if let Some(pid) = launcher {
+        found.extend(mount_table(&pid.to_string()).difference(&host).cloned());
+    }
+    found
+}
+
+/// Root, mount point, options, type and source of every mount; the numbers before and the propagation are left
+/// out, because they differ from one namespace to the next.
+fn mount_table(pid: &str) -> BTreeSet<String> {
+    let table = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    let facts = |line: &str| {
+        let (before, after) = line.split_once(" - ")?;
+        let fields: Vec<&str> = before.split(' ').skip(3).take(3).collect();
+        Some(format!("{} {after}", fields.join(" ")))
+    };
+    table.lines().filter_map(facts).collect()
+}
+
+/// Files and directories below the two directories, but for the ledger's and the logs of the daemon.
+pub fn files(run_dir: &Path, state_dir: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    for dir in [run_dir, state_dir] {
+        everything(dir, &mut found);
+    }
+    found.retain(|path| !path.starts_with(state_dir.join("ledger")));
+    found
+}
+
+fn everything(dir: &Path, found: &mut BTreeSet<PathBuf>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        found.insert(entry.path());
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            everything(&entry.path(), found);
+        }
+    }
+}
+
+fn directories(dir: &Path, found: &mut BTreeSet<PathBuf>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.insert(entry.path());
+            directories(&entry.path(), found);
+        }
+    }
+}

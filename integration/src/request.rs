@@ -1,0 +1,88 @@
+//! Requests, put together word by word: `sh("id").id("a").user("vcap").file("db/password", b"x")`.
+
+use executor_proto::v1::{Action, EnvironmentVariable, File, Limits, RunAction, RunRequest};
+
+/// Memory of a container that needs little.
+const SMALL: u64 = 64 << 20;
+
+/// Runs a program.
+pub fn program(path: &str, args: &[&str]) -> RunRequest {
+    let run =
+        RunAction { path: path.into(), args: args.iter().map(|arg| (*arg).into()).collect(), ..RunAction::default() };
+    let limits = Limits { memory_bytes: SMALL, ..Limits::default() };
+    RunRequest {
+        action: Some(Action { run: Some(run), ..Action::default() }),
+        limits: Some(limits),
+        ..RunRequest::default()
+    }
+}
+
+/// Runs a script.
+pub fn sh(script: &str) -> RunRequest {
+    program("/bin/sh", &["-c", script])
+}
+
+/// Runs until it is stopped.
+pub fn sleeper(id: &str) -> RunRequest {
+    program("/bin/sleep", &["100000"]).id(id)
+}
+
+/// What a request can be given.
+#[allow(missing_docs)] // the names are those of the interface
+pub trait Words: Sized {
+    fn id(self, id: &str) -> Self;
+    fn rootfs(self, reference: &str) -> Self;
+    fn memory(self, bytes: u64) -> Self;
+    fn label(self, name: &str, value: &str) -> Self;
+    fn grace_ms(self, ms: i64) -> Self;
+    fn user(self, user: &str) -> Self;
+    fn env(self, name: &str, value: &str) -> Self;
+    /// A file of the action's.
+    fn file(self, path: &str, content: &[u8]) -> Self;
+    /// Changes the action in any other way.
+    fn action(self, change: impl FnOnce(&mut RunAction)) -> Self;
+}
+
+impl Words for RunRequest {
+    fn id(mut self, id: &str) -> Self {
+        self.id = id.into();
+        self
+    }
+
+    fn rootfs(mut self, reference: &str) -> Self {
+        self.rootfs = reference.into();
+        self
+    }
+
+    fn memory(mut self, bytes: u64) -> Self {
+        self.limits.get_or_insert_default().memory_bytes = bytes;
+        self
+    }
+
+    fn label(mut self, name: &str, value: &str) -> Self {
+        self.labels.insert(name.into(), value.into());
+        self
+    }
+
+    fn grace_ms(mut self, ms: i64) -> Self {
+        self.grace_period = Some(prost_types::Duration { seconds: ms / 1000, nanos: (ms % 1000) as i32 * 1_000_000 });
+        self
+    }
+
+    fn user(self, user: &str) -> Self {
+        self.action(|run| run.user = user.into())
+    }
+
+    fn env(self, name: &str, value: &str) -> Self {
+        self.action(|run| run.env.push(EnvironmentVariable { name: name.into(), value: value.into() }))
+    }
+
+    fn file(self, path: &str, content: &[u8]) -> Self {
+        self.action(|run| run.volume_mounted_files.push(File { path: path.into(), content: content.into() }))
+    }
+
+    fn action(mut self, change: impl FnOnce(&mut RunAction)) -> Self {
+        change(self.action.get_or_insert_default().run.get_or_insert_default());
+        self
+    }
+}

@@ -1,0 +1,156 @@
+//! Bytes as a BBS client encodes them: field numbers and wire types of bbs/models/actions.proto, written down here by
+//! hand, so that a renumbered field of ours cannot go unnoticed.
+
+use executor_proto::v1::RunResponse;
+use integration::api::{Api, exit};
+use integration::daemon::Daemon;
+use prost::Message;
+use prost::bytes::BufMut;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::{Code, Request, Status};
+
+/// Hands bytes over as they are.
+#[derive(Default)]
+struct Verbatim;
+
+impl Codec for Verbatim {
+    type Encode = Vec<u8>;
+    type Decode = RunResponse;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Verbatim {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn encode(&mut self, bytes: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put_slice(&bytes);
+        Ok(())
+    }
+}
+
+impl Decoder for Verbatim {
+    type Item = RunResponse;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<RunResponse>, Status> {
+        RunResponse::decode(buffer).map(Some).map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+fn run(api: &Api, request: Vec<u8>) -> Result<RunResponse, Status> {
+    api.block_on(async {
+        let mut grpc = tonic::client::Grpc::new(api.fresh_channel());
+        grpc.ready().await.unwrap();
+        let path = PathAndQuery::from_static("/executor.v1.Executor/Run");
+        grpc.unary(Request::new(request), path, Verbatim).await.map(tonic::Response::into_inner)
+    })
+}
+
+fn varint(mut number: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+    bytes
+}
+
+/// A field of wire type 2: a string, bytes, or a message.
+fn field(number: u64, content: impl AsRef<[u8]>) -> Vec<u8> {
+    let content = content.as_ref();
+    [varint(number << 3 | 2), varint(content.len() as u64), content.to_vec()].concat()
+}
+
+/// A field of wire type 0: a number or a bool.
+fn number(number: u64, value: u64) -> Vec<u8> {
+    [varint(number << 3), varint(value)].concat()
+}
+
+/// RunRequest{id=1, action=2}.
+fn request(id: &str, action: &[u8]) -> Vec<u8> {
+    [field(1, id), field(2, action)].concat()
+}
+
+#[test]
+fn a_run_action_of_a_bbs_client_runs_as_it_is() {
+    let daemon = Daemon::start();
+    let script = "id -un; pwd; echo $GREETING; cat /etc/cf-service-bindings/db/password; ulimit -n; exit 4";
+    let run_action = [
+        field(1, "/bin/sh"),                                                  // path
+        field(2, "-c"),                                                       // args
+        field(2, script),                                                     //
+        field(3, "/tmp"),                                                     // dir
+        field(4, [field(1, "GREETING"), field(2, "hello")].concat()),         // env: name, value
+        field(5, [number(1, 4321), number(2, 77)].concat()),                  // resource_limits: nofile, nproc
+        field(6, "vcap"),                                                     // user
+        field(7, "APP/PROC/WEB"),                                             // log_source
+        number(8, 0),                                                         // suppress_log_output
+        field(9, [field(1, "db/password"), field(2, "from bbs\n")].concat()), // volume_mounted_files: path, content
+    ]
+    .concat();
+    // What a later BBS may add is passed over.
+    let run_action = [run_action, field(60, "unknown"), number(61, 5)].concat();
+    let answer = run(&daemon.api, request("bbs", &field(3, run_action))).unwrap();
+    assert!(answer.created);
+    let ended = daemon.api.wait("bbs").unwrap();
+    assert_eq!(daemon.api.output("bbs").text(), "vcap\n/tmp\nhello\nfrom bbs\n4321\n");
+    assert_eq!(exit(&ended), Ok(4));
+    assert_eq!(daemon.api.follow("bbs").message().unwrap().unwrap().log_source, "APP/PROC/WEB");
+}
+
+/// models.Action has a field for each kind; the ones that are not carried out are refused by name.
+#[test]
+fn other_actions_are_unimplemented_by_name() {
+    let daemon = Daemon::start();
+    let before = daemon.footprint();
+    let inner_run = field(3, field(1, "/bin/true"));
+    let table = [
+        (1, "download", field(1, "http://example.com/a.tgz")),
+        (2, "upload", field(1, "a")),
+        (4, "timeout", [field(1, &inner_run), number(4, 1000)].concat()),
+        (5, "emit_progress", field(1, &inner_run)),
+        (6, "try", field(1, &inner_run)),
+        (7, "parallel", field(1, &inner_run)),
+        (8, "serial", [field(1, &inner_run), field(1, &inner_run)].concat()),
+        (9, "codependent", field(1, &inner_run)),
+    ];
+    for (tag, name, body) in table {
+        let status = run(&daemon.api, request(name, &field(tag, body))).unwrap_err();
+        assert_eq!(status.code(), Code::Unimplemented, "{name}");
+        assert!(status.message().contains(&format!("`{name}`")), "{status:?}");
+    }
+    let both = [inner_run.clone(), field(6, field(1, &inner_run))].concat();
+    let status = run(&daemon.api, request("both", &both)).unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(status.message().contains("run, try"), "{status:?}");
+    let status = run(&daemon.api, request("none", &[])).unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(run(&daemon.api, request("control", &inner_run)).unwrap().created);
+    daemon.api.wait("control").unwrap();
+    daemon.api.delete("control", true).unwrap();
+    daemon.is_back_at(&before);
+}
+
+#[test]
+fn bytes_that_are_no_request_are_refused() {
+    let daemon = Daemon::start();
+    for bytes in
+        [vec![0xff; 16], request("x", &field(3, [0x0a, 0xff])), request("x", &field(3, field(1, [0xff, 0xfe])))]
+    {
+        let status = run(&daemon.api, bytes).unwrap_err();
+        assert!([Code::InvalidArgument, Code::Internal].contains(&status.code()), "{status:?}");
+    }
+    assert_eq!(daemon.api.ids(), [""; 0]);
+}

@@ -1,0 +1,212 @@
+//! Run, Get, Wait, Stop, Signal, Delete, Info: what they answer, and what is there.
+
+use executor_proto::v1::{Container, MountKind, Network, SecretFile, State, failure};
+use integration::api::{ending, exit, pid};
+use integration::daemon::Daemon;
+use integration::host;
+use integration::request::{Words, program, sh, sleeper};
+use integration::rootfs::Rootfs;
+use tonic::Code;
+
+/// One container, all that is told of it, while it runs and after.
+#[test]
+fn a_container_is_told_without_its_secrets() {
+    let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    let before = daemon.footprint();
+    let request = sleeper("web-1")
+        .rootfs(&rootfs.reference())
+        .user("app:web")
+        .env("TOKEN", "canary-env")
+        .file("db/password", b"canary-file")
+        .label("app", "web")
+        .grace_ms(1500)
+        .memory(32 << 20)
+        .action(|run| {
+            run.dir = "/srv".into();
+            run.log_source = "APP".into();
+        });
+    let response = daemon.api.run(request).unwrap();
+    assert!(response.created);
+    let running = response.container.unwrap();
+    assert_eq!(running.state(), State::Running);
+    assert_eq!(daemon.api.get("web-1").unwrap(), running);
+    check_spec(&running, &rootfs);
+    let file = SecretFile {
+        path: "/etc/cf-service-bindings/db/password".into(),
+        size: 11,
+        mode: 0o600,
+        uid: 1234,
+        gid: 80,
+        mount_point: "/etc/cf-service-bindings".into(),
+        mount_kind: MountKind::TmpfsNoswap.into(),
+        mount_options: "ro,nosuid,nodev,noexec".into(),
+    };
+    assert_eq!(running.files, [file]);
+    assert_eq!(host::status(pid(&running), "Name").as_deref(), Some("sleep"));
+    assert!(running.created_at.is_some() && running.started_at.is_some());
+    assert!(running.finished_at.is_none() && running.result.is_none());
+
+    let stopped = daemon.api.stop("web-1", None).unwrap();
+    assert!(stopped.state() >= State::Stopping, "{stopped:#?}");
+    let ended = daemon.api.wait("web-1").unwrap();
+    let result = ending(&ended);
+    assert!(result.stopped && !result.oom_killed && result.failure.is_none(), "{result:?}");
+    let wipe = result.wipe.as_ref().unwrap();
+    assert_eq!((wipe.files, wipe.bytes, wipe.verified, &*wipe.wiped_by), (1, 11, true, "shim"));
+    let timings = result.timings.unwrap();
+    for phase in [timings.prepare, timings.start, timings.run, timings.finish] {
+        let phase = phase.unwrap();
+        assert!((phase.seconds, phase.nanos) > (0, 0) && phase.seconds < 60, "{timings:?}");
+    }
+    assert_eq!((ended.processes[0].pid, ended.spec.as_ref()), (0, running.spec.as_ref()));
+    assert!(!format!("{running:?}{ended:?}").contains("canary"));
+
+    daemon.api.delete("web-1", false).unwrap();
+    assert_eq!(daemon.api.get("web-1").unwrap_err().code(), Code::NotFound);
+    daemon.is_back_at(&before);
+}
+
+fn check_spec(container: &Container, rootfs: &Rootfs) {
+    let spec = container.spec.as_ref().unwrap();
+    assert_eq!((&*spec.rootfs, &*spec.path, spec.argument_count), (&*rootfs.reference(), "/bin/sleep", 1));
+    assert_eq!((&*spec.dir, &*spec.user, spec.uid, spec.gid), ("/srv", "app:web", Some(1234), Some(80)));
+    assert_eq!(spec.environment_names, ["TOKEN"]);
+    assert_eq!(spec.limits.unwrap().memory_bytes, 32 << 20);
+    assert_eq!((spec.limits.unwrap().pids, spec.nofile), (1024, 16_384));
+    assert_eq!(spec.grace_period.unwrap(), prost_types::Duration { seconds: 1, nanos: 500_000_000 });
+    assert_eq!((spec.network(), spec.labels["app"].as_str(), &*spec.log_source), (Network::None, "web", "APP"));
+}
+
+/// Exit code, signal, out of memory and the reasons of a failed start, each told apart.
+#[test]
+fn every_end_is_told_apart() {
+    let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    let busybox = rootfs.reference();
+    let code = |script: &str| exit(&daemon.api.ran(sh(script)));
+    assert_eq!((code("exit 0"), code("exit 7"), code("exit 255")), (Ok(0), Ok(7), Ok(255)));
+    assert_eq!(code("kill -USR1 $$; exit 1"), Ok(1), "the first process of a pid namespace takes no signal of its own");
+
+    daemon.api.started(sleeper("signalled"));
+    daemon.api.signal("signalled", 9).unwrap();
+    let signalled = daemon.api.wait("signalled").unwrap();
+    assert_eq!((exit(&signalled), ending(&signalled).oom_killed, ending(&signalled).stopped), (Err(9), false, false));
+
+    let hungry = sh("dd if=/dev/zero of=/dev/null bs=60M count=1").rootfs(&busybox).memory(16 << 20);
+    assert!(ending(&daemon.api.ran(hungry)).oom_killed);
+
+    for (path, dir, errno, words) in [
+        ("/nope", "", 2, "exec /nope: No such file or directory"),
+        ("nope", "", 2, "exec nope: No such file or directory"),
+        ("/etc/passwd", "", 13, "exec /etc/passwd: Permission denied"),
+        ("/bin/true", "/nowhere", 2, "chdir /nowhere: No such file or directory"),
+    ] {
+        let request = program(path, &[]).rootfs(&busybox).file("a", b"x").action(|run| run.dir = dir.into());
+        let container = daemon.api.ran(request);
+        let failure = ending(&container).failure.as_ref().unwrap();
+        assert_eq!((failure.kind(), failure.errno, &*failure.message), (failure::Kind::Exec, errno, words));
+        assert!(ending(&container).exit.is_none());
+        assert!(ending(&container).wipe.as_ref().is_some_and(|wipe| wipe.files == 1 && wipe.verified));
+        let output = daemon.api.output(&container.id);
+        assert_eq!(String::from_utf8_lossy(&output.executor).trim_end(), words);
+        assert!(output.stdout.is_empty() && output.stderr.is_empty(), "{output:?}");
+    }
+}
+
+const SCRIPTS: [(&str, Option<i64>, Result<i32, i32>); 3] = [
+    // A handler ends in order, and is given the time.
+    ("trap 'echo got it; exit 5' TERM; echo up; while :; do sleep 0.05; done", None, Ok(5)),
+    // The container's own grace of 200 ms is over.
+    ("trap '' TERM; echo up; while :; do sleep 0.05; done", None, Err(9)),
+    // The caller's goes before the container's.
+    ("trap 'exit 6' TERM; echo up; sleep 100000 & wait; wait", Some(60_000), Ok(6)),
+];
+
+#[test]
+fn stop_is_term_then_the_grace_period_then_kill() {
+    let daemon = Daemon::start();
+    for (number, (script, grace, expected)) in SCRIPTS.into_iter().enumerate() {
+        let id = format!("stop{number}");
+        let own_grace = if expected == Err(9) { 200 } else { 50_000 };
+        daemon.api.started(sh(script).id(&id).grace_ms(own_grace));
+        daemon.api.follow(&id).until(|entry| entry.data == b"up\n");
+        daemon.api.stop(&id, grace).unwrap();
+        let ended = daemon.api.wait(&id).unwrap();
+        assert_eq!((exit(&ended), ending(&ended).stopped), (expected, true), "{script}");
+        // Stopping what is at its end is not an error, and changes nothing.
+        assert_eq!(daemon.api.stop(&id, None).unwrap(), ended);
+    }
+}
+
+#[test]
+fn a_signal_arrives_and_what_cannot_be_signalled_is_told() {
+    let daemon = Daemon::start();
+    let handler = "trap 'echo usr1' USR1; trap 'exit 9' TERM; echo up; while :; do sleep 0.05; done";
+    daemon.api.started(sh(handler).id("sig"));
+    let mut log = daemon.api.follow("sig");
+    log.until(|entry| entry.data == b"up\n");
+    daemon.api.signal("sig", 10).unwrap();
+    log.until(|entry| entry.data == b"usr1\n");
+    for (signal, words) in [(0, "is 0"), (65, "is 65")] {
+        let status = daemon.api.signal("sig", signal).unwrap_err();
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert!(status.message().contains(words), "{status:?}");
+    }
+    daemon.api.signal("sig", 15).unwrap();
+    assert_eq!(exit(&daemon.api.wait("sig").unwrap()), Ok(9));
+    assert_eq!(daemon.api.signal("sig", 15).unwrap_err().code(), Code::FailedPrecondition);
+}
+
+#[test]
+fn delete_takes_what_is_completed_and_more_only_with_force() {
+    let daemon = Daemon::start();
+    let before = daemon.footprint();
+    let running = daemon.api.started(sleeper("one").file("a", b"secret"));
+    let status = daemon.api.delete("one", false).unwrap_err();
+    assert_eq!(status.code(), Code::FailedPrecondition);
+    assert!(status.message().contains("one is running"), "{status:?}");
+    assert_eq!(daemon.api.get("one").unwrap(), running, "the control: it still runs");
+    daemon.api.delete("one", true).unwrap();
+    assert!(host::status(pid(&running), "Name").is_none_or(|name| name != "sleep"));
+    daemon.is_back_at(&before);
+    // The id is free.
+    assert!(daemon.api.run(sleeper("one")).unwrap().created);
+    daemon.api.delete("one", true).unwrap();
+}
+
+#[test]
+fn what_is_not_there_is_not_found_by_every_call() {
+    let api = Daemon::start();
+    let api = &api.api;
+    let statuses = [
+        api.get("nobody").unwrap_err(),
+        api.wait("nobody").unwrap_err(),
+        api.stop("nobody", None).unwrap_err(),
+        api.signal("nobody", 15).unwrap_err(),
+        api.delete("nobody", true).unwrap_err(),
+        api.logs(executor_proto::v1::StreamLogsRequest { id: "nobody".into(), ..Default::default() }).err().unwrap(),
+    ];
+    for status in statuses {
+        assert_eq!(status.code(), Code::NotFound);
+        assert!(status.message().contains("nobody"), "{status:?}");
+    }
+}
+
+#[test]
+fn info_tells_what_is_there_and_what_is_left() {
+    let daemon = Daemon::start();
+    let before = daemon.api.info();
+    assert!(before.launcher_connected && before.uid != 0 && before.started_at.is_some());
+    assert_eq!(before.secret_mount_kind(), MountKind::TmpfsNoswap);
+    assert!(["v1", "hybrid", "v2"].contains(&&*before.cgroups), "{before:?}");
+    assert_eq!(before.kernel, std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap().trim());
+    assert_eq!(before.total, before.remaining);
+    daemon.api.started(sleeper("one").memory(100 << 20));
+    daemon.api.ran(program("/bin/true", &[]).id("two"));
+    let during = daemon.api.info();
+    let (total, remaining) = (during.total.unwrap(), during.remaining.unwrap());
+    assert_eq!(total.memory_bytes - remaining.memory_bytes, 100 << 20, "the completed one holds nothing");
+    assert_eq!((total.containers - remaining.containers, total.pids - remaining.pids), (1, 1024));
+    let counted = [("running".to_owned(), 1), ("completed".to_owned(), 1)].into();
+    assert_eq!(during.containers, counted);
+    assert!(during.cursor > before.cursor);
+}

@@ -1,0 +1,119 @@
+//! StreamLogs: what was written comes out, stream by stream, byte for byte, as it comes or afterwards.
+
+use executor_proto::v1::{LogStream, StreamLogsRequest, StreamLogsResponse};
+use integration::daemon::Daemon;
+use integration::request::{Words, program, sh};
+use integration::rootfs::Rootfs;
+
+/// Most bytes of an entry, as the interface says.
+const ENTRY_MAX: usize = 61_440;
+
+fn pairs(entries: &[StreamLogsResponse]) -> Vec<(LogStream, &str)> {
+    entries.iter().map(|entry| (entry.stream(), std::str::from_utf8(&entry.data).unwrap())).collect()
+}
+
+#[test]
+fn the_streams_are_told_apart_and_lines_keep_their_form() {
+    use LogStream::{Stderr, Stdout};
+    let daemon = Daemon::start();
+    let script = "echo out; echo err >&2; printf 'no newline'";
+    daemon.api.ran(sh(script).id("log").action(|run| run.log_source = "APP/1".into()));
+    let entries = daemon.api.follow("log").rest();
+    // Within a stream the order is the writer's; between two pipes there is none.
+    let of = |stream| pairs(&entries).into_iter().filter(move |(of, _)| *of == stream).map(|(_, text)| text);
+    assert_eq!(of(Stdout).collect::<Vec<_>>(), ["out\n", "no newline"]);
+    assert_eq!(of(Stderr).collect::<Vec<_>>(), ["err\n"]);
+    assert!(entries.iter().all(|entry| entry.log_source == "APP/1" && entry.time.is_some()), "{entries:?}");
+    assert!(entries.is_sorted_by_key(|entry| entry.time.map(|time| (time.seconds, time.nanos))), "{entries:?}");
+    let unfollowed = daemon.api.logs(StreamLogsRequest { id: "log".into(), ..StreamLogsRequest::default() });
+    assert_eq!(unfollowed.unwrap().rest(), entries);
+}
+
+/// Every byte value, lines longer than an entry, none at all, and a megabyte of noise: what the container wrote is
+/// what a client gets.
+#[test]
+fn output_is_byte_exact() {
+    let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    let noise: Vec<u8> = (0u32..1 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let every_byte: Vec<u8> = (0..=255).collect();
+    let umlauts = "ä".repeat(ENTRY_MAX).into_bytes();
+    let table: [(&str, &[u8]); 6] = [
+        ("noise", &noise),
+        ("every-byte", &every_byte),
+        ("umlauts", &umlauts),
+        ("one-long-line", &[b'x'; 200_000]),
+        ("newlines", &[b'\n'; 3000]),
+        ("nothing", &[]),
+    ];
+    for (id, bytes) in table {
+        std::fs::write(rootfs.path().join("bytes"), bytes).unwrap();
+        daemon.api.ran(program("/bin/cat", &["/bytes"]).id(id).rootfs(&rootfs.reference()));
+        let entries = daemon.api.follow(id).rest();
+        assert!(entries.iter().all(|entry| entry.data.len() <= ENTRY_MAX && !entry.data.is_empty()), "{id}");
+        let got: Vec<u8> = entries.iter().flat_map(|entry| entry.data.clone()).collect();
+        let same = got.iter().zip(bytes).take_while(|(a, b)| a == b).count();
+        assert!(got == bytes, "{id}: {} bytes of {}, the first {same} the same", got.len(), bytes.len());
+        if id == "umlauts" {
+            let whole = entries.iter().all(|entry| std::str::from_utf8(&entry.data).is_ok());
+            assert!(whole, "text is cut between characters");
+        }
+    }
+}
+
+/// What is written arrives while the process goes on; the stream ends with the container.
+#[test]
+fn follow_goes_along() {
+    let daemon = Daemon::start();
+    let script = "trap 'echo again' USR1; trap 'exit 0' TERM; printf prompt; while :; do sleep 0.05; done";
+    daemon.api.started(sh(script).id("along"));
+    let mut log = daemon.api.follow("along");
+    log.until(|entry| entry.data == b"prompt");
+    for _ in 0..3 {
+        daemon.api.signal("along", 10).unwrap();
+        log.until(|entry| entry.data == b"again\n");
+    }
+    daemon.api.signal("along", 15).unwrap();
+    assert_eq!(pairs(&log.rest()), []);
+    assert_eq!(daemon.api.output("along").text(), "promptagain\nagain\nagain\n");
+}
+
+#[test]
+fn without_follow_it_ends_with_what_there_is() {
+    let daemon = Daemon::start();
+    daemon.api.started(sh("echo up; exec sleep 100000").id("now"));
+    daemon.api.follow("now").until(|entry| entry.data == b"up\n");
+    let request = StreamLogsRequest { id: "now".into(), ..StreamLogsRequest::default() };
+    assert_eq!(pairs(&daemon.api.logs(request).unwrap().rest()), [(LogStream::Stdout, "up\n")]);
+}
+
+#[test]
+fn since_leaves_out_what_came_before() {
+    let daemon = Daemon::start();
+    daemon.api.started(sh("for i in 1 2 3 4; do echo $i; sleep 0.05; done").id("since"));
+    let all = daemon.api.follow("since").rest();
+    assert_eq!(all.len(), 4);
+    for (index, entry) in all.iter().enumerate() {
+        let request = StreamLogsRequest { id: "since".into(), follow: true, since: entry.time };
+        assert_eq!(daemon.api.logs(request).unwrap().rest(), all[index..], "at or after, the entry itself included");
+    }
+    let time = |seconds, nanos| Some(prost_types::Timestamp { seconds, nanos });
+    for (since, expected) in [(time(-5, 0), 4), (time(1 << 40, 0), 0)] {
+        let request = StreamLogsRequest { id: "since".into(), follow: true, since };
+        assert_eq!(daemon.api.logs(request).unwrap().rest().len(), expected);
+    }
+}
+
+#[test]
+fn suppressed_output_is_not_kept() {
+    let daemon = Daemon::start();
+    let loud = sh("echo canary-out; echo canary-err >&2; exit 3");
+    daemon.api.ran(loud.clone().id("control"));
+    daemon.api.ran(loud.id("quiet").action(|run| run.suppress_log_output = true));
+    assert_eq!(daemon.api.output("control").text(), "canary-out\n");
+    assert_eq!(daemon.api.follow("quiet").rest(), []);
+    let kept = |id: &str| {
+        let log = daemon.setup().state_dir().join("containers").join(id).join("log");
+        std::fs::read_to_string(log).unwrap_or_default().contains("canary-out")
+    };
+    assert!(kept("control") && !kept("quiet"));
+}
