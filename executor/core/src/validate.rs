@@ -188,7 +188,9 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         return Err(vec![Violation::new("action", "must have exactly one process")]);
     };
     let user = plan.user.to_string();
-    let paths: Vec<String> = plan.files.iter().map(|file| file.path.display().to_string()).collect();
+    // Below the root for relative paths a path counts as the relative one: never more than the daemon counted.
+    let given = |path: &Path| path.strip_prefix(&policy.files_root).unwrap_or(path).display().to_string();
+    let paths: Vec<String> = plan.files.iter().map(|file| given(&file.path)).collect();
     let rootfs = plan.rootfs.to_string();
     let draft = Draft {
         id: plan.id.as_str(),

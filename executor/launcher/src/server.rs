@@ -42,6 +42,9 @@ const IDLE: Duration = Duration::from_secs(2);
 /// And how long a daemon has to connect at first.
 const FIRST_DAEMON: Duration = Duration::from_secs(30);
 
+/// How long shims are given to listen before a daemon is welcomed.
+const SHIM_PATIENCE: Duration = Duration::from_secs(5);
+
 /// A shim that is watched.
 pub(crate) struct Shim {
     /// Its container.
@@ -58,6 +61,8 @@ pub(crate) struct Shim {
     pub volume: Option<Volume>,
     /// What its container is started with, until the shim has wiped it.
     pub inputs: Vec<MemFile>,
+    /// It listens for daemons.
+    pub(crate) listening: bool,
     /// It has told that all is done, and is about to end.
     pub(crate) done: bool,
 }
@@ -192,6 +197,7 @@ impl Server {
                 }
                 match ShimReport::decode(&buffer[..length]).map(|report| report.news) {
                     Ok(Some(ShimNews::Reached(reached))) => {
+                        shim.listening = true;
                         let state = state_of(reached.state);
                         if state.is_some_and(|state| state >= State::Running) {
                             shim.inputs.clear();
@@ -205,6 +211,31 @@ impl Server {
             // A lifeline at its end would be readable for ever; the pidfd tells of the shim's own end.
             if shim.lifeline.as_ref().is_some_and(hung_up) {
                 shim.lifeline = None;
+            }
+        }
+    }
+
+    /// Waits until every shim listens, or is gone: it takes a shim a moment from its fork to there, and a daemon that is
+    /// welcomed meanwhile would take it for lost.
+    fn await_shims(&mut self) -> io::Result<()> {
+        let deadline = Instant::now() + SHIM_PATIENCE;
+        loop {
+            self.hear_shims();
+            self.look_after_shims();
+            let silent = || self.shims.values().filter(|shim| !shim.listening && !shim.done);
+            let mut fds: Vec<PollFd<'_>> = silent()
+                .flat_map(|shim| [Some(shim.pidfd.as_fd()), shim.lifeline.as_ref().map(AsFd::as_fd)])
+                .flatten()
+                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+                .collect();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if fds.is_empty() || left.is_zero() {
+                return Ok(());
+            }
+            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut fds, Some(&timeout)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
         }
     }

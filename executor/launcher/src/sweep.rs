@@ -149,6 +149,7 @@ fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<
         lifeline: Some(lifeline),
         volume,
         inputs: Vec::new(),
+        listening: true,
         done: false,
     })
 }

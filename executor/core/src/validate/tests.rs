@@ -88,6 +88,14 @@ fn the_size_limit_is_exact_and_names_the_largest() {
     assert!(one(u64::MAX).is_err(), "no overflow");
 }
 
+/// What the daemon admits at the limit, the launcher does not refuse: relative paths count as they were given.
+#[test]
+fn both_sides_weigh_files_alike() {
+    let policy = Policy::default();
+    let plan = validate(&Draft { files: vec![file("large", 1_000_000 - 5)], ..draft() }, &policy).unwrap();
+    recheck(&plan, &policy).unwrap();
+}
+
 /// DESIGN 4: an environment string of 131,072 bytes or more is refused, and a file is named as the way.
 #[test]
 fn the_length_of_an_environment_string_is_the_kernels() {

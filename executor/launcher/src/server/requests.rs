@@ -68,6 +68,7 @@ impl Server {
             let why = format!("this launcher speaks version {VERSION}, the daemon {}", hello.version);
             return Err(Refused::new(Reason::Precondition, why));
         }
+        self.await_shims().map_err(|error| failed("shims", &error))?;
         // The key outlives either process in the other's memory.
         let internal = |error: &dyn std::fmt::Display| Refused::new(Reason::Internal, format!("tag key: {error}"));
         let key = match self.tag_key.take() {
@@ -130,6 +131,7 @@ impl Server {
             lifeline: Some(lifeline),
             volume: None,
             inputs: vec![process, files],
+            listening: false,
             done: false,
         };
         self.shims.insert(id, shim);

@@ -63,18 +63,20 @@ impl Control {
         }
     }
 
-    /// Listens for later daemons and launchers.
+    /// Listens for later daemons and launchers. The launcher is told: a daemon that it welcomes finds every shim.
     pub(super) fn listen(&mut self, dirs: &Dirs) -> io::Result<()> {
         let path = dirs.run.join("shim.sock");
         let listener = SeqpacketListener::bind(&path)?;
         listener.set_nonblocking(true)?;
         dirs.share_socket(&path)?;
         self.listener = Some(listener);
+        self.reached(State::Initializing);
         Ok(())
     }
 
-    /// Tells everyone of a state.
+    /// Tells everyone of a state, also whoever has connected but was not heard yet.
     pub(super) fn reached(&mut self, state: State) {
+        self.accept();
         self.state = state;
         let bytes = reached_report(state);
         self.tell_launcher(&bytes);
@@ -92,6 +94,7 @@ impl Control {
 
     /// Tells the daemon that there is no container.
     pub(super) fn refuse(&mut self, refused: Refused) {
+        self.accept();
         let report = ShimReport { sequence: 0, news: Some(ShimNews::Refused(refused)) }.encode_to_vec();
         self.tell_launcher(&report);
         for connection in &self.connections {

@@ -127,6 +127,7 @@ fn build(
 ) -> Result<(ContainerRecord, create::Created, stdio::Log), Refused> {
     let dirs = site.remains.dirs.clone();
     dirs.write_first_record(&record).map_err(|error| failed("state directory", &error))?;
+    control.listen(&dirs).map_err(|error| failed("control socket", &error))?;
     dirs.keep_room(&record).map_err(|error| failed("state directory", &error))?;
     let mut log = stdio::Log::create(&dirs, &record.plan, host.log_bytes_max).map_err(|error| failed("log", &error))?;
 
@@ -186,7 +187,6 @@ fn build(
     record.prepared = Some(Prepared { init, user: (*user).clone(), mounts, volume: kind, nofile, warnings, at: now() });
     record.state = State::Created;
     dirs.write_record(&record).map_err(|error| failed("run directory", &error))?;
-    control.listen(&dirs).map_err(|error| failed("control socket", &error))?;
     control.reached(State::Created);
     Ok((record, container, log))
 }
