@@ -3,11 +3,12 @@
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Parser as _;
-use executord::boot::{self, Booted};
+use executord::boot::{self, Booted, StartedLauncher};
 use executord::cli::Args;
 use executord::config::Config;
 use executord::daemon::{self, Settings};
@@ -23,6 +24,8 @@ static ALLOCATOR: executor_secrets::ZeroOnFree = executor_secrets::ZeroOnFree;
 const WORKERS: usize = 2;
 /// Threads for reading logs from disk, made as needed.
 const READERS: usize = 16;
+/// For the launcher of an ephemeral daemon to clear everything away.
+const LAUNCHER_END: Duration = Duration::from_secs(5);
 /// Bytes of a thread's stack.
 const STACK: usize = 512 << 10;
 
@@ -66,7 +69,9 @@ fn run(config: Config) -> anyhow::Result<()> {
 }
 
 async fn serve(config: Config, booted: Booted) -> anyhow::Result<()> {
-    let Booted { listener, launcher, mut started, access, lock } = booted;
+    let Booted { listener, launcher, started, access, lock } = booted;
+    let started = Arc::new(Mutex::new(started));
+    let ephemeral = config.ephemeral;
     let settings = Settings {
         paths: config.paths,
         policy: config.policy,
@@ -87,14 +92,24 @@ async fn serve(config: Config, booted: Booted) -> anyhow::Result<()> {
         }
         notify(NotifyState::Stopping);
     };
-    let obituary = move || started.as_mut().and_then(boot::StartedLauncher::obituary);
+    let obituary = {
+        let started = Arc::clone(&started);
+        move || held(&started).as_mut().and_then(StartedLauncher::obituary)
+    };
     let ready = || {
         notify(NotifyState::Ready);
         tokio::spawn(feed_watchdog());
     };
     let served = daemon::serve(settings, listener, launcher, obituary, ready, stop).await;
+    if ephemeral && !held(&started).as_mut().is_none_or(|launcher| launcher.ended_within(LAUNCHER_END)) {
+        tracing::error!("the launcher did not end in time");
+    }
     drop(lock);
     Ok(served?)
+}
+
+fn held(started: &Mutex<Option<StartedLauncher>>) -> MutexGuard<'_, Option<StartedLauncher>> {
+    started.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Tells systemd, where it listens.

@@ -1,7 +1,7 @@
 //! The accept loop: connections, whom they belong to, and their end.
 //!
 //! tonic's own server is not used, because what a connection leaves in memory must be in our hands: when a call that
-//! carried secrets is over, the connection's read buffer is overwritten (see [`super::scrub`]). A connection ends when
+//! carried secrets is over, the connection's read buffer is overwritten (see the module `scrub`). A connection ends when
 //! its client ends it, or, gracefully, when the daemon stops.
 
 use std::convert::Infallible;

@@ -12,7 +12,7 @@ use crate::config::Config;
 
 /// How long a launcher may take until it listens.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between looks whether it does: nothing tells when a socket begins to listen.
+/// Between looks whether it does, or has ended: nothing tells when a socket begins to listen.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// A launcher that this process started.
@@ -30,6 +30,18 @@ impl StartedLauncher {
             )),
             _ => None,
         }
+    }
+
+    /// Waits until it has ended, so that it leaves no process behind either; whether it did in time.
+    pub fn ended_within(&mut self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        while let Ok(None) = self.child.try_wait() {
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(LOOK);
+        }
+        true
     }
 }
 

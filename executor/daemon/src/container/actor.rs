@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use executor_core::lifecycle::{State, advance};
 use executor_core::protocol::{self, LauncherAnswer, LauncherCall, ShimNews};
-use executor_core::record::FailureKind;
+use executor_core::record::{Exit, FailureKind};
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
 
@@ -201,19 +201,15 @@ impl Actor {
         }
     }
 
-    /// A state before `completed` was reported.
+    /// A state before `completed` was reported. Its record may be ahead of the report; the state follows the reports,
+    /// so that a process that ran for a moment only is still seen to have run.
     fn reached(&mut self, reported: State) {
-        let mut reached = reported;
         match records::live(&self.node.paths, self.handle.id()) {
-            Ok(Some(record)) => {
-                // The record may be ahead of the report; `completed` takes an exit record.
-                reached = reached.max(record.state.min(State::Wiping));
-                self.facts.learn(record);
-            }
-            Ok(None) => {}
-            Err(error) => tracing::error!(container = %self.handle.id(), error = %crate::chain(&error), "bad record"),
+            Ok(Some(record)) => self.facts.learn(record),
+            Ok(None) => {} // at its end already: the exit record will tell
+            Err(error) => tracing::error!(container = %self.handle.id(), error = crate::chain(&error), "bad record"),
         }
-        self.advance(reached);
+        self.advance(reported);
     }
 
     /// Completes the container if its exit record is there.
@@ -313,8 +309,13 @@ impl Actor {
         match end {
             None => tracing::info!(container = %id, state = state.name()),
             Some(end) => {
+                let (code, signal) = match end.exit {
+                    Some(Exit::Code(code)) => (Some(code), None),
+                    Some(Exit::Signal(signal)) => (None, Some(signal)),
+                    None => (None, None),
+                };
                 let failure = end.failure.as_ref().map(|failure| failure.message.as_str());
-                tracing::info!(container = %id, state = state.name(), exit = ?end.exit, oom = end.oom_killed, failure);
+                tracing::info!(container = %id, state = state.name(), code, signal, oom = end.oom_killed, failure);
             }
         }
         self.node.events.append(id, What::Reached(state), end.cloned(), crate::now());

@@ -122,7 +122,7 @@ impl Facts {
 
     /// The answer to Run is due: the process ran, or it is certain that it never will.
     pub fn start_is_decided(&self) -> bool {
-        self.started_at.is_some() || self.state == State::Completed
+        (self.started_at.is_some() && self.state >= State::Running) || self.state == State::Completed
     }
 
     /// When the process ended, where that is known.
