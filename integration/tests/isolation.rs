@@ -15,7 +15,8 @@ use integration::wait;
 fn plan(id: &str, draft: Draft<'_>) -> Plan {
     let policy = Policy { allow_host_network: true, ..Policy::default() };
     let memory_bytes = if draft.memory_bytes == 0 { 64 << 20 } else { draft.memory_bytes };
-    validate(&Draft { id, path: "/bin/sh", memory_bytes, ..draft }, &policy).unwrap()
+    let path = if draft.path.is_empty() { "/bin/sh" } else { draft.path };
+    validate(&Draft { id, path, memory_bytes, ..draft }, &policy).unwrap()
 }
 
 fn launch(launcher: &Launcher, plan: &Plan, script: &str) -> Shim {
@@ -86,6 +87,40 @@ fn no_descriptor_of_the_host_reaches_a_container() {
     assert!(!environment.contains("LISTEN_FDS"), "{environment}");
     let control = Command::new("sh").args(["-c", "exec 3</; sh -c 'ls -d /proc/self/fd/3/root'"]).status().unwrap();
     assert!(control.success(), "the control: an inherited descriptor of / leads to /root");
+}
+
+/// CVE-2024-21626: no descriptor that init inherited leads to the host, as a working directory, as a program, or by
+/// way of a link in the root file system. Every number is tried that a process of ours could have. The control: the
+/// same paths inside the container, through the root that it may see.
+#[test]
+fn no_inherited_descriptor_is_a_way_to_the_host() {
+    let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
+    let reference = rootfs.reference();
+    let try_it = |id: String, path: &str, dir: &str| {
+        let plan = plan(&id, Draft { rootfs: &reference, path, dir, ..Draft::default() });
+        let payload = Payload { args: vec![b"-c", b"ls /proc/self/cwd/ | wc -l"], ..Payload::default() };
+        launcher.launch(&plan, &payload).unwrap().reach(State::Completed).unwrap();
+        launcher
+            .exit(&id)
+            .failure
+            .map(|failure| failure.message)
+            .ok_or_else(|| format!("{:?} {}", launcher.exit(&id).exit, launcher.log(&id)))
+    };
+    for number in 3..40 {
+        std::os::unix::fs::symlink(format!("/proc/self/fd/{number}"), rootfs.path().join(format!("srv/{number}")))
+            .unwrap();
+        for (way, path, dir) in [
+            ("dir", "/bin/sh".to_owned(), format!("/proc/self/fd/{number}")),
+            ("link", "/bin/sh".to_owned(), format!("/srv/{number}")),
+            ("path", format!("/proc/self/fd/{number}/1/root/bin/sh"), "/".to_owned()),
+        ] {
+            let refused = try_it(format!("{way}{number}"), &path, &dir);
+            assert!(refused.is_ok(), "{way} by descriptor {number} went through: {refused:?}");
+        }
+    }
+    for (way, path, dir) in [("dir", "/bin/sh", "/proc/self/root/srv"), ("path", "/proc/self/root/bin/sh", "/")] {
+        assert!(try_it(format!("control-{way}"), path, dir).is_err(), "the control");
+    }
 }
 
 #[test]

@@ -26,6 +26,12 @@ pub(super) fn assemble(lower: &Path, at: &Path, dirs: &Dirs) -> Result<(), Refus
     let mode = std::fs::metadata(lower).map_err(|error| failed("rootfs", &error))?.permissions();
     std::fs::set_permissions(&upper, mode).map_err(|error| failed("state directory", &error))?;
     overlay(lower, &upper, &work, at).map_err(|error| {
+        if error.raw_os_error() == Some(libc::ENODEV) {
+            return Refused::new(
+                Reason::Internal,
+                "rootfs: this kernel has no overlay file system: load it (modprobe overlay)",
+            );
+        }
         let state = dirs.state.display();
         failed(&format!("overlay of `dir:{}` with an upper layer in {state}", lower.display()), &error)
     })

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use executor_core::payload::{BYTES_MAX, ProcessPayload};
@@ -84,9 +84,21 @@ impl Init {
             .read(|bytes| self.program(bytes))
             .map_err(|error| StartFailure::new("map what to run", error))??;
         drop(payload);
+        // libcontainer has only marked what init inherited: until execve, a working directory or a program below
+        // /proc/self/fd would still lead to a directory of the host.
+        process::close_all_but(self.socket.as_fd()).map_err(|error| StartFailure::new("close descriptors", error))?;
         let shown = |path: &CString| path.to_string_lossy().into_owned();
         rustix::process::chdir(&program.dir)
             .map_err(|error| StartFailure::new(format!("chdir {}", shown(&program.dir)), error))?;
+        // The kernel says `(unreachable)` of a directory that is not below the root.
+        let inside = rustix::process::getcwd(Vec::new()).is_ok_and(|cwd| cwd.as_bytes().starts_with(b"/"));
+        if !inside {
+            let outside = io::Error::from_raw_os_error(libc::EACCES);
+            return Err(StartFailure::new(
+                format!("chdir {}: it leads out of the container", shown(&program.dir)),
+                outside,
+            ));
+        }
         process::reset_signals().map_err(|error| StartFailure::new("reset signals", error))?;
         let filter = |error: String| StartFailure::new("install the filter on system calls", io::Error::other(error));
         self.filter.install().map_err(|error| filter(crate::log::chain(&error)))?;
