@@ -85,8 +85,10 @@ impl PrivateDaemon {
         let mut command = Command::new(&program);
         command
             .arg("--ephemeral")
+            // The one contains the other, so that the launcher, which removes both at its end, leaves nothing, even
+            // where nobody of us is there any more.
             .arg("--run-dir")
-            .arg(home.join("run"))
+            .arg(&home)
             .arg("--state-dir")
             .arg(home.join("state"))
             .env_clear()
@@ -114,7 +116,7 @@ impl PrivateDaemon {
 
     /// Waits until it serves, and connects.
     pub(crate) async fn ready(&mut self) -> Result<Client, LocalError> {
-        let socket = self.home.join("run/executor.sock");
+        let socket = self.home.join("executor.sock");
         let deadline = Instant::now() + READY_WITHIN;
         loop {
             // A daemon that accepts and then says nothing must not hold us up either.
@@ -148,7 +150,7 @@ impl PrivateDaemon {
             let _ = self.child.kill().await;
         }
         let deadline = Instant::now() + if self.served { CLEARED_WITHIN } else { CLEARED_UNSERVED_WITHIN };
-        while self.home.join("run").exists() || self.home.join("state").exists() {
+        while self.home.exists() {
             if Instant::now() >= deadline {
                 break;
             }

@@ -45,6 +45,24 @@ fn what_the_rootfs_does_not_have_is_named() {
     is(&file, Reason::Precondition, "rootfs", "Not a directory");
 }
 
+/// The operator's rootfs_dirs hold for where a link leads, too.
+#[test]
+fn a_link_out_of_the_allowed_directories_is_refused() {
+    let (allowed, outside) = (tempfile::tempdir().unwrap(), Rootfs::busybox());
+    let config = allowed.path().join("executor.toml");
+    std::fs::write(&config, format!("[policy]\nrootfs_dirs = [{:?}]\n", allowed.path())).unwrap();
+    let launcher = Launcher::start(&["--config", config.to_str().unwrap()]);
+    std::os::unix::fs::symlink(outside.path(), allowed.path().join("link")).unwrap();
+    let reference = format!("dir:{}/link", allowed.path().display());
+    let refused = refused(&launcher, &plan(Draft { rootfs: &reference, ..Draft::default() }), &Payload::default());
+    is(&refused, Reason::Precondition, "rootfs", "below none of this daemon's configured rootfs_dirs");
+    std::fs::rename(outside.path(), allowed.path().join("inside")).unwrap();
+    let reference = format!("dir:{}/inside", allowed.path().display());
+    let control =
+        launcher.launch(&plan(Draft { rootfs: &reference, ..Draft::default() }), &Payload::default()).unwrap();
+    control.reach(State::Completed).unwrap();
+}
+
 /// The trap of libcontainer 0.7.0: with a link there it creates and deletes files on the host before it pivots.
 #[test]
 fn a_rootfs_whose_dev_is_a_link_is_refused_and_the_host_is_untouched() {

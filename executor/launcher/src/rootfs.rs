@@ -9,7 +9,7 @@ mod host;
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use executor_core::placement::{Content, Entry, MountPoint, PlacementError, RootfsView, place};
 use executor_core::plan::{Plan, Rootfs};
@@ -33,14 +33,14 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Puts it together at `at`, an empty directory.
+    /// Puts it together at `at`, an empty directory. A `dir:` must lie below one of `allowed`, where there are any.
     ///
     /// # Errors
     /// The reference does not fit the host: a violation of `rootfs`. A full disk under the state directory.
-    pub(crate) fn assemble(rootfs: &Rootfs, at: &Path, dirs: &Dirs) -> Result<Self, Refused> {
+    pub(crate) fn assemble(rootfs: &Rootfs, allowed: &[PathBuf], at: &Path, dirs: &Dirs) -> Result<Self, Refused> {
         match rootfs {
             Rootfs::Host => host::assemble(at).map_err(|error| failed("rootfs `host`", &error))?,
-            Rootfs::Dir(lower) => dir::assemble(lower, at, dirs)?,
+            Rootfs::Dir(lower) => dir::assemble(lower, allowed, at, dirs)?,
         }
         let tree = Self { root: open_dir(at).map_err(|error| failed("rootfs", &error))? };
         tree.require_real_directories(rootfs)?;

@@ -290,8 +290,10 @@ impl Server {
         }
         self.host.hierarchies.remove_parent(&self.host.cgroup_parent);
         if ephemeral {
-            for dir in [&self.host.run_dir, &self.host.state_dir] {
-                if let Err(error) = fs::remove_dir_all(dir) {
+            for dir in [&self.host.state_dir, &self.host.run_dir] {
+                if let Err(error) = fs::remove_dir_all(dir)
+                    && error.kind() != io::ErrorKind::NotFound
+                {
                     log::line(Level::Error, "", format_args!("{} was not removed: {error}", dir.display()));
                 }
             }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use executor_core::protocol::{Reason, Refused};
 use executor_core::validate::Violation;
@@ -16,9 +16,16 @@ use crate::dirs::{Dirs, plain};
 
 /// Mounts the overlay. The upper layer lies in the container's state directory and goes with the container, so
 /// that nothing of it needs to reach the disk (`volatile`).
-pub(super) fn assemble(lower: &Path, at: &Path, dirs: &Dirs) -> Result<(), Refused> {
+pub(super) fn assemble(lower: &Path, allowed: &[PathBuf], at: &Path, dirs: &Dirs) -> Result<(), Refused> {
     let violation = |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("rootfs", why)]);
     open_dir(lower).map_err(|error| violation(format!("`dir:{}`: {}", lower.display(), plain(&error))))?;
+    // Where links lead is what the operator allowed, or not.
+    let lower = &std::fs::canonicalize(lower).map_err(|error| failed("rootfs", &error))?;
+    if !allowed.is_empty() && !allowed.iter().any(|root| lower.starts_with(root)) {
+        let why =
+            format!("it leads to {}, which is below none of this daemon's configured rootfs_dirs", lower.display());
+        return Err(violation(why));
+    }
     let (upper, work) = (dirs.state.join("upper"), dirs.state.join("work"));
     for layer in [&upper, &work] {
         dirs.private(layer).map_err(|error| failed("state directory", &error))?;

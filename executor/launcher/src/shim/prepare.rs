@@ -133,7 +133,7 @@ fn build(
 
     let root = dirs.run.join("rootfs");
     dirs.private(&root).map_err(|error| failed("run directory", &error))?;
-    let tree = Tree::assemble(&record.plan.rootfs, &root, &dirs)?;
+    let tree = Tree::assemble(&record.plan.rootfs, &host.policy.rootfs_dirs, &root, &dirs)?;
     let user = Arc::new(tree.resolve_user(&record.plan)?);
     let mounts = tree.place(&record.plan)?;
     drop(tree);
