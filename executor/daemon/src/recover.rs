@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Registers every container that is known from before, and has those that are not completed go on. Afterwards
 /// `node.settled` tells when their fate is known.
 pub fn recover(node: &Arc<Node>, remembered: Vec<Facts>) {
+    let (deleted, remembered): (Vec<_>, Vec<_>) = remembered.into_iter().partition(|facts| was_deleted(node, facts));
+    deleted.iter().for_each(|facts| node.ledger.forget(&facts.plan.id));
     let mut known: BTreeMap<ContainerId, Facts> =
         remembered.into_iter().map(|facts| (facts.plan.id.clone(), facts)).collect();
     for id in containers(&node.paths.kept_containers()) {
@@ -54,6 +56,13 @@ pub fn recover(node: &Arc<Node>, remembered: Vec<Facts>) {
     }
     tracing::info!(completed, open = open.len(), "containers of earlier daemons are registered");
     tokio::spawn(settle(Arc::clone(node), open));
+}
+
+/// A container whose exit record was there and is gone with its directory: it was deleted in the ledger's last moment
+/// before a kill. One that never had a record (its end is unknown) has no receipt of a wipe, and stays.
+fn was_deleted(node: &Node, facts: &Facts) -> bool {
+    let had_record = facts.end.as_ref().is_some_and(|end| end.wipe.is_some());
+    facts.state == State::Completed && had_record && !node.paths.kept_container(&facts.plan.id).exists()
 }
 
 /// Registers a container that is not completed, and has its own task go on with it.

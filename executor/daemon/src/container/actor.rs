@@ -48,11 +48,14 @@ pub(crate) struct Cargo {
 impl Cargo {
     /// Overwrites the secrets: nobody took them over.
     pub(crate) fn wipe(&self) {
-        for file in [&self.process, &self.files] {
-            if let Err(error) = file.wipe() {
-                tracing::error!(%error, "a memory file of a container that was not launched could not be wiped");
-            }
-        }
+        wipe(&self.process);
+        wipe(&self.files);
+    }
+}
+
+fn wipe(file: &MemFile) {
+    if let Err(error) = file.wipe() {
+        tracing::error!(%error, "a memory file of a container that was not launched could not be wiped");
     }
 }
 
@@ -61,6 +64,8 @@ struct Actor {
     node: Arc<Node>,
     handle: Arc<Handle>,
     facts: Facts,
+    /// Secrets of which nobody has said that they were taken over. Overwritten once the container runs, or is no more.
+    unconfirmed: Vec<MemFile>,
 }
 
 /// How following a shim ended.
@@ -75,7 +80,7 @@ enum Followed {
 
 /// Launches a container that was admitted, and drives it to its end.
 pub(crate) async fn launch(node: Arc<Node>, handle: Arc<Handle>, facts: Facts, session: Arc<Session>, cargo: Cargo) {
-    let mut actor = Actor { node, handle, facts };
+    let mut actor = Actor { node, handle, facts, unconfirmed: Vec::new() };
     actor.admitted();
     let link = match actor.hand_over(&session, cargo).await {
         Ok(link) => link,
@@ -87,12 +92,12 @@ pub(crate) async fn launch(node: Arc<Node>, handle: Arc<Handle>, facts: Facts, s
 
 /// Finds a container of an earlier daemon again, and drives it to its end.
 pub(crate) async fn resume(node: Arc<Node>, handle: Arc<Handle>, facts: Facts, link: Option<Arc<ShimLink>>) {
-    Actor { node, handle, facts }.drive(link).await;
+    Actor { node, handle, facts, unconfirmed: Vec::new() }.drive(link).await;
 }
 
 impl Actor {
     /// Gives the container to the launcher.
-    async fn hand_over(&self, session: &Session, cargo: Cargo) -> Result<Arc<ShimLink>, Problem> {
+    async fn hand_over(&mut self, session: &Session, cargo: Cargo) -> Result<Arc<ShimLink>, Problem> {
         let launch = LauncherCall::Launch(protocol::Launch {
             container_id: self.handle.id().to_string(),
             request_tag: self.facts.request_tag.clone(),
@@ -103,7 +108,10 @@ impl Actor {
         let refused = match answer {
             Ok(LauncherAnswer::Done(_)) => None,
             // Nobody knows whether a shim was forked: its connection will tell.
-            Err(Lost::NotAnswered | Lost::Late) => None,
+            Err(Lost::NotAnswered | Lost::Late) => {
+                self.unconfirmed = vec![cargo.process, cargo.files];
+                return Ok(cargo.ours);
+            }
             Ok(LauncherAnswer::Refused(refused)) => Some(refused.into()),
             Ok(_) => Some(Problem::new(Kind::Internal, "the launcher gave an answer of another kind")),
             Err(lost @ Lost::NotSent) => Some(Problem::new(
@@ -255,6 +263,10 @@ impl Actor {
         );
     }
 
+    fn wipe_unconfirmed(&mut self) {
+        self.unconfirmed.drain(..).for_each(|file| wipe(&file));
+    }
+
     fn admitted(&self) {
         self.told(State::Reserved);
         self.node.ledger.put(Arc::new(self.facts.clone()));
@@ -264,6 +276,9 @@ impl Actor {
     fn advance(&mut self, reached: State) {
         let passed = advance(self.facts.state, reached);
         self.facts.state = self.facts.state.max(reached);
+        if self.facts.state >= State::Running {
+            self.wipe_unconfirmed();
+        }
         let facts = Arc::new(self.facts.clone());
         self.handle.publish(Known::Here(Arc::clone(&facts)));
         for state in passed {
@@ -278,6 +293,7 @@ impl Actor {
     fn complete(&mut self) {
         let passed = advance(self.facts.state, State::Completed);
         self.facts.state = State::Completed;
+        self.wipe_unconfirmed();
         self.node.registry.release(self.handle.id());
         let facts = Arc::new(self.facts.clone());
         self.handle.publish(Known::Here(Arc::clone(&facts)));
@@ -290,6 +306,7 @@ impl Actor {
 
     /// It could not be made as asked: nothing of it stays, and the id is free before the caller hears of it.
     fn refuse(mut self, problem: Problem) {
+        self.wipe_unconfirmed();
         let id = self.handle.id();
         tracing::warn!(container = %id, "refused: {problem}");
         self.facts.conclude_without_record(FailureKind::Prepare, &*problem.message, crate::now());
