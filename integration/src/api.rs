@@ -10,6 +10,7 @@ use executor_proto::v1::{
     StreamLogsResponse, WaitRequest, WatchEventsRequest, WatchEventsResponse, exit_status,
 };
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status, Streaming};
 
@@ -22,7 +23,6 @@ pub type Rpc = ExecutorClient<Channel>;
 #[derive(Clone)]
 pub struct Api {
     runtime: Arc<Runtime>,
-    endpoint: Endpoint,
     channel: Channel,
 }
 
@@ -54,7 +54,7 @@ impl Api {
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
         let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?;
         let channel = runtime.block_on(endpoint.connect())?;
-        Ok(Self { runtime: Arc::new(runtime), endpoint, channel })
+        Ok(Self { runtime: Arc::new(runtime), channel })
     }
 
     /// The connection, for other services on it.
@@ -62,15 +62,9 @@ impl Api {
         self.channel.clone()
     }
 
-    /// A connection for Run: the daemon ends one that carried secrets, and a call that is just being sent on it
-    /// would be lost.
-    pub fn fresh_channel(&self) -> Channel {
-        self.endpoint.connect_lazy()
-    }
-
-    /// The generated client on a fresh connection.
+    /// The generated client, for several calls at once.
     pub fn rpc(&self) -> Rpc {
-        ExecutorClient::new(self.fresh_channel())
+        ExecutorClient::new(self.channel.clone())
     }
 
     /// Drives a future to its end.
@@ -79,8 +73,13 @@ impl Api {
         self.runtime.block_on(bounded).expect("an answer in time")
     }
 
+    /// Lets a future go on by itself.
+    pub fn spawn<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+        self.runtime.spawn(future)
+    }
+
     fn call<T>(&self, call: impl AsyncFnOnce(Rpc) -> Result<Response<T>, Status>) -> Result<T, Status> {
-        self.block_on(call(ExecutorClient::new(self.channel.clone()))).map(Response::into_inner)
+        self.block_on(call(self.rpc())).map(Response::into_inner)
     }
 
     /// Run.
@@ -88,7 +87,7 @@ impl Api {
     /// # Errors
     /// The daemon's.
     pub fn run(&self, request: RunRequest) -> Result<RunResponse, Status> {
-        self.block_on(async { self.rpc().run(request).await }).map(Response::into_inner)
+        self.call(async |mut rpc| rpc.run(request).await)
     }
 
     /// Run of a request that works, and the container.
@@ -192,6 +191,14 @@ impl Api {
             stream.extend(entry.data);
         }
         output
+    }
+
+    /// What a container has printed to its standard output by now.
+    pub fn logs_so_far(&self, id: &str) -> String {
+        let request = StreamLogsRequest { id: id.into(), ..StreamLogsRequest::default() };
+        let entries = self.logs(request).expect("StreamLogs").rest();
+        let out = entries.into_iter().filter(|entry| entry.stream() == LogStream::Stdout).flat_map(|entry| entry.data);
+        String::from_utf8_lossy(&out.collect::<Vec<u8>>()).into_owned()
     }
 
     /// WatchEvents.

@@ -8,7 +8,6 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Instant;
 
 use executor_core::record::ContainerRecord;
 use executor_sys::process::{pidfd, pidfd_signal};
@@ -16,10 +15,13 @@ use tempfile::TempDir;
 
 use crate::api::Api;
 use crate::footprint::{self, Footprint};
+use crate::mount::Tmpfs;
 use crate::{dist, host, launcher, wait};
 
 /// A daemon that is not started yet.
 pub struct Setup {
+    /// Goes before the directory that it is mounted in.
+    disk: Option<Tmpfs>,
     home: TempDir,
     arguments: Vec<OsString>,
 }
@@ -36,7 +38,7 @@ impl Default for Setup {
     fn default() -> Self {
         let home = tempfile::Builder::new().prefix("ex").tempdir_in("/run").expect("a directory in /run");
         fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("chmod");
-        Self { home, arguments: Vec::new() }
+        Self { disk: None, home, arguments: Vec::new() }
     }
 }
 
@@ -53,6 +55,17 @@ impl Setup {
         fs::write(&path, toml).expect("write");
         self.arguments.extend([OsString::from("--config"), path.into()]);
         self
+    }
+
+    /// Gives its state directory a file system of its own, of so many bytes.
+    pub fn disk(mut self, bytes: u64) -> Self {
+        self.disk = Some(Tmpfs::mount(&self.state_dir(), bytes));
+        self
+    }
+
+    /// The file system of the state directory, where it has one of its own.
+    pub fn state_disk(&self) -> &Tmpfs {
+        self.disk.as_ref().expect("asked for with `disk`")
     }
 
     /// The directory that everything of it lies in.
@@ -78,7 +91,7 @@ impl Setup {
 
     /// The command that starts it.
     pub fn command(&self) -> Command {
-        let log = File::options().create(true).append(true).open(self.home().join("log")).expect("a log");
+        let log = File::options().create(true).append(true).open(self.home().join("daemon.log")).expect("a log");
         let mut command = Command::new(dist::binary("executord"));
         command.arg("--run-dir").arg(self.run_dir()).arg("--state-dir").arg(self.state_dir());
         command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
@@ -87,7 +100,7 @@ impl Setup {
 
     /// What executord and the launcher have logged.
     pub fn logged(&self) -> String {
-        fs::read_to_string(self.home().join("log")).unwrap_or_default()
+        fs::read_to_string(self.home().join("daemon.log")).unwrap_or_default()
     }
 
     fn spawn(&self) -> (Child, Api) {
@@ -164,34 +177,30 @@ impl Daemon {
     /// What it takes up now.
     pub fn footprint(&self) -> Footprint {
         let (run, state, launcher) = (self.setup.run_dir(), self.setup.state_dir(), self.launcher());
-        // First, so that a connection that carried secrets is replaced before descriptors are counted.
         let remaining = self.api.info().remaining;
+        let own = [Some(self.pid()), launcher];
+        let mut processes = footprint::processes(&run, launcher);
+        processes.retain(|pid| !own.contains(&Some(*pid)));
         Footprint {
             mounts: footprint::mounts(self.setup.home(), launcher),
             cgroups: footprint::cgroups(&run),
-            processes: footprint::processes(&run, launcher),
+            processes,
             descriptors: [host::descriptors(self.pid()), launcher.map_or(0, host::descriptors)],
             files: footprint::files(&run, &state),
             remaining,
         }
     }
 
-    /// Waits until it takes up what it did before, and no more.
+    /// Waits until it takes up nothing that it did not before. (What it took up before may have been on its way
+    /// out: a shim that ends just after its container.)
     ///
     /// # Panics
-    /// It does not; the message tells what is left.
+    /// Something stays; the message tells what.
     pub fn is_back_at(&self, before: &Footprint) {
-        let deadline = Instant::now() + wait::PATIENCE;
-        loop {
-            let now = self.footprint();
-            if now == *before {
-                return;
-            }
-            if Instant::now() > deadline {
-                assert_eq!(now, *before, "left against right: what there is, and what there was");
-            }
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        wait::until_ok("what was not there before is gone", || match self.footprint().beyond(before) {
+            left if left.is_empty() => Ok(()),
+            left => Err(left),
+        });
     }
 }
 

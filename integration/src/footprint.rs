@@ -5,6 +5,7 @@
 //! daemons may be at work on the same machine.
 
 use std::collections::BTreeSet;
+use std::fmt::{Debug, Write};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -20,7 +21,7 @@ pub struct Footprint {
     pub mounts: BTreeSet<String>,
     /// Directories of the daemon's own cgroup, in each hierarchy.
     pub cgroups: BTreeSet<PathBuf>,
-    /// Daemon, launcher, shims, processes of containers, zombies of any of them: everything of the daemon's.
+    /// Shims, processes of containers, zombies of either: everything of the daemon's but itself and its launcher.
     pub processes: BTreeSet<i32>,
     /// Open descriptors of executord and of the launcher.
     pub descriptors: [usize; 2],
@@ -28,6 +29,39 @@ pub struct Footprint {
     pub files: BTreeSet<PathBuf>,
     /// What the daemon says it has to give.
     pub remaining: Option<Capacity>,
+}
+
+impl Footprint {
+    /// What is taken up beyond what was before, in words; empty when there is nothing.
+    pub fn beyond(&self, before: &Self) -> String {
+        let mut left = String::new();
+        let mut tell = |what: &str, more: &dyn Debug| {
+            let _ = writeln!(left, "{what}: {more:?}");
+        };
+        if !self.mounts.is_subset(&before.mounts) {
+            tell("mounts", &self.mounts.difference(&before.mounts).collect::<Vec<_>>());
+        }
+        if !self.cgroups.is_subset(&before.cgroups) {
+            tell("cgroups", &self.cgroups.difference(&before.cgroups).collect::<Vec<_>>());
+        }
+        if !self.processes.is_subset(&before.processes) {
+            tell("processes", &self.processes.difference(&before.processes).collect::<Vec<_>>());
+        }
+        if !self.files.is_subset(&before.files) {
+            tell("files", &self.files.difference(&before.files).collect::<Vec<_>>());
+        }
+        for (which, (now, before)) in
+            ["executord", "launcher"].iter().zip(self.descriptors.iter().zip(before.descriptors))
+        {
+            if *now > before {
+                tell(&format!("descriptors of {which}"), &(now, "there were", before));
+            }
+        }
+        if self.remaining != before.remaining {
+            tell("capacity", &(self.remaining, "there was", before.remaining));
+        }
+        left
+    }
 }
 
 /// The daemon's own cgroup in each hierarchy: named after its run directory.

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use sha2::{Digest, Sha256};
+
 /// Mounts, cgroups and processes of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inventory {
@@ -11,6 +13,15 @@ pub struct Inventory {
     pub mounts: BTreeSet<String>,
     /// Cgroup directories of ours.
     pub cgroups: BTreeSet<String>,
+}
+
+/// Takes stock of the mounts and of one launcher's cgroups: those of others that run on the host come and go.
+pub fn inventory_of(run_dir: &Path) -> Inventory {
+    let digest = Sha256::digest(run_dir.as_os_str().as_encoded_bytes());
+    let own = hex::encode(&digest[..4]);
+    let mut all = inventory();
+    all.cgroups.retain(|path| path.contains(&own));
+    all
 }
 
 /// Takes stock.

@@ -10,6 +10,7 @@ pub mod dist;
 pub mod footprint;
 pub mod host;
 pub mod launcher;
+pub mod mount;
 pub mod request;
 pub mod rootfs;
 pub mod wait;

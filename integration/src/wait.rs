@@ -1,5 +1,6 @@
 //! Waiting for a condition, with a bound that only a fault reaches.
 
+use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 /// How long a condition may take on a slow machine under load.
@@ -10,12 +11,21 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// # Panics
 /// There is none within [`PATIENCE`]; `what` tells what was waited for.
 pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    until_ok(what, || ask().ok_or("it never came"))
+}
+
+/// Asks until the answer is good.
+///
+/// # Panics
+/// It is not within [`PATIENCE`]; the last bad answer is told.
+pub fn until_ok<T, E: Display>(what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(Instant::now() < deadline, "waited {} s for: {what}", PATIENCE.as_secs());
+        let error = match ask() {
+            Ok(answer) => return answer,
+            Err(error) => error,
+        };
+        assert!(Instant::now() < deadline, "waited {} s for: {what}: {error}", PATIENCE.as_secs());
         // The condition is another process' doing and nothing announces it.
         std::thread::sleep(Duration::from_millis(5));
     }

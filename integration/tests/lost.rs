@@ -1,5 +1,7 @@
 //! Processes of ours that are killed without warning: what becomes of the container, and that nothing is left.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
+
 use std::os::fd::AsFd;
 
 use executor_core::lifecycle::State;
@@ -49,7 +51,7 @@ fn open_secret(launcher: &Launcher, id: &str) -> std::fs::File {
 #[test]
 fn a_shim_that_is_killed_is_finished_by_the_launcher() {
     let launcher = Launcher::start(&[]);
-    let before = host::inventory();
+    let before = host::inventory_of(&launcher.run_dir());
     let _shim = start(&launcher, "lost");
     let record = launcher.record("lost").unwrap();
     let kept = open_secret(&launcher, "lost");
@@ -67,7 +69,7 @@ fn a_shim_that_is_killed_is_finished_by_the_launcher() {
     assert_eq!(read(SECRET.len()), vec![0; SECRET.len()]);
     gone(record.prepared.unwrap().init.pid);
     wait::until("the run directory is gone", || (!launcher.run_dir().join("containers/lost").exists()).then_some(()));
-    assert_eq!(host::inventory(), before);
+    assert_eq!(host::inventory_of(&launcher.run_dir()), before);
     start(&launcher, "next");
 }
 
@@ -111,7 +113,7 @@ fn a_container_that_ends_while_there_is_no_launcher_ends_in_order() {
 #[test]
 fn a_container_that_lost_everything_is_swept() {
     let mut launcher = Launcher::start(&[]);
-    let before = host::inventory();
+    let before = host::inventory_of(&launcher.run_dir());
     let _shim = start(&launcher, "swept");
     let record = launcher.record("swept").unwrap();
     let init = record.prepared.unwrap().init.pid;
@@ -128,7 +130,7 @@ fn a_container_that_lost_everything_is_swept() {
     std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
     assert_eq!(bytes, vec![0; SECRET.len()]);
     gone(init);
-    wait::until("nothing is left", || (host::inventory() == before).then_some(()));
+    wait::until("nothing is left", || (host::inventory_of(&launcher.run_dir()) == before).then_some(()));
 }
 
 /// Whoever may connect to a shim: the launcher's handle is for root alone, and a stranger is not served at all.

@@ -50,7 +50,7 @@ impl Decoder for Verbatim {
 
 fn run(api: &Api, request: Vec<u8>) -> Result<RunResponse, Status> {
     api.block_on(async {
-        let mut grpc = tonic::client::Grpc::new(api.fresh_channel());
+        let mut grpc = tonic::client::Grpc::new(api.channel());
         grpc.ready().await.unwrap();
         let path = PathAndQuery::from_static("/executor.v1.Executor/Run");
         grpc.unary(Request::new(request), path, Verbatim).await.map(tonic::Response::into_inner)

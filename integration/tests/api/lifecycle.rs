@@ -210,3 +210,22 @@ fn info_tells_what_is_there_and_what_is_left() {
     assert_eq!(during.containers, counted);
     assert!(during.cursor > before.cursor);
 }
+
+/// Clients keep a connection: it serves on after a call that carried secrets, whatever call comes next.
+#[test]
+fn a_connection_serves_on_after_secrets() {
+    let daemon = Daemon::start();
+    let sockets = || {
+        let entries = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().flatten();
+        let links = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        links.filter(|link| link.to_string_lossy().starts_with("socket:")).collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = sockets();
+    for number in 0..50 {
+        let id = format!("c{number}");
+        daemon.api.started(sh("exit 0").id(&id).env("TOKEN", "x").file("a", b"secret"));
+        assert_eq!(daemon.api.get(&id).unwrap().id, id);
+        daemon.api.wait(&id).unwrap();
+    }
+    assert!(sockets().is_superset(&before), "the same connection all the time");
+}

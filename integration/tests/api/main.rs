@@ -1,5 +1,7 @@
 //! Every call of the interface, against the real daemon, launcher and shims.
 
+#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+
 mod bbs;
 mod events;
 mod idempotency;

@@ -100,7 +100,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Scrubbed<S> {
         if this.scrubber.was_asked(context.waker()) {
             this.frames.interrupt_at_end = true;
         }
-        if this.frames.interrupt_at_end && this.frames.between() {
+        // A round that was asked for in the middle of another begins when that has ended: a zero frame is whole, too.
+        if this.left == 0 && this.frames.interrupt_at_end && this.frames.between() {
             this.frames.interrupt_at_end = false;
             this.left = FRAMES * (HEADER + PAYLOAD);
         }
@@ -313,5 +314,26 @@ mod tests {
         tokio::task::yield_now().await;
         scrubber.scrub();
         assert_eq!(without_zeros(&reading.await.unwrap()).1.len(), FRAMES);
+    }
+
+    /// A scrub that is asked for while zeros are being given waits for their end: no zero frame is torn.
+    #[tokio::test]
+    async fn a_second_scrub_waits_for_the_first() {
+        let client = [vec![b'p'; PREFACE], frame(4, 0, &[]), frame(0, 1, &[7; 20])].concat();
+        for after in [1, HEADER - 1, HEADER, 1000, PAYLOAD + 3, FRAMES * (HEADER + PAYLOAD) - 1] {
+            let (mut writer, reader) = tokio::io::duplex(1 << 20);
+            let scrubber = Scrubber::default();
+            let mut stream = Scrubbed::new(reader, scrubber.clone());
+            writer.write_all(&client).await.unwrap();
+            drop(writer);
+            scrubber.scrub();
+            let mut read = vec![0; PREFACE + after];
+            stream.read_exact(&mut read).await.unwrap();
+            scrubber.scrub();
+            stream.read_to_end(&mut read).await.unwrap();
+            let (own, zeros) = without_zeros(&read);
+            assert_eq!(own, client, "after {after}");
+            assert_eq!(zeros.len(), 2 * FRAMES, "after {after}: {zeros:?}");
+        }
     }
 }

@@ -1,0 +1,46 @@
+//! A small file system of a test's own, to be filled.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+/// A tmpfs, taken away when it is dropped, whoever still uses it.
+pub struct Tmpfs {
+    at: PathBuf,
+}
+
+impl Tmpfs {
+    /// Mounts one of so many bytes at a directory, which is made.
+    pub fn mount(at: &Path, bytes: u64) -> Self {
+        fs::create_dir_all(at).expect("mkdir");
+        let options = format!("size={bytes},mode=0755");
+        mount(Some("test-disk"), at, Some("tmpfs"), MsFlags::empty(), Some(&*options)).expect("mount");
+        Self { at: at.to_owned() }
+    }
+
+    /// Fills it to the last byte.
+    pub fn fill(&self) {
+        let mut ballast = File::create(self.ballast()).expect("create");
+        for block in [1 << 20, 4096, 1] {
+            let block = vec![b'x'; block];
+            while ballast.write(&block).is_ok_and(|written| written > 0) {}
+        }
+    }
+
+    /// Gives the room back.
+    pub fn free(&self) {
+        fs::remove_file(self.ballast()).expect("remove");
+    }
+
+    fn ballast(&self) -> PathBuf {
+        self.at.join("ballast")
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = umount2(&self.at, MntFlags::MNT_DETACH);
+    }
+}

@@ -1,0 +1,288 @@
+//! What cannot be done is refused with an error that names the thing, and leaves nothing behind.
+
+#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use executor_proto::v1::{File, RunRequest, State};
+use integration::api::{exit, pid};
+use integration::daemon::{Daemon, Setup, ended, kill};
+use integration::request::{Words, program, sh, sleeper};
+use integration::rootfs::Rootfs;
+use integration::{host, wait};
+use tonic::{Code, Status};
+use tonic_types::StatusExt;
+
+/// What is asked for, and the code, the field and the words of the answer.
+struct Case {
+    request: RunRequest,
+    code: Code,
+    field: &'static str,
+    words: Vec<String>,
+}
+
+fn case(request: RunRequest, code: Code, field: &'static str, words: &[&str]) -> Case {
+    Case { request, code, field, words: words.iter().map(|words| (*words).to_owned()).collect() }
+}
+
+/// Runs every case and looks after each that nothing is left and the id is free; then once more, that the daemon is
+/// none the worse for it.
+fn refused(daemon: &Daemon, cases: Vec<Case>) {
+    let before = daemon.footprint();
+    for Case { request, code, field, words } in cases {
+        let status = daemon.api.run(request.id("bad")).err().unwrap_or_else(|| panic!("{field} {words:?}: it ran"));
+        assert_eq!(status.code(), code, "{status:?}");
+        let details = status.get_details_bad_request().unwrap_or_else(|| panic!("no details: {status:?}"));
+        let [violation] = &details.field_violations[..] else { panic!("{details:?}") };
+        assert_eq!(violation.field, field, "{status:?}");
+        for words in words {
+            assert!(violation.description.contains(&words), "{words:?} is not in {:?}", violation.description);
+            assert!(status.message().contains(&words), "{words:?} is not in {:?}", status.message());
+        }
+        assert_eq!(daemon.api.get("bad").unwrap_err().code(), Code::NotFound);
+        daemon.is_back_at(&before);
+    }
+    assert_eq!(exit(&daemon.api.ran(sh("exit 3").id("bad").file("a", b"x"))), Ok(3), "the control");
+}
+
+fn with_files(files: &[(&str, usize)]) -> RunRequest {
+    let request = program("/bin/true", &[]);
+    files.iter().fold(request, |request, (path, size)| request.file(path, &vec![b's'; *size]))
+}
+
+#[test]
+fn files_that_cannot_be() {
+    use Code::InvalidArgument;
+    let daemon = Daemon::start();
+    let first = "action.run.volume_mounted_files[0].path";
+    let second = "action.run.volume_mounted_files[1].path";
+    let of_container = |path: &str| RunRequest {
+        volume_mounted_files: vec![File { path: path.into(), content: b"x".into() }],
+        ..with_files(&[("a/b", 1)])
+    };
+    let absolute = "/etc/cf-service-bindings/a/b";
+    refused(
+        &daemon,
+        vec![
+            case(
+                with_files(&[("a", 1), ("a", 2)]),
+                InvalidArgument,
+                second,
+                &["also the path of", first.trim_end_matches(".path")],
+            ),
+            case(with_files(&[("a/b", 1), (absolute, 1)]), InvalidArgument, second, &[absolute, "also the path of"]),
+            case(of_container("a/b"), InvalidArgument, "volume_mounted_files[0].path", &["also the path of"]),
+            case(
+                of_container("a"),
+                InvalidArgument,
+                first,
+                &["needs a directory where volume_mounted_files[0] is a file"],
+            ),
+            case(with_files(&[("../x", 1)]), InvalidArgument, first, &["`../x`", "`..`"]),
+            case(with_files(&[("a/../../x", 1)]), InvalidArgument, first, &["`a/../../x`", "`..`"]),
+            case(with_files(&[("/proc/self/environ", 1)]), InvalidArgument, first, &["/proc"]),
+            case(with_files(&[("/dev/shm/x", 1)]), InvalidArgument, first, &["/dev"]),
+            case(with_files(&[("", 1)]), InvalidArgument, first, &["is empty"]),
+        ],
+    );
+}
+
+/// Cloud Controller's limit, to the byte.
+#[test]
+fn a_million_bytes_and_one() {
+    let daemon = Daemon::start();
+    let words = ["1000001 bytes", "at most 1000000", "large", "999900"];
+    // Over paths and contents: 5 + 999,895 and 5 + 96.
+    let one_too_many = with_files(&[("large", 999_895), ("small", 96)]);
+    refused(&daemon, vec![case(one_too_many, Code::InvalidArgument, "volume_mounted_files", &words)]);
+    let count = "cat /etc/cf-service-bindings/* | wc -c";
+    let exactly = sh(count).file("large", &vec![b's'; 999_895]).file("small", &[b's'; 95]).id("exact");
+    daemon.api.ran(exactly);
+    assert_eq!(daemon.api.output("exact").text().trim(), "999990", "the control");
+}
+
+/// The kernel's limit on one string, to the byte: what it takes is passed on, and what it would refuse is told ahead.
+#[test]
+fn an_environment_string_of_131072_bytes() {
+    let daemon = Daemon::start();
+    let with_string = |length: usize| sh("echo ${#A}").env("A", &"v".repeat(length - 2));
+    let words = ["131072 bytes", "at most 131071", "use a file"];
+    refused(&daemon, vec![case(with_string(131_072), Code::InvalidArgument, "action.run.env[0].value", &words)]);
+    daemon.api.ran(with_string(131_071).id("longest"));
+    assert_eq!(daemon.api.output("longest").text().trim(), "131069", "the control");
+}
+
+#[test]
+fn users_and_root_file_systems_that_are_not_there() {
+    use Code::{FailedPrecondition, InvalidArgument};
+    let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    let busybox = || sh("true").rootfs(&rootfs.reference());
+    let on = |reference: &str| sh("true").rootfs(reference);
+    refused(
+        &daemon,
+        vec![
+            case(busybox().user("nobodyx"), FailedPrecondition, "action.run.user", &["there is no user `nobodyx`"]),
+            case(
+                busybox().user("app:nogroupx"),
+                FailedPrecondition,
+                "action.run.user",
+                &["there is no group `nogroupx`"],
+            ),
+            case(sh("true").user("nobodyx"), FailedPrecondition, "action.run.user", &["nobodyx"]),
+            case(
+                on("dir:/no/such/rootfs"),
+                FailedPrecondition,
+                "rootfs",
+                &["dir:/no/such/rootfs", "No such file or directory"],
+            ),
+            case(on("dir:/etc/passwd"), FailedPrecondition, "rootfs", &["dir:/etc/passwd", "Not a directory"]),
+            case(on("dir:relative"), InvalidArgument, "rootfs", &["dir:relative", "not absolute"]),
+            case(on("dir:/proc/self/root"), InvalidArgument, "rootfs", &["/proc"]),
+            case(on("docker.io/busybox"), InvalidArgument, "rootfs", &["docker.io/busybox"]),
+        ],
+    );
+}
+
+/// The trap of libcontainer 0.7.0: with a link there it creates and deletes on the host before it pivots.
+#[test]
+fn a_rootfs_whose_dev_is_a_link() {
+    let daemon = Daemon::start();
+    let victim = tempfile::tempdir().unwrap();
+    std::fs::write(victim.path().join("null"), "precious").unwrap();
+    for name in ["dev", "proc", "sys"] {
+        let rootfs = Rootfs::busybox();
+        rootfs.replace_by_link(name, victim.path().to_str().unwrap());
+        let request = sh("true").rootfs(&rootfs.reference());
+        let words = [&*format!("/{name} is a symbolic link"), &rootfs.reference()];
+        refused(&daemon, vec![case(request, Code::FailedPrecondition, "rootfs", &words)]);
+        daemon.api.delete("bad", false).unwrap();
+    }
+    assert_eq!(std::fs::read_dir(victim.path()).unwrap().count(), 1);
+    assert_eq!(std::fs::read_to_string(victim.path().join("null")).unwrap(), "precious");
+}
+
+#[test]
+fn a_path_through_a_link_of_the_rootfs() {
+    let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    let outside = tempfile::tempdir().unwrap();
+    symlink(outside.path(), rootfs.path().join("link")).unwrap();
+    symlink("srv", rootfs.path().join("inside")).unwrap();
+    let field = "action.run.volume_mounted_files[0].path";
+    let at = |path: &str| with_files(&[(path, 6)]).rootfs(&rootfs.reference());
+    refused(
+        &daemon,
+        vec![
+            case(at("/link/secret"), Code::FailedPrecondition, field, &["/link is a symbolic link"]),
+            case(at("/inside/secret"), Code::FailedPrecondition, field, &["/inside is a symbolic link"]),
+            case(at("/bin/sh"), Code::FailedPrecondition, field, &["/bin/sh"]),
+            case(at("/bin/busybox/x"), Code::FailedPrecondition, field, &["/bin/busybox"]),
+            case(at("/srv"), Code::FailedPrecondition, field, &["/srv"]),
+        ],
+    );
+    assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
+}
+
+/// What the node has to give is counted; what does not fit is refused with the numbers, and fits when there is room.
+#[test]
+fn capacity_that_is_used_up() {
+    let daemon =
+        Setup::default().config("[capacity]\ncontainers = 2\npids = 100000\nmemory_bytes = 268435456\n").start();
+    let before = daemon.footprint();
+    daemon.api.started(sleeper("one").memory(200 << 20));
+    let refused = |request: RunRequest, words: &[&str]| {
+        let remaining = daemon.api.info().remaining;
+        let status = daemon.api.run(request).unwrap_err();
+        assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+        for words in words {
+            assert!(status.message().contains(words), "{words:?} is not in {status:?}");
+        }
+        assert_eq!(daemon.api.info().remaining, remaining);
+    };
+    refused(sleeper("large").memory(100 << 20), &["memory", "104857600", "58720256"]);
+    daemon.api.started(sleeper("two").memory(16 << 20));
+    refused(sleeper("three").memory(16 << 20), &["containers", "0 of 2 left"]);
+    assert_eq!(daemon.api.ids(), ["one", "two"]);
+    daemon.api.delete("one", true).unwrap();
+    daemon.api.started(sleeper("large").memory(100 << 20));
+    for id in ["two", "large"] {
+        daemon.api.delete(id, true).unwrap();
+    }
+    daemon.is_back_at(&before);
+}
+
+fn unavailable(status: &Status, socket: &Path) {
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    assert!(status.message().contains("launcher"), "{status:?}");
+    assert!(status.message().contains(socket.to_str().unwrap()), "{status:?}");
+}
+
+/// Containers run on without a launcher, and are served in everything but what only a launcher can do.
+#[test]
+fn a_daemon_without_a_launcher() {
+    let mut daemon = Daemon::start();
+    let script = "trap 'echo here' USR1; trap 'exit 4' TERM; echo up; while :; do sleep 0.05; done";
+    let running = daemon.api.started(sh(script).id("runs").file("a", b"secret"));
+    let mut log = daemon.api.follow("runs");
+    log.until(|entry| entry.data == b"up\n");
+    let launcher = daemon.launcher().unwrap();
+    kill(launcher, 9);
+    wait::until("the launcher is gone", || ended(launcher).then_some(()));
+    wait::until("executord knows", || (!daemon.api.info().launcher_connected).then_some(()));
+    let (run_dir, state_dir) = (daemon.setup().run_dir(), daemon.setup().state_dir());
+    let files = || integration::footprint::files(&run_dir, &state_dir);
+    let (before, remaining) = (files(), daemon.api.info().remaining);
+
+    unavailable(&daemon.api.run(sleeper("more").file("a", b"secret")).unwrap_err(), &run_dir.join("launcher.sock"));
+    unavailable(&daemon.api.delete("runs", true).unwrap_err(), &run_dir.join("launcher.sock"));
+    assert_eq!((files(), daemon.api.info().remaining), (before, remaining), "nothing is left");
+    assert_eq!(daemon.api.ids(), ["runs"]);
+
+    assert_eq!(daemon.api.get("runs").unwrap(), running, "unaffected, and not killed for nothing by Delete");
+    assert_eq!(host::status(pid(&running), "Name").as_deref(), Some("sh"));
+    daemon.api.signal("runs", 10).unwrap();
+    log.until(|entry| entry.data == b"here\n");
+    daemon.api.stop("runs", None).unwrap();
+    let completed = daemon.api.wait("runs").unwrap();
+    assert_eq!(exit(&completed), Ok(4));
+    assert_eq!(completed.result.unwrap().wipe.unwrap().wiped_by, "shim");
+
+    // The next executord, started as root, brings a launcher, and all is well again.
+    assert!(daemon.terminate().success());
+    daemon.start_again();
+    daemon.api.delete("runs", false).unwrap();
+    assert_eq!(exit(&daemon.api.ran(sh("exit 5").id("more"))), Ok(5));
+}
+
+/// The state directory on a file system of its own, which is filled: no new container is taken on, the one that
+/// runs ends in order and its exit is kept, and with room again all goes on.
+#[test]
+fn a_full_disk_under_the_state_directory() {
+    let daemon = Setup::default().disk(24 << 20).start();
+    let disk = daemon.setup().state_disk();
+    let rootfs = Rootfs::busybox();
+    let before = daemon.footprint();
+    daemon.api.started(sh("trap 'exit 6' TERM; while :; do sleep 0.05; done").id("runs").rootfs(&rootfs.reference()));
+    disk.fill();
+    let files = || integration::footprint::files(&daemon.setup().run_dir(), &daemon.setup().state_dir());
+    let (full, remaining) = (files(), daemon.api.info().remaining);
+    let status = daemon.api.run(sleeper("more").rootfs(&rootfs.reference())).unwrap_err();
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    for words in [daemon.setup().state_dir().to_str().unwrap(), "No space left on device"] {
+        assert!(status.message().contains(words), "{status:?}");
+    }
+    assert_eq!((files(), daemon.api.info().remaining), (full, remaining), "nothing is left");
+    assert_eq!(daemon.api.get("more").unwrap_err().code(), Code::NotFound);
+    assert_eq!(daemon.api.get("runs").unwrap().state(), State::Running);
+    daemon.api.stop("runs", None).unwrap();
+    assert_eq!(exit(&daemon.api.wait("runs").unwrap()), Ok(6), "its exit record has its room");
+
+    disk.free();
+    // The ledger, which may have met the full disk too, is tried again within seconds.
+    let more = wait::until_ok("it runs", || daemon.api.run(sleeper("more").rootfs(&rootfs.reference())));
+    assert_eq!(more.container.unwrap().state(), State::Running);
+    for id in ["more", "runs"] {
+        daemon.api.delete(id, true).unwrap();
+    }
+    daemon.is_back_at(&before);
+}

@@ -1,0 +1,281 @@
+//! agent-cli against the real daemon: what a person and a script get to see.
+
+#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+
+use executor_sys::process::{pidfd, pidfd_signal};
+use integration::cli::{Ran, command, finish, local, run};
+use integration::daemon::{Daemon, ended};
+use integration::request::{Words, sh, sleeper};
+use integration::rootfs::Rootfs;
+use integration::{footprint, host, wait};
+
+/// `run` with a few words of its own before `--`.
+fn run_sh(daemon: &Daemon, options: &[&str], script: &str) -> Ran {
+    run(&daemon.socket(), &[&["run"], options, &["--", "sh", "-c", script]].concat())
+}
+
+#[test]
+fn exit_statuses_are_the_process_s() {
+    let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    let before = daemon.footprint();
+    let reference = rootfs.reference();
+    let table: [(&[&str], i32, &str); 9] = [
+        (&["true"], 0, ""),
+        (&["sh", "-c", "exit 3"], 3, ""),
+        (&["sh", "-c", "exit 255"], 255, ""),
+        (&["sh", "-c", "echo bad >&2; exit 125"], 125, "bad\n"),
+        (&["/etc/passwd"], 126, "agent-cli: exec /etc/passwd: Permission denied\n"),
+        (&["/nope"], 127, "agent-cli: exec /nope: No such file or directory\n"),
+        (&["nope"], 127, "agent-cli: exec nope: No such file or directory\n"),
+        // A child's signal is the shell's to tell; the process's own is ours, below.
+        (&["sh", "-c", "sh -c 'kill -9 $$'; exit $?"], 137, "Killed\n"),
+        (&["dd", "if=/dev/zero", "of=/dev/null", "bs=60M", "count=1"], 137, "memory limit"),
+    ];
+    for (program, status, stderr) in table {
+        let ran = run(&daemon.socket(), &[&["run", "--rootfs", &reference, "--memory", "24M", "--"], program].concat());
+        assert_eq!((ran.status, ran.stdout.as_str()), (status, ""), "{program:?}: {ran:?}");
+        assert!(ran.stderr.contains(stderr) && ran.stderr.is_empty() == stderr.is_empty(), "{program:?}: {ran:?}");
+    }
+    for (options, words) in [
+        (&["--user", "nobodyx"][..], "--user: there is no user `nobodyx`"),
+        (&["--rootfs", "dir:/no/such"], "--rootfs: `dir:/no/such`: No such file or directory"),
+        (&["--file", "../x=@env:HOME"], "--file (number 1): `../x` contains `..`"),
+        (&["--file", "a=@/no/such/file"], "/no/such/file"),
+        (&["--memory", "1K"], "--memory"),
+    ] {
+        let ran = run_sh(&daemon, options, "true");
+        assert_eq!((ran.status, ran.stdout.as_str()), (125, ""), "{ran:?}");
+        assert!(ran.stderr.contains(words), "{words:?} is not in {}", ran.stderr);
+    }
+    let nobody = run(Path::new("/run/no-such.sock"), &["info"]);
+    assert!(nobody.status == 125 && nobody.stderr.contains("/run/no-such.sock"), "{nobody:?}");
+    daemon.is_back_at(&before);
+}
+
+#[test]
+fn a_signal_is_128_and_its_number() {
+    let daemon = Daemon::start();
+    for (signal, status) in [("KILL", 137), ("9", 137)] {
+        let child = command(Some(&daemon.socket()), &["run", "--id", "sig", "--", "sleep", "100000"]).spawn().unwrap();
+        wait::until("it runs", || daemon.api.get("sig").ok().filter(|container| container.started_at.is_some()));
+        assert_eq!(run(&daemon.socket(), &["signal", "sig", signal]).status, 0);
+        assert_eq!(finish(child).status, status);
+    }
+    assert_eq!(daemon.api.ids(), [""; 0], "deleted at the end");
+}
+
+#[test]
+fn output_is_the_process_s_own() {
+    let daemon = Daemon::start();
+    let ran = run_sh(&daemon, &["--env", "A=b c"], "echo out; echo err >&2; printf \"$A\"");
+    assert_eq!((ran.status, &*ran.stdout, &*ran.stderr), (0, "out\nb c", "err\n"));
+    let binary =
+        command(Some(&daemon.socket()), &["run", "--", "head", "-c", "1000000", "/dev/urandom"]).output().unwrap();
+    assert_eq!((binary.status.code(), binary.stdout.len()), (Some(0), 1_000_000));
+    let json = run_sh(&daemon, &["--json", "--label", "app=web"], "echo out; exit 3");
+    assert_eq!((json.status, &*json.stderr), (3, "out\n"));
+    let document = json.json();
+    assert_eq!((&document["state"], &document["result"]["exit_code"]), (&"completed".into(), &3.into()));
+    assert_eq!(document["spec"]["labels"]["app"], "web");
+}
+
+/// From each source, and never shown again.
+#[test]
+fn secrets_arrive_and_are_never_shown() {
+    const CANARY: &str = "canary-7b31c4";
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("secret");
+    std::fs::write(&file, format!("{CANARY}-file")).unwrap();
+    let from_file = format!("db/file=@{}", file.display());
+    let script = "cd /etc/cf-service-bindings/db; stat -c '%a %U %n' *; cat *; echo $TOKEN; exec sleep 100000";
+    let arguments = ["run", "--id", "web-1", "--detach", "--user", "vcap", "--env", "TOKEN", "--file", &from_file];
+    let arguments = [&arguments[..], &["--file", "db/env=@env:SECRET", "--", "sh", "-c", script, CANARY]].concat();
+    let mut detached = command(Some(&daemon.socket()), &arguments);
+    let detached = detached.env("SECRET", format!("{CANARY}-env")).env("TOKEN", CANARY).spawn().unwrap();
+    let detached = finish(detached);
+    assert_eq!((detached.status, &*detached.stdout, &*detached.stderr), (0, "web-1\n", ""));
+    daemon.api.follow("web-1").until(|entry| entry.data.starts_with(CANARY.as_bytes()));
+    let seen = daemon.api.logs_so_far("web-1");
+    assert!(seen.contains(&format!("600 vcap file\n{CANARY}-env{CANARY}-file{CANARY}\n")), "the control: {seen}");
+    for arguments in [
+        &["inspect", "web-1"][..],
+        &["inspect", "web-1", "--json"],
+        &["ps"],
+        &["ps", "--json"],
+        &["info", "--json"],
+        &["stop", "web-1", "--json"],
+        &["inspect", "web-1", "--json"],
+    ] {
+        let ran = run(&daemon.socket(), arguments);
+        assert_eq!((ran.status, &*ran.stderr), (0, ""), "{arguments:?}");
+        assert!(!ran.stdout.contains("canary"), "{arguments:?}: {}", ran.stdout);
+    }
+    let files = &run(&daemon.socket(), &["inspect", "web-1", "--json"]).json()["files"];
+    let expected = [("db/env", 17), ("db/file", 18)];
+    for (path, size) in expected {
+        let path = format!("/etc/cf-service-bindings/{path}");
+        let file = files.as_array().unwrap().iter().find(|file| file["path"] == path.as_str()).unwrap();
+        assert_eq!((&file["size_bytes"], &file["mode"]), (&size.into(), &"0600".into()));
+        assert_eq!(file["mount_kind"], "tmpfs_noswap");
+        let keys: Vec<&str> = file.as_object().unwrap().keys().map(String::as_str).collect();
+        let known = ["gid", "mode", "mount_kind", "mount_options", "mount_point", "path", "size_bytes", "uid"];
+        assert_eq!(keys, known, "no value and no digest");
+    }
+}
+
+/// ps, logs, wait, stop, signal, rm, events, info: each once as a person uses it and once as a script does.
+#[test]
+fn the_other_commands() {
+    let daemon = Daemon::start();
+    let socket = daemon.socket();
+    daemon.api.started(sh("trap 'exit 4' TERM; echo up; while :; do sleep 0.05; done").id("web").label("app", "web"));
+    daemon.api.ran(sh("echo done; exit 2").id("done"));
+    daemon.api.follow("web").until(|entry| entry.data == b"up\n");
+
+    assert_eq!(run(&socket, &["ps", "-q"]).stdout, "web\n");
+    assert_eq!(run(&socket, &["ps", "-aq"]).stdout, "done\nweb\n");
+    assert_eq!(run(&socket, &["ps", "-aq", "--label", "app=web"]).stdout, "web\n");
+    assert_eq!(run(&socket, &["ps", "-q", "--state", "completed"]).stdout, "done\n");
+    let table = run(&socket, &["ps", "-a"]).stdout;
+    assert!(table.lines().count() == 3 && !table.contains('\u{1b}'), "a table without colour: {table}");
+    assert_eq!(run(&socket, &["logs", "done"]).stdout, "done\n");
+    assert_eq!(run(&socket, &["logs", "--json", "done"]).json_lines()[0]["stream"], "stdout");
+    assert_eq!(run(&socket, &["wait", "done"]).status, 2);
+    let info = run(&socket, &["info", "--json"]).json();
+    assert_eq!((&info["launcher_connected"], &info["containers"]["running"]), (&true.into(), &1.into()));
+
+    let follower = command(Some(&socket), &["logs", "-f", "web"]).spawn().unwrap();
+    let waiter = command(Some(&socket), &["wait", "web"]).spawn().unwrap();
+    assert_eq!(run(&socket, &["rm", "web"]).status, 125, "it runs");
+    let stopped = run(&socket, &["stop", "web", "--json"]);
+    assert_eq!((stopped.status, &stopped.json()["result"]["exit_code"]), (0, &4.into()), "{stopped:?}");
+    assert_eq!(finish(waiter).status, 4);
+    let followed = finish(follower);
+    assert_eq!((followed.status, &*followed.stdout), (0, "up\n"));
+
+    daemon.api.started(sleeper("more"));
+    assert_eq!(run(&socket, &["signal", "more", "SIGKILL"]).status, 0);
+    assert_eq!(run(&socket, &["wait", "more"]).status, 137);
+    assert_eq!(run(&socket, &["rm", "web", "more", "nobody"]).status, 125, "one of them is not there");
+    daemon.api.started(sleeper("forced"));
+    assert_eq!(run(&socket, &["rm", "-f", "forced", "done"]).stdout, "forced\ndone\n");
+    assert_eq!(daemon.api.ids(), [""; 0]);
+
+    let mut events = command(Some(&socket), &["events", "--after", "0", "--id", "web", "--json"]).spawn().unwrap();
+    let lines = BufReader::new(events.stdout.take().unwrap()).lines();
+    let kinds: Vec<String> = lines
+        .map(|line| serde_json::from_str::<serde_json::Value>(&line.unwrap()).unwrap()["kind"].as_str().unwrap().into())
+        .take(8)
+        .collect();
+    events.kill().unwrap();
+    events.wait().unwrap();
+    let life = ["reserved", "initializing", "created", "running", "stopping", "wiping", "completed", "deleted"];
+    assert_eq!(kinds, life);
+}
+
+/// Ctrl-C stops, twice kills.
+#[test]
+fn ctrl_c_stops_and_twice_kills() {
+    let daemon = Daemon::start();
+    let table = [
+        ("trap 'echo stopped; exit 5' TERM; echo up; while :; do sleep 0.05; done", 1, 5, "up\nstopped\n"),
+        ("trap 'echo no' TERM; echo up; while :; do sleep 0.05; done", 2, 137, "up\nno\n"),
+    ];
+    for (script, times, status, stdout) in table {
+        let mut child =
+            command(Some(&daemon.socket()), &["run", "--grace", "1h", "--", "sh", "-c", script]).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut seen = String::new();
+        for _ in 0..times {
+            out.read_line(&mut seen).unwrap();
+            interrupt(child.id());
+        }
+        out.read_to_string(&mut seen).unwrap();
+        assert_eq!((child.wait().unwrap().code(), &*seen), (Some(status), stdout));
+    }
+    assert_eq!(daemon.api.ids(), [""; 0]);
+}
+
+fn interrupt(pid: u32) {
+    pidfd_signal(pidfd(pid as i32).unwrap().as_fd(), 2).unwrap();
+}
+
+/// A private daemon at work, as it shows from outside.
+struct Private {
+    home: PathBuf,
+    run_dir: PathBuf,
+    processes: BTreeSet<i32>,
+}
+
+impl Private {
+    /// Finds the one that belongs to an agent-cli whose container has printed its first line.
+    fn of(child: &mut Child) -> Self {
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "up\n");
+        let executord = host::descendants(child.id() as i32)[0];
+        let arguments = std::fs::read_to_string(format!("/proc/{executord}/cmdline")).unwrap();
+        let mut arguments = arguments.split('\0').skip_while(|argument| *argument != "--run-dir");
+        let run_dir = PathBuf::from(arguments.nth(1).unwrap());
+        let found = Self {
+            home: run_dir.ancestors().find(|dir| dir.parent() == Some(Path::new("/run"))).unwrap().to_owned(),
+            processes: footprint::processes(&run_dir, None),
+            run_dir,
+        };
+        let cgroups = footprint::cgroups(&found.run_dir);
+        assert!(found.processes.len() >= 4 && cgroups.len() >= 2 && found.home.exists(), "the control");
+        found
+    }
+
+    /// What is left of it: processes, cgroups, mounts, directories.
+    fn left(&self) -> String {
+        let processes: Vec<&i32> = self.processes.iter().filter(|pid| !ended(**pid)).collect();
+        let cgroups = footprint::cgroups(&self.run_dir);
+        let home = self.home.exists().then_some(&self.home);
+        match (processes.is_empty(), cgroups.is_empty(), home) {
+            (true, true, None) => String::new(),
+            _ => format!("{processes:?} {cgroups:?} {home:?} {:?}", footprint::mounts(&self.home, None)),
+        }
+    }
+}
+
+const LONG: &str = "trap 'exit 6' TERM; echo up; while :; do sleep 0.05; done";
+
+#[test]
+fn local_leaves_nothing() {
+    let arguments = ["run", "--user", "vcap", "--file", "a=@env:SECRET", "--", "sh", "-c", LONG];
+    let mut child = command(None, &arguments).env("SECRET", "canary").spawn().unwrap();
+    let private = Private::of(&mut child);
+    interrupt(child.id());
+    assert_eq!(finish(child).status, 6);
+    assert_eq!(private.left(), "", "nothing is left when agent-cli is back");
+
+    let script = "id -un; cat /etc/cf-service-bindings/a; exit 6";
+    let arguments = ["run", "--user", "vcap", "--file", "a=@env:SECRET", "--", "sh", "-c", script];
+    let ran = finish(command(None, &arguments).env("SECRET", "canary\n").spawn().unwrap());
+    assert_eq!((ran.status, &*ran.stdout, &*ran.stderr), (6, "vcap\ncanary\n", ""));
+    assert_eq!(local(&["run", "--", "/nope"]).status, 127);
+    assert_eq!(local(&["info", "--json"]).json()["launcher_connected"], true);
+}
+
+/// agent-cli is killed without a chance to clean up: its private daemon notices, and takes everything along.
+#[test]
+fn local_leaves_nothing_when_it_is_killed() {
+    let stubborn = "trap '' TERM; echo up; while :; do sleep 0.05; done";
+    let arguments = ["run", "--grace", "1h", "--file", "a=@env:HOME", "--", "sh", "-c", stubborn];
+    let mut child = command(None, &arguments).spawn().unwrap();
+    let private = Private::of(&mut child);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait::until_ok("nothing of the private daemon is left", || match private.left() {
+        left if left.is_empty() => Ok(()),
+        left => Err(left),
+    });
+}

@@ -1,0 +1,164 @@
+//! What a request gets: namespaces, capabilities, the filter on system calls, limits, root file system, secret files,
+//! as its process sees them and as the host does. Each claim has a control on the host or in a container that was
+//! asked for otherwise.
+
+#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use executor_proto::v1::{Limits, Network, RunRequest};
+use integration::api::{exit, pid};
+use integration::daemon::{Daemon, Setup};
+use integration::host::status;
+use integration::request::{Words, sh, sleeper};
+use integration::rootfs::Rootfs;
+
+/// Runs a script to its end and answers what it printed.
+fn seen(daemon: &Daemon, request: RunRequest) -> String {
+    let container = daemon.api.ran(request);
+    let output = daemon.api.output(&container.id);
+    format!("{}{}", output.text(), String::from_utf8_lossy(&output.stderr))
+}
+
+fn namespace(pid: i32, kind: &str) -> PathBuf {
+    fs::read_link(format!("/proc/{pid}/ns/{kind}")).unwrap()
+}
+
+#[test]
+fn namespaces_are_its_own() {
+    let daemon = Setup::default().config("[policy]\nallow_host_network = true\n").start();
+    let host = std::process::id() as i32;
+    let one = pid(&daemon.api.started(sleeper("one")));
+    let two = pid(&daemon.api.started(sleeper("two")));
+    let hosts = pid(&daemon.api.started(RunRequest { network: Network::Host.into(), ..sleeper("hosts") }));
+    for kind in ["pid", "mnt", "ipc", "uts", "cgroup", "net"] {
+        assert_ne!(namespace(one, kind), namespace(host, kind), "{kind}");
+        assert_ne!(namespace(one, kind), namespace(two, kind), "{kind}");
+    }
+    assert_eq!(
+        namespace(hosts, "net"),
+        namespace(host, "net"),
+        "the control: the host's network, where it is asked for"
+    );
+    assert_ne!(namespace(hosts, "pid"), namespace(host, "pid"));
+
+    let own = "echo $$; hostname; tail -n +3 /proc/net/dev | cut -d: -f1; cut -d: -f3 /proc/1/cgroup | sort -u";
+    let told = seen(&daemon, sh(own).id("own"));
+    assert_eq!(told.split_whitespace().collect::<Vec<_>>(), ["1", "own", "lo", "/"], "{told}");
+}
+
+/// Root in its container has the short list, everybody else nothing, and nobody gets more.
+#[test]
+fn capabilities_are_few() {
+    const SHORT_LIST: u64 = 0x4fb; // chown, dac_override, fowner, fsetid, kill, setgid, setuid, net_bind_service
+    let daemon = Daemon::start();
+    for (id, user, held) in [("root", "root", SHORT_LIST), ("vcap", "vcap", 0), ("other", "4711:4711", 0)] {
+        let pid = pid(&daemon.api.started(sleeper(id).user(user)));
+        let set = |name: &str| u64::from_str_radix(&status(pid, name).unwrap(), 16).unwrap();
+        assert_eq!(["CapPrm", "CapEff", "CapBnd"].map(set), [held; 3], "{user}");
+        assert_eq!(["CapInh", "CapAmb"].map(set), [0; 2], "{user}");
+        assert_eq!(status(pid, "NoNewPrivs").as_deref(), Some("1"));
+        assert_eq!(status(pid, "Seccomp").as_deref(), Some("2"), "a filter is in force");
+    }
+    assert_eq!(status(std::process::id() as i32, "Seccomp").as_deref(), Some("0"), "the control");
+}
+
+/// Calls that the host grants to the same user are denied inside: by the filter, and not for want of a capability.
+#[test]
+fn the_filter_on_system_calls_denies() {
+    let daemon = Daemon::start();
+    let calls = "import ctypes, errno, sys\n\
+        libc = ctypes.CDLL(None, use_errno=True)\n\
+        for name, number, args in [('unshare', 272, (0x10000000,)), ('keyctl', 250, (0, -3, 0)), ('add_key', 248, (b'user', b'n', b'p', 1, -2)),\n\
+        \x20 ('bpf', 321, (99, 0, 0)), ('io_uring_setup', 425, (1, 0)), ('getppid', 110, ())]:\n\
+        \x20 ctypes.set_errno(0)\n\
+        \x20 result = libc.syscall(number, *args)\n\
+        \x20 print(name, 'EPERM' if result == -1 and ctypes.get_errno() == errno.EPERM else 'else')\n";
+    let inside = seen(&daemon, integration::request::program("/usr/bin/python3", &["-c", calls]).user("vcap"));
+    let expected = "unshare EPERM\nkeyctl EPERM\nadd_key EPERM\nbpf EPERM\nio_uring_setup EPERM\ngetppid else\n";
+    assert_eq!(inside, expected);
+    let mut on_host = Command::new("/usr/bin/setpriv");
+    on_host.args(["--reuid", "1000", "--regid", "1000", "--clear-groups", "/usr/bin/python3", "-c", calls]);
+    let on_host = String::from_utf8(on_host.output().unwrap().stdout).unwrap();
+    for granted in ["unshare else", "keyctl else"] {
+        assert!(on_host.contains(granted), "the control: {on_host}");
+    }
+}
+
+#[test]
+fn limits_are_in_force() {
+    let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    let limits = Limits { memory_bytes: 48 << 20, pids: 5, cpu_millis: 250 };
+    let request = RunRequest { limits: Some(limits), ..sleeper("limited").rootfs(&rootfs.reference()) };
+    let request = request.action(|run| run.resource_limits.get_or_insert_default().nofile = Some(77));
+    let init = pid(&daemon.api.started(request));
+    let value = |v1: &str, v2: &str| {
+        let cgroup = daemon.record("limited").cgroup;
+        let (controller, file) = v1.split_once('/').unwrap();
+        let old = PathBuf::from("/sys/fs/cgroup").join(controller).join(&cgroup).join(file);
+        let path = if old.exists() { old } else { PathBuf::from("/sys/fs/cgroup").join(&cgroup).join(v2) };
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).trim().to_owned()
+    };
+    assert_eq!(value("memory/memory.limit_in_bytes", "memory.max"), (48 << 20).to_string());
+    assert_eq!(value("pids/pids.max", "pids.max"), "5");
+    assert!(["25000", "25000 100000"].contains(&&*value("cpu/cpu.cfs_quota_us", "cpu.max")));
+    let open_files = fs::read_to_string(format!("/proc/{init}/limits")).unwrap();
+    let open_files = open_files.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(open_files.split_whitespace().skip(3).take(2).collect::<Vec<_>>(), ["77", "77"]);
+
+    // More than the host grants is clamped, and told.
+    let greedy = sh("ulimit -n").action(|run| run.resource_limits.get_or_insert_default().nofile = Some(1 << 30));
+    let container = daemon.api.ran(greedy);
+    let spec = container.spec.unwrap();
+    assert!(spec.nofile < 1 << 30 && spec.warnings.iter().any(|warning| warning.contains("nofile")), "{spec:?}");
+    assert_eq!(daemon.api.output(&container.id).text().trim(), spec.nofile.to_string());
+}
+
+/// `dir:` is never written to: what the container writes lies in a layer that goes with it.
+#[test]
+fn a_prepared_rootfs_stays_as_it_is() {
+    let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    let before = (rootfs.listing(), daemon.footprint());
+    let script = "echo x >/srv/file && mkdir /new && mv /etc/group /etc/moved && cat /srv/file; exit 3";
+    for id in ["one", "two"] {
+        let ended = daemon.api.ran(sh(script).id(id).rootfs(&rootfs.reference()).file("/etc/app/key", b"x"));
+        assert_eq!(
+            (exit(&ended), daemon.api.output(id).text()),
+            (Ok(3), "x\n".into()),
+            "the second sees nothing of the first"
+        );
+        daemon.api.delete(id, false).unwrap();
+    }
+    assert_eq!(rootfs.listing(), before.0);
+    daemon.is_back_at(&before.1);
+}
+
+/// DESIGN: a tmpfs of its own, ro,nosuid,nodev,noexec, noswap where the kernel has it, 0600 in 0700 directories, owned
+/// by the process's user.
+#[test]
+fn secret_files_lie_on_a_file_system_of_their_own() {
+    let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    let script = "cd /etc/cf-service-bindings; stat -L -c '%a %u:%g %s %n' . db db/password /etc/app.key; \
+        grep executor-secrets /proc/self/mountinfo; \
+        (echo x >db/password) 2>&1; (echo x >new) 2>&1; rm db/password 2>&1; true";
+    let request = sh(script).rootfs(&rootfs.reference()).user("app:web");
+    let told = seen(&daemon, request.file("db/password", b"secret").file("/etc/app.key", b"key"));
+    for line in [
+        "600 1234:80 6 db/password",
+        "600 1234:80 3 /etc/app.key",
+        "/etc/cf-service-bindings ro,nosuid,nodev,noexec,relatime - tmpfs executor-secrets",
+        "/etc/app.key ro,nosuid,nodev,noexec,relatime - tmpfs executor-secrets",
+        "noswap",
+    ] {
+        assert!(told.contains(line), "{line:?} is not in:\n{told}");
+    }
+    let modes: Vec<&str> = told.lines().take(2).map(|line| &line[..12]).collect();
+    assert_eq!(modes, ["700 1234:80 "; 2], "directories: {told}");
+    assert_eq!(told.matches("Read-only file system").count(), 3, "{told}");
+    let mounted = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounted.contains("executor-secrets"), "secrets have no path on the host");
+    let other = sh("ls -l /etc/cf-service-bindings /etc/app.key 2>&1").rootfs(&rootfs.reference());
+    assert_eq!(seen(&daemon, other).matches("No such file").count(), 2, "and are in no other container");
+}

@@ -1,0 +1,207 @@
+//! Who runs with which privilege, who is served, and that nothing secret is where it could be read. Each claim with a
+//! control: the same look where the answer is the other one.
+
+#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+
+use integration::api::{exit, pid};
+use integration::cli::{command, finish};
+use integration::daemon::{Daemon, Setup};
+use integration::host::status;
+use integration::request::{Words, program, sh, sleeper};
+use integration::{dist, wait};
+use rustix::fs::{SealFlags, fcntl_get_seals};
+
+/// All four uids (or gids) of a process.
+fn ids(pid: i32, which: &str) -> Vec<u32> {
+    status(pid, which).unwrap().split_whitespace().map(|id| id.parse().unwrap()).collect()
+}
+
+fn capabilities(pid: i32) -> Vec<u64> {
+    let sets = ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"];
+    sets.iter().map(|set| u64::from_str_radix(&status(pid, set).unwrap(), 16).unwrap()).collect()
+}
+
+/// /proc/PID of a process that is not dumpable belongs to root, whoever the process is; of a process of root's it
+/// tells nothing.
+fn is_dumpable(pid: i32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(format!("/proc/{pid}/environ")).unwrap().uid() == ids(pid, "Uid")[1]
+}
+
+#[test]
+fn executord_serves_without_privilege() {
+    let daemon = Daemon::start();
+    let nobody = ids(daemon.pid(), "Uid");
+    assert!(nobody.iter().all(|uid| *uid != 0 && *uid == nobody[0]), "{nobody:?}");
+    assert!(ids(daemon.pid(), "Gid").iter().all(|gid| *gid != 0));
+    assert!(!status(daemon.pid(), "Groups").unwrap().split(' ').any(|group| group == "0"));
+    assert_eq!(capabilities(daemon.pid()), [0; 5]);
+    assert_eq!(status(daemon.pid(), "NoNewPrivs").as_deref(), Some("1"));
+    assert!(!is_dumpable(daemon.pid()));
+    assert_eq!(daemon.api.info().uid, nobody[0]);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", daemon.pid())).unwrap();
+    let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+    assert_eq!(core.split_whitespace().rev().nth(1), Some("0"), "{core}");
+    // Every thread: privileges belong to threads.
+    for task in std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().flatten() {
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap();
+        assert!(status.contains("CapEff:\t0000000000000000") && status.contains(&format!("Uid:\t{}\t", nobody[0])));
+    }
+}
+
+#[test]
+fn keep_root_keeps_root() {
+    let daemon = Setup::default().arguments(&["--keep-root"]).start();
+    assert_eq!(ids(daemon.pid(), "Uid"), [0; 4]);
+    assert_ne!(capabilities(daemon.pid())[2], 0);
+    assert_eq!(daemon.api.info().uid, 0);
+    assert_eq!(exit(&daemon.api.ran(sh("exit 3").file("a", b"x"))), Ok(3));
+}
+
+#[test]
+fn a_user_can_be_named() {
+    let daemon = Setup::default().arguments(&["--user", "daemon"]).start();
+    assert_eq!(ids(daemon.pid(), "Uid"), [1; 4]);
+    assert_eq!(exit(&daemon.api.ran(sh("exit 3"))), Ok(3));
+}
+
+/// agent-cli as another user: the socket's mode already keeps it out, and behind that the daemon itself.
+#[test]
+fn callers_are_judged_by_their_credentials() {
+    let daemon = Setup::default().arguments(&["--allow-group", "games"]).start();
+    let own = ids(daemon.pid(), "Uid")[0];
+    let socket = daemon.socket();
+    let info = |uid: u32, gid: u32| {
+        let mut command = command(Some(&socket), &["info", "--json"]);
+        finish(command.uid(uid).gid(gid).spawn().unwrap())
+    };
+    const GAMES: u32 = 60;
+    assert_eq!(info(0, 0).status, 0, "root is served");
+    assert_eq!(info(own, own).status, 0, "the daemon's own user is served");
+    assert_eq!(info(4242, GAMES).status, 0, "a member of the group is served");
+    let stranger = info(4242, 4242);
+    assert_eq!(stranger.status, 125);
+    assert!(stranger.stderr.contains("may not connect"), "{stranger:?}");
+
+    std::fs::set_permissions(&socket, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    for arguments in [&["info"][..], &["ps"], &["inspect", "x"], &["run", "--", "true"], &["events"]] {
+        let mut command = command(Some(&socket), arguments);
+        let refused = finish(command.uid(4242).gid(4242).spawn().unwrap());
+        assert_eq!(refused.status, 125, "{arguments:?}");
+        assert!(refused.stderr.contains("does not serve uid 4242"), "{refused:?}");
+    }
+    assert_eq!(daemon.api.ids(), [""; 0]);
+    assert_eq!(info(4242, GAMES).status, 0, "the control: what is refused is who, not what");
+}
+
+/// CVE-2019-5736: whoever opens /proc/PID/exe of a process of ours from inside a container must not be able to write
+/// to what it is.
+#[test]
+fn launcher_and_shims_run_from_a_sealed_memory_file() {
+    let daemon = Daemon::start();
+    daemon.api.started(sleeper("one"));
+    for pid in [daemon.launcher().unwrap(), daemon.record("one").shim.pid] {
+        let exe = format!("/proc/{pid}/exe");
+        assert_eq!(std::fs::read_link(&exe).unwrap(), Path::new("/memfd:executor-launcher (deleted)"));
+        let refused = File::options().write(true).open(&exe).err().and_then(|error| error.raw_os_error());
+        assert_eq!(refused, Some(26), "ETXTBSY while it runs");
+        let file = File::open(&exe).unwrap();
+        let sealed = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        assert!(fcntl_get_seals(&file).unwrap().contains(sealed));
+        assert_eq!(status(pid, "Threads").as_deref(), Some("1"));
+    }
+    let own = std::fs::read_link(format!("/proc/{}/exe", daemon.pid())).unwrap();
+    assert_eq!(own, dist::binary("executord").canonicalize().unwrap(), "the control: an ordinary file");
+}
+
+/// The release binary is linked statically; a debug build need not be.
+#[test]
+fn the_released_launcher_is_static() {
+    assert!(segments(Path::new("/bin/sh")).contains(&PT_INTERP), "the control");
+    let launcher = dist::binary("executor-launcher").canonicalize().unwrap();
+    if launcher.parent().is_some_and(|dir| dir.ends_with("dist")) {
+        assert!(!segments(&launcher).contains(&PT_INTERP));
+    }
+}
+
+/// A segment that names a dynamic linker.
+const PT_INTERP: u32 = 3;
+
+/// Types of the program headers of a 64-bit little-endian ELF file.
+fn segments(program: &Path) -> Vec<u32> {
+    let elf = std::fs::read(program).unwrap();
+    let number = |at: usize, length: usize| {
+        elf[at..at + length].iter().rev().fold(0, |number: usize, byte| number << 8 | usize::from(*byte))
+    };
+    let (table, size, count) = (number(32, 8), number(54, 2), number(56, 2));
+    (0..count).map(|index| number(table + index * size, 4) as u32).collect()
+}
+
+/// Regular files below a directory that hold some bytes.
+fn holding(dir: &Path, bytes: &[u8]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            found.extend(holding(&entry.path(), bytes));
+        } else if kind.is_file() {
+            let content = std::fs::read(entry.path()).unwrap_or_default();
+            if content.windows(bytes.len()).any(|window| window == bytes) {
+                found.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+/// Arguments, environment and files are in no file of ours: neither the bundle's config.json nor the records, the
+/// ledger and the logs, while the container runs and after it ended. The controls find each of them in the container,
+/// and find what is no secret in those very files by the same search.
+#[test]
+fn nothing_secret_is_on_disk() {
+    let canary = |what: &str| format!("canary-{what}-{:08x}", std::process::id().wrapping_mul(2_654_435_761));
+    let (argument, variable, content) = (canary("argument"), canary("variable"), canary("content"));
+    let daemon = Setup::default().config("log_level = \"trace\"\n").start();
+    let home = daemon.setup().home();
+    let request = program("/bin/sh", &["-c", "echo plain-up; exec sleep 100000", &argument]);
+    let request = request.id("plain-id").env("TOKEN", &variable).file("db/password", content.as_bytes());
+    let init = pid(&daemon.api.started(request.label("plain-label", "plain-value")));
+    daemon.api.follow("plain-id").until(|entry| entry.data == b"plain-up\n");
+    wait::until("the script has gone on", || (status(init, "Name")? == "sleep").then_some(()));
+
+    let in_container = |path: &str| std::fs::read(format!("/proc/{init}/{path}")).unwrap();
+    let contains = |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
+    assert!(contains(&in_container("environ"), &variable));
+    assert!(contains(&in_container("root/etc/cf-service-bindings/db/password"), &content));
+    let names = || -> BTreeSet<String> {
+        let names = holding(home, b"plain-").into_iter().map(|path| path.file_name().unwrap().to_os_string());
+        names.map(|name| name.into_string().unwrap()).collect()
+    };
+    wait::until_ok("what is no secret is found in all of them", || {
+        let (names, all) = (names(), ["config.json", "container.json", "daemon.log", "executord.redb", "log"]);
+        if all.iter().all(|name| names.contains(*name)) { Ok(()) } else { Err(format!("{names:?}")) }
+    });
+
+    let nowhere = |when: &str| {
+        for canary in [&argument, &variable, &content] {
+            let found = holding(home, canary.as_bytes());
+            assert!(found.is_empty(), "{when}: {canary} is in {found:?}");
+        }
+    };
+    nowhere("while it runs");
+    // Refused for something else, and the same id with another secret: errors that are logged.
+    let other = program("/bin/sh", &[&argument]).env("TOKEN", &variable).file("a", content.as_bytes());
+    daemon.api.run(other.clone().id("plain-id")).unwrap_err();
+    daemon.api.run(other.clone().user("nobodyx")).unwrap_err();
+    daemon.api.run(other.user("a b").file("../x", content.as_bytes())).unwrap_err();
+    daemon.api.stop("plain-id", None).unwrap();
+    daemon.api.wait("plain-id").unwrap();
+    nowhere("after its end");
+    daemon.api.delete("plain-id", false).unwrap();
+    nowhere("after it was deleted");
+}

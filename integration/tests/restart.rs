@@ -1,0 +1,259 @@
+//! kill -9 of any of our processes, seen through the interface: containers run on where they can, their fate is
+//! known, and nothing is told twice or lost.
+
+#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+
+use executor_proto::v1::event::Kind;
+use executor_proto::v1::{State, WatchEventsRequest, failure};
+use integration::api::{ending, exit, pid};
+use integration::daemon::{Daemon, ended, kill};
+use integration::request::{Words, sh, sleeper};
+use integration::{host, wait};
+use tonic::Code;
+
+/// Prints a counter, line by line, until it is told to end.
+const COUNTER: &str = "n=0; trap 'echo last; exit 7' TERM; while :; do n=$((n+1)); echo $n; sleep 0.005; done";
+
+/// Lines of the counter: 1, 2, 3, ... and nothing left out or twice.
+fn counts(text: &str) -> usize {
+    let lines: Vec<&str> = text.lines().filter(|line| *line != "last").collect();
+    for (index, line) in lines.iter().enumerate() {
+        assert_eq!(*line, (index + 1).to_string(), "after {:?}", &lines[..index].last());
+    }
+    lines.len()
+}
+
+#[test]
+fn containers_outlive_the_daemon() {
+    let mut daemon = Daemon::start();
+    let before = daemon.footprint();
+    let counter = daemon.api.started(sh(COUNTER).id("counter").file("a", b"secret").label("app", "web"));
+    let sleeping = daemon.api.started(sleeper("sleeps").user("vcap").env("TOKEN", "x"));
+    let soon = "while [ ! -e /tmp/end ]; do trap 'exit 9' USR1; sleep 0.02; done";
+    let ends = pid(&daemon.api.started(sh(soon).id("ends")));
+    daemon.api.started(sh("exit 3").id("done"));
+    daemon.api.wait("done").unwrap();
+    daemon.api.follow("counter").until(|entry| entry.data == b"20\n");
+    let launcher = daemon.launcher();
+
+    daemon.kill();
+    assert_eq!(host::status(pid(&counter), "Name").as_deref(), Some("sh"), "it runs on");
+    // This one ends while there is no daemon.
+    kill(ends, 10);
+    wait::until("it has ended", || ended(ends).then_some(()));
+    daemon.start_again();
+
+    assert_eq!(daemon.launcher(), launcher, "the launcher lives on");
+    assert_eq!(daemon.api.ids(), ["counter", "done", "ends", "sleeps"]);
+    assert_eq!(daemon.api.get("sleeps").unwrap(), sleeping, "all that was told of it is told again");
+    assert_eq!(daemon.api.get("counter").unwrap(), counter);
+    assert_eq!(exit(&daemon.api.wait("done").unwrap()), Ok(3));
+    assert_eq!(exit(&daemon.api.wait("ends").unwrap()), Ok(9), "its exit code arrives all the same");
+
+    // The log goes on, from the first line to the last.
+    let seen = counts(&daemon.api.logs_so_far("counter"));
+    let more = format!("{}\n", seen + 50);
+    daemon.api.follow("counter").until(|entry| entry.data == more.as_bytes());
+    daemon.api.stop("counter", None).unwrap();
+    assert_eq!(exit(&daemon.api.wait("counter").unwrap()), Ok(7));
+    let log = daemon.api.output("counter").text();
+    assert!(counts(&log) >= seen + 50 && log.ends_with("last\n"), "{} lines", counts(&log));
+    let wipe = ending(&daemon.api.get("counter").unwrap()).wipe.clone().unwrap();
+    assert_eq!((wipe.files, wipe.verified, &*wipe.wiped_by), (1, true, "shim"));
+
+    for id in daemon.api.ids() {
+        daemon.api.delete(&id, true).unwrap();
+    }
+    daemon.is_back_at(&before);
+}
+
+/// Again and again, at any moment of a life: nothing that was answered is lost, and nothing lives on that the next
+/// daemon does not know.
+#[test]
+fn a_daemon_may_be_killed_at_any_moment() {
+    let mut daemon = Daemon::start();
+    let stays = daemon.api.started(sleeper("stays").file("a", b"secret"));
+    let before = daemon.footprint();
+    let states = [Kind::Reserved, Kind::Initializing, Kind::Created, Kind::Running, Kind::Completed];
+    for (round, state) in states.into_iter().enumerate() {
+        let request = |index| match index {
+            // Some would live for long.
+            0 | 1 => sleeper(&format!("r{round}-{index}")).file("a", b"secret"),
+            _ => sh(&format!("exit {index}")).id(&format!("r{round}-{index}")).file("a", b"secret"),
+        };
+        let mut events = daemon.api.events_after(daemon.api.info().cursor);
+        let mut tasks = Vec::new();
+        for index in 0..6 {
+            let (mut rpc, request) = (daemon.api.rpc(), request(index));
+            tasks.push(daemon.api.spawn(async move { rpc.run(request).await }));
+        }
+        // The daemon dies when the first of them is that far.
+        events.until(|response| {
+            let event = response.event.as_ref().unwrap();
+            event.container_id != "stays" && event.kind() == state
+        });
+        daemon.kill();
+        let answered: Vec<String> = tasks
+            .into_iter()
+            .filter_map(|task| Some(daemon.api.block_on(task).unwrap().ok()?.into_inner().container?.id))
+            .collect();
+        daemon.start_again();
+        let there = daemon.api.ids();
+        assert!(answered.iter().all(|id| there.contains(id)), "{answered:?} of {there:?}");
+        for index in 0..6 {
+            look_after(&daemon, &format!("r{round}-{index}"), index, &answered);
+        }
+        assert_eq!(daemon.api.get("stays").unwrap(), stays);
+        daemon.is_back_at(&before);
+    }
+}
+
+/// Whoever was answered finds the container; the others were made or not. Either way the id is free in the end.
+fn look_after(daemon: &Daemon, id: &str, index: i32, answered: &[String]) {
+    let was_answered = answered.iter().any(|answered| answered == id);
+    if index > 1 {
+        match daemon.api.wait(id) {
+            Ok(ended) if ending(&ended).failure.is_none() => assert_eq!(exit(&ended), Ok(index), "{id}"),
+            other => assert!(!was_answered, "{id}: {other:?}"),
+        }
+    }
+    match daemon.api.delete(id, true) {
+        Err(status) if !was_answered && status.code() == Code::NotFound => {}
+        deleted => deleted.expect("Delete"),
+    }
+    assert_eq!(exit(&daemon.api.ran(sh("exit 8").id(id))), Ok(8), "{id}");
+    daemon.api.delete(id, false).expect("Delete");
+}
+
+/// What was answered just before the kill holds: a completion, a deletion, a stop.
+#[test]
+fn what_was_answered_is_remembered() {
+    let mut daemon = Daemon::start();
+    for round in 0..4 {
+        let [ended, gone, stopped] = ["ended", "gone", "stopped"].map(|name| format!("{name}{round}"));
+        daemon.api.ran(sh("exit 2").id(&gone));
+        daemon.api.started(sleeper(&stopped));
+        let result = daemon.api.ran(sh("echo kept; exit 5").id(&ended)).result;
+        daemon.api.delete(&gone, false).unwrap();
+        daemon.api.stop(&stopped, None).unwrap();
+        daemon.kill();
+        daemon.start_again();
+        assert_eq!(daemon.api.get(&ended).unwrap().result, result);
+        assert_eq!(daemon.api.output(&ended).text(), "kept\n");
+        assert_eq!(daemon.api.get(&gone).unwrap_err().code(), Code::NotFound, "what was deleted does not come back");
+        let stopped = daemon.api.wait(&stopped).unwrap();
+        assert!(ending(&stopped).stopped && ending(&stopped).exit.is_some(), "{stopped:#?}");
+    }
+}
+
+#[test]
+fn the_same_request_is_the_same_over_a_restart() {
+    let mut daemon = Daemon::start();
+    let request = || sleeper("same").env("TOKEN", "one").file("a", b"one");
+    daemon.api.started(request());
+    daemon.kill();
+    daemon.start_again();
+    assert!(!daemon.api.run(request()).unwrap().created);
+    let other = request().action(|run| run.env[0].value = "two".into());
+    assert_eq!(daemon.api.run(other).unwrap_err().code(), Code::AlreadyExists);
+}
+
+#[test]
+fn cursors_never_go_back_and_what_may_be_missing_is_a_gap() {
+    let mut daemon = Daemon::start();
+    let (mut newest, mut gaps) = (0, 0);
+    for (round, crash) in [true, false, true].into_iter().enumerate() {
+        let id = format!("e{round}");
+        daemon.api.ran(sh("true").id(&id));
+        let completed = |kind: Kind| kind == Kind::Completed;
+        let told = daemon.api.events_after(newest).until(|response| {
+            let event = response.event.as_ref().unwrap();
+            event.container_id == id && completed(event.kind())
+        });
+        let cursors: Vec<u64> = told.iter().map(|response| response.event.as_ref().unwrap().cursor).collect();
+        assert!(cursors[0] > newest && cursors.is_sorted_by(|a, b| a < b), "{cursors:?} after {newest}");
+        gaps += told.iter().filter(|response| response.gap).count();
+        newest = daemon.api.info().cursor;
+        if crash {
+            daemon.kill();
+        } else {
+            assert!(daemon.terminate().success());
+        }
+        daemon.start_again();
+        assert!(daemon.api.info().cursor >= newest);
+    }
+    assert_eq!(gaps, 1, "after the crash; a clean stop leaves none");
+    let all = daemon.api.events(WatchEventsRequest::default()).unwrap();
+    drop(all);
+}
+
+/// A stopped daemon answers, ends, and leaves its containers alone.
+#[test]
+fn a_daemon_that_is_asked_to_end_leaves_containers_alone() {
+    let mut daemon = Daemon::start();
+    let sleeping = daemon.api.started(sleeper("sleeps"));
+    let api = daemon.api.clone();
+    let waiting =
+        daemon.api.spawn(async move { api.rpc().wait(executor_proto::v1::WaitRequest { id: "sleeps".into() }).await });
+    let mut events = daemon.api.events_after(daemon.api.info().cursor);
+    assert!(daemon.terminate().success());
+    // Who waits is told to ask the next one, or finds the connection gone.
+    assert!(daemon.api.block_on(waiting).unwrap().is_err());
+    assert!(events.message().is_err());
+    daemon.start_again();
+    assert_eq!(daemon.api.get("sleeps").unwrap(), sleeping);
+}
+
+/// A shim that is killed: the container's process is killed with it, its files are wiped by the launcher, and the
+/// result says that its exit status is unknown.
+#[test]
+fn a_killed_shim_is_told_as_supervisor_lost() {
+    let daemon = Daemon::start();
+    let before = daemon.footprint();
+    let running = daemon.api.started(sleeper("lost").file("a", b"canary-of-the-lost"));
+    let kept = std::fs::File::open(format!("/proc/{}/root/etc/cf-service-bindings/a", pid(&running))).unwrap();
+    let mut bytes = [1; 18];
+    std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
+    assert_eq!(&bytes, b"canary-of-the-lost", "the control");
+    kill(daemon.record("lost").shim.pid, 9);
+    let lost = daemon.api.wait("lost").unwrap();
+    let result = ending(&lost);
+    let failure = result.failure.as_ref().unwrap();
+    assert_eq!((failure.kind(), result.exit), (failure::Kind::SupervisorLost, None));
+    let wipe = result.wipe.as_ref().unwrap();
+    assert_eq!((wipe.files, wipe.bytes, &*wipe.wiped_by), (1, 18, "launcher"));
+    std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
+    assert_eq!(bytes, [0; 18], "overwritten, also for whoever had it open");
+    drop(kept);
+    assert!(ended(pid(&running)));
+    daemon.api.delete("lost", false).unwrap();
+    daemon.is_back_at(&before);
+}
+
+/// Everything of ours is killed at once, and the next daemon still makes an end of it.
+#[test]
+fn daemon_launcher_and_shim_are_all_killed() {
+    let mut daemon = Daemon::start();
+    let before = daemon.footprint();
+    let running = daemon.api.started(sleeper("swept").file("a", b"canary-of-the-swept"));
+    let survivor = daemon.api.started(sleeper("survivor"));
+    let (shim, launcher) = (daemon.record("swept").shim.pid, daemon.launcher().unwrap());
+    daemon.kill();
+    for pid in [launcher, shim] {
+        kill(pid, 9);
+        wait::until("it is gone", || ended(pid).then_some(()));
+    }
+    assert_eq!(host::status(pid(&running), "Name").as_deref(), Some("sleep"), "it runs without any of us");
+    daemon.start_again();
+    let swept = daemon.api.wait("swept").unwrap();
+    assert_eq!(ending(&swept).failure.as_ref().unwrap().kind(), failure::Kind::SupervisorLost);
+    assert_eq!(ending(&swept).wipe.as_ref().unwrap().bytes, 19);
+    assert!(ended(pid(&running)));
+    assert_eq!(daemon.api.get("survivor").unwrap(), survivor, "a container with its shim is unaffected");
+    assert_eq!(survivor.state(), State::Running);
+    for id in ["swept", "survivor"] {
+        daemon.api.delete(id, true).unwrap();
+    }
+    let now = daemon.footprint();
+    assert_eq!((now.files, now.remaining, now.mounts), (before.files, before.remaining, before.mounts));
+}
