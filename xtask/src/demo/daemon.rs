@@ -18,6 +18,9 @@ pub(super) const LOG: &str = "executord.log";
 /// To get ready, or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// For the launcher, after its last act.
+const EXIT: Duration = Duration::from_secs(1);
+
 /// A running daemon. Dropped, it is told to end, which takes its containers and directories along.
 pub(super) struct Daemon {
     child: Child,
@@ -86,11 +89,18 @@ impl Daemon {
         processes_below(self.child.id())
     }
 
-    /// Ends it, waits until it has cleaned up, and answers the directory it lived in.
-    pub(super) fn stop(mut self) -> anyhow::Result<TempDir> {
+    /// Ends it, waits until it has cleaned up, and answers the directory it lived in and what still runs.
+    pub(super) fn stop(mut self) -> anyhow::Result<(TempDir, Vec<Process>)> {
+        let mut processes = self.processes()?;
         self.end()?;
+        let start = Instant::now();
+        // The launcher's last act was to remove the directory; then it only has to exit.
+        while !processes.is_empty() && start.elapsed() < EXIT {
+            std::thread::sleep(Duration::from_millis(5));
+            processes.retain(Process::is_alive);
+        }
         let empty = tempfile::tempdir()?;
-        Ok(std::mem::replace(&mut self.directory, empty))
+        Ok((std::mem::replace(&mut self.directory, empty), processes))
     }
 
     fn end(&mut self) -> anyhow::Result<()> {

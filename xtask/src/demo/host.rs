@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
+/// The source of every such tmpfs, as mount tables show it.
+const SECRETS: &str = "executor-secrets";
+
 /// A process, told from a later one with the same number by its start time.
 pub(super) struct Process {
     pub(super) pid: u32,
@@ -70,11 +73,12 @@ pub(super) fn processes_below(root: u32) -> anyhow::Result<Vec<Process>> {
     Ok(found)
 }
 
-/// Lines of our mount table that name this directory.
-pub(super) fn mounts(directory: &Path) -> anyhow::Result<Vec<String>> {
+/// Lines of a process's mount table that name this directory, or a tmpfs of the executor's for secrets.
+pub(super) fn mounts(process: &str, directory: &Path) -> anyhow::Result<Vec<String>> {
     let directory = directory.to_str().context("the temporary directory's name is not UTF-8")?;
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
-    Ok(table.lines().filter(|line| line.contains(directory)).map(str::to_owned).collect())
+    let table = std::fs::read_to_string(format!("/proc/{process}/mountinfo"))?;
+    let ours = |line: &&str| line.contains(directory) || line.contains(SECRETS);
+    Ok(table.lines().filter(ours).map(str::to_owned).collect())
 }
 
 /// Every cgroup of this name, over all hierarchies.

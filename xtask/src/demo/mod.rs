@@ -14,14 +14,15 @@ mod residue;
 mod screen;
 mod secret;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 
 use self::container::{Container, FILE, ID, OWNER};
 use self::daemon::Daemon;
-use self::host::{Process, cgroups, mounts};
+use self::host::{cgroups, mounts};
 use self::screen::Screen;
 use self::secret::Secret;
 use crate::dist;
@@ -49,14 +50,14 @@ pub(crate) fn run(workspace: &Workspace, _: &Options) -> anyhow::Result<ExitCode
 
     let running = Container::run(&daemon, &secret)?;
     what_it_saw(&mut screen, &running, &secret)?;
-    while_it_runs(&mut screen, &daemon, &running, &secret)?;
+    let cgroup = while_it_runs(&mut screen, &daemon, &running, &secret)?;
     let ended = running.stop()?;
     let at = Instant::now();
     the_result(&mut screen, &ended);
     std::thread::sleep(SETTLED.saturating_sub(at.elapsed()));
     after_its_end(&mut screen, &daemon, &secret)?;
     daemon.agent(&["rm", ID])?;
-    after_the_daemon(&mut screen, daemon, &secret)?;
+    after_the_daemon(&mut screen, daemon, &secret, &cgroup)?;
     Ok(screen.verdict())
 }
 
@@ -81,7 +82,12 @@ fn what_it_saw(screen: &mut Screen, container: &Container, secret: &Secret) -> a
     Ok(())
 }
 
-fn while_it_runs(screen: &mut Screen, daemon: &Daemon, container: &Container, secret: &Secret) -> anyhow::Result<()> {
+fn while_it_runs(
+    screen: &mut Screen,
+    daemon: &Daemon,
+    container: &Container,
+    secret: &Secret,
+) -> anyhow::Result<String> {
     screen.heading("While it runs, seen from the host");
     let ours = daemon.processes()?;
     let init = container.pid(&ours)?;
@@ -91,10 +97,19 @@ fn while_it_runs(screen: &mut Screen, daemon: &Daemon, container: &Container, se
     let memory = residue::memory(&[init], secret)?;
     screen.control("the search finds it in the memory of the process that holds it", memory.found());
     screen.control("the container has a cgroup", !cgroups(ID)?.is_empty());
+    let daemons_cgroup = cgroup_above(&cgroups(ID)?)?;
     let files = residue::files(&[daemon.directory().to_owned()], secret)?;
     screen.claim(&format!("it is in no file of the daemon ({files})"), !files.found());
-    screen.claim("no mount of the container shows in the host's table", mounts(daemon.directory())?.is_empty());
-    Ok(())
+    let seen_inside = mounts(&init.to_string(), daemon.directory())?;
+    screen.control("the tmpfs shows in the container's mount table", !seen_inside.is_empty());
+    screen.claim("and not in the host's", mounts("self", daemon.directory())?.is_empty());
+    Ok(daemons_cgroup)
+}
+
+/// The name of the cgroup that the daemon made for all its containers.
+fn cgroup_above(cgroups: &[PathBuf]) -> anyhow::Result<String> {
+    let above = cgroups.first().and_then(|path| path.parent()?.file_name()?.to_str());
+    Ok(above.context("the container has no cgroup")?.to_owned())
 }
 
 fn the_result(screen: &mut Screen, ended: &container::Ended) {
@@ -118,15 +133,15 @@ fn after_its_end(screen: &mut Screen, daemon: &Daemon, secret: &Secret) -> anyho
     screen.claim(&format!("it is in no file: runtime, state, logs ({files})"), !files.found());
     screen.claim("no process of the container is left", !ours.iter().any(|process| process.contained));
     screen.claim("no cgroup of it is left", cgroups(ID)?.is_empty());
-    screen.claim("no mount of it is left", mounts(daemon.directory())?.is_empty());
+    screen.claim("no mount of it is left", mounts("self", daemon.directory())?.is_empty());
     Ok(())
 }
 
-fn after_the_daemon(screen: &mut Screen, daemon: Daemon, secret: &Secret) -> anyhow::Result<()> {
+fn after_the_daemon(screen: &mut Screen, daemon: Daemon, secret: &Secret, cgroup: &str) -> anyhow::Result<()> {
     screen.heading("After the daemon's end");
-    let before = daemon.processes()?;
-    let left = daemon.stop()?;
-    screen.claim("no process of it is left", !before.iter().any(Process::is_alive));
+    let (left, processes) = daemon.stop()?;
+    screen.claim("no process of it is left", processes.is_empty());
+    screen.claim("no cgroup of it is left", cgroups(cgroup)?.is_empty());
     let entries =
         std::fs::read_dir(left.path())?.map(|entry| Ok(entry?.file_name())).collect::<std::io::Result<Vec<_>>>()?;
     screen.claim("its run and state directories are gone", entries == [daemon::LOG]);

@@ -32,7 +32,12 @@ impl Traces {
 impl fmt::Display for Traces {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kilobytes = self.bytes.div_ceil(1000);
-        write!(out, "{} {} searched, {kilobytes} kB", self.places, self.what)?;
+        let plural = match (self.places, self.what) {
+            (1, what) => what.to_owned(),
+            (_, "process") => "processes".to_owned(),
+            (_, what) => format!("{what}s"),
+        };
+        write!(out, "{} {plural} searched, {kilobytes} kB", self.places)?;
         if self.found() {
             write!(out, "; found in {}", self.hits.join(", "))?;
         }
@@ -42,7 +47,7 @@ impl fmt::Display for Traces {
 
 /// Every regular file at or below these paths. Contents only: what is named after a secret is no secret.
 pub(super) fn files(paths: &[PathBuf], secret: &Secret) -> anyhow::Result<Traces> {
-    let mut traces = Traces { what: "files", ..Traces::default() };
+    let mut traces = Traces { what: "file", ..Traces::default() };
     let mut queue = paths.to_vec();
     while let Some(path) = queue.pop() {
         let kind = match path.symlink_metadata() {
@@ -70,7 +75,7 @@ pub(super) fn files(paths: &[PathBuf], secret: &Secret) -> anyhow::Result<Traces
 
 /// All readable memory of these processes.
 pub(super) fn memory(pids: &[u32], secret: &Secret) -> anyhow::Result<Traces> {
-    let mut traces = Traces { what: "processes", ..Traces::default() };
+    let mut traces = Traces { what: "process", ..Traces::default() };
     let mut buffer = vec![0; CHUNK];
     for pid in pids {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).with_context(|| format!("process {pid}"))?;

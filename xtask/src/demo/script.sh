@@ -8,7 +8,8 @@ fact 'user' "$(id -u):$(id -g), process $$ in its pid namespace"
 fact 'file' "$file"
 fact 'size' "$(stat -c %s "$file") bytes"
 fact 'mode and owner' "$(stat -c '%a %u:%g' "$file")"
-fact 'directory' "$(stat -c '%a %u:%g' "$(dirname "$file")")"
+# Through the links that make a rotation of all files atomic.
+fact 'directory' "$(stat -L -c '%a %u:%g' "$(dirname "$file")")"
 fact 'sha256' "$(printf %s "$password" | sha256sum | cut -d' ' -f1)"
 fact 'write' "$( (echo x >"$file") 2>&1)"
 mount_point=$(df --output=target "$file" | tail -n 1)

@@ -1,7 +1,6 @@
 //! Our client: a kept connection for the event stream and every call but Run, and a channel for Run.
 //!
-//! The daemon ends a connection that carried secrets, so that nothing of them stays in its buffers; the channel
-//! connects again by itself. What that costs is part of what is measured.
+//! What the daemon does to leave nothing of a secret in its buffers is part of what is measured.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -17,8 +17,7 @@ use crate::throughput::{self, Throughput};
 const METHOD: &str = "interleaved: every contestant once a round, in an order shuffled anew; medians and ratios of one \
                       run; same rootfs, static `true`, namespaces, limits and user. Runtimes: create, start, exit, \
                       delete. Executor: from the client's call to the exit event (wiped, cgroup gone, result \
-                      recorded), its own seccomp filter always on, on a kept channel: the daemon ends a connection \
-                      that carried a secret, and connecting again is counted.";
+                      recorded), its own seccomp filter always on, on a kept connection.";
 /// The two that everyone is compared with, if they were measured.
 const BASES: [&str; 2] = ["crun", "crun, full seccomp"];
 
