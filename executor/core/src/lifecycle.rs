@@ -53,6 +53,17 @@ pub fn advance(from: State, reported: State) -> &'static [State] {
 }
 
 impl State {
+    /// All of them, in the order of life.
+    pub const ALL: [Self; 7] = [
+        Self::Reserved,
+        Self::Initializing,
+        Self::Created,
+        Self::Running,
+        Self::Stopping,
+        Self::Wiping,
+        Self::Completed,
+    ];
+
     /// The state's name in output and filters.
     pub fn name(self) -> &'static str {
         match self {
@@ -71,23 +82,13 @@ impl State {
 mod tests {
     use super::*;
 
-    const ALL: [State; 7] = [
-        State::Reserved,
-        State::Initializing,
-        State::Created,
-        State::Running,
-        State::Stopping,
-        State::Wiping,
-        State::Completed,
-    ];
-
     proptest::proptest! {
         /// Whatever is reported, in whatever order and however often: states are seen in the order of life, each
         /// at most once, none after `completed`, and `wiping` before it.
         #[test]
         fn any_history_is_one_life(reports in proptest::collection::vec(0usize..7, 0..40)) {
             let mut seen = vec![State::Reserved];
-            for report in reports.into_iter().map(|i| ALL[i]).chain([State::Completed]) {
+            for report in reports.into_iter().map(|i| State::ALL[i]).chain([State::Completed]) {
                 let now = seen[seen.len() - 1];
                 seen.extend(advance(now, report));
             }

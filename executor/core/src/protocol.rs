@@ -278,17 +278,7 @@ pub fn state_number(state: crate::lifecycle::State) -> u32 {
 
 /// The state of a number; `None` for one that a newer peer knows.
 pub fn state_of(number: u32) -> Option<crate::lifecycle::State> {
-    use crate::lifecycle::State;
-    const ALL: [State; 7] = [
-        State::Reserved,
-        State::Initializing,
-        State::Created,
-        State::Running,
-        State::Stopping,
-        State::Wiping,
-        State::Completed,
-    ];
-    ALL.into_iter().find(|state| state_number(*state) == number)
+    crate::lifecycle::State::ALL.into_iter().find(|state| state_number(*state) == number)
 }
 
 impl Refused {

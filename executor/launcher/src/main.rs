@@ -19,6 +19,7 @@ mod seccomp;
 mod server;
 mod shim;
 mod sweep;
+mod watched;
 
 use std::io;
 use std::path::Path;

@@ -19,7 +19,6 @@ use executor_core::protocol::{LauncherAnswer, LauncherReply, ShimLost, ShimNews,
 use executor_core::record::VolumeKind;
 use executor_secrets::TagKey;
 use executor_secrets::volume::Volume;
-use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, SignalEvents};
 use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
 use nix::sys::signal::Signal;
@@ -34,6 +33,7 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::seccomp::Filter;
 use crate::sweep;
+use crate::watched::Shim;
 
 /// Daemons at a time: one, and one that takes over.
 const DAEMONS_MAX: usize = 4;
@@ -44,28 +44,6 @@ const FIRST_DAEMON: Duration = Duration::from_secs(30);
 
 /// How long shims are given to listen before a daemon is welcomed.
 const SHIM_PATIENCE: Duration = Duration::from_secs(5);
-
-/// A shim that is watched.
-pub(crate) struct Shim {
-    /// Its container.
-    pub id: ContainerId,
-    /// Its pid.
-    pub pid: i32,
-    /// It is a child of this launcher, to be waited for.
-    pub child: bool,
-    /// Readable when it has ended.
-    pub pidfd: OwnedFd,
-    /// It tells its states here, and hands over its volume; gone when it has closed its end.
-    pub lifeline: Option<Seqpacket>,
-    /// Second handle on its secret files.
-    pub volume: Option<Volume>,
-    /// What its container is started with, until the shim has wiped it.
-    pub inputs: Vec<MemFile>,
-    /// It listens for daemons.
-    pub(crate) listening: bool,
-    /// It has told that all is done, and is about to end.
-    pub(crate) done: bool,
-}
 
 /// The launcher's state.
 struct Server {

@@ -26,7 +26,7 @@ use crate::dirs::Dirs;
 use crate::finish::{Outcome, Remains, now};
 use crate::host::Host;
 use crate::log::{self, Level};
-use crate::server::Shim;
+use crate::watched::Shim;
 
 /// How long a shim is given to answer a launcher that has just started.
 const SHARE_PATIENCE_S: i64 = 5;

@@ -16,11 +16,12 @@ use executor_sys::process::{self, Fork};
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 
-use super::{Server, Shim};
+use super::Server;
 use crate::dirs::Dirs;
 use crate::log::{self, Level};
 use crate::rootfs::failed;
 use crate::shim;
+use crate::watched::Shim;
 
 impl Server {
     /// Answers every request that has come.
