@@ -1,7 +1,7 @@
 //! `--local`, with a script for an executord: its socket leads to the fake's.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use rustix::process::{Signal, geteuid};
@@ -33,7 +33,7 @@ impl Installed {
             "run=$3 state=$5 notes=${{0%/*}}\n\
              echo \"$@\" > \"$notes/arguments\"\n\
              env > \"$notes/environment\"\n\
-             trap 'rm -r \"$run\" \"$state\"; kill $!; exit 0' TERM\n\
+             trap 'rm -r \"$run\"; kill $!; exit 0' TERM\n\
              trap 'echo INT >> \"$notes/signals\"' INT\n\
              mkdir -p \"$run\" \"$state\"\n\
              ln -s {} \"$run/executor.sock\"\n\
@@ -46,11 +46,9 @@ impl Installed {
         std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
     }
 
-    /// The temporary directory that `--run-dir` lay in.
+    /// The temporary directory: the run directory, with the state directory in it.
     fn home(&self) -> PathBuf {
-        let arguments = self.note("arguments");
-        let run = arguments.split_whitespace().nth(2).unwrap();
-        Path::new(run).parent().unwrap().to_owned()
+        self.note("arguments").split_whitespace().nth(2).unwrap().into()
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -76,7 +74,7 @@ fn starts_uses_and_takes_down_a_private_executord() {
     assert_eq!((program.status, program.err().as_str()), (Some(3), ""));
     let arguments = installed.note("arguments");
     let home = installed.home();
-    assert_eq!(arguments.trim(), format!("--ephemeral --run-dir {0}/run --state-dir {0}/state", home.display()));
+    assert_eq!(arguments.trim(), format!("--ephemeral --run-dir {0} --state-dir {0}/state", home.display()));
     assert!(!home.exists(), "{}", home.display());
     assert!(!installed.note("environment").contains("canary-3fa8"));
     assert_eq!(installed.run(&["--local", "info"]).status, Some(0));
