@@ -87,7 +87,7 @@ pub fn trim_heap() {
 /// /proc cannot be read.
 pub fn trim_stack() -> io::Result<()> {
     // Room for this call, for the call of madvise and for the red zone of the ABI.
-    const KEPT: usize = 16 << 10;
+    const KEPT: usize = 4 << 10;
     let marker = 0u8;
     let top = (std::ptr::from_ref(&marker).addr() - KEPT) & !0xfff;
     let maps = std::fs::read_to_string("/proc/self/maps")?;

@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use executor_core::ident::ContainerId;
 use executor_core::payload::BYTES_MAX;
 use executor_core::protocol::{
-    Done, Hello, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, PACKET_MAX, PLAN_MAX, Reason,
-    Refused, VERSION, Welcome,
+    Done, Hello, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, PLAN_MAX, Reason, Refused,
+    VERSION, Welcome,
 };
 use executor_core::time::Timestamp;
 use executor_secrets::TagKey;
@@ -22,6 +22,10 @@ use crate::log::{self, Level};
 use crate::rootfs::failed;
 use crate::shim;
 use crate::watched::Shim;
+
+/// Largest request: ids, a tag and a key. On the stack, so that a shim, which is forked in the middle of one, does not
+/// keep it for as long as its container lives.
+const REQUEST_MAX: usize = 4096;
 
 impl Server {
     /// Answers every request that has come.
@@ -40,7 +44,7 @@ impl Server {
 
     /// Answers one request of one daemon. Tells whether there was one.
     fn serve(&mut self, index: usize) -> Result<bool, Gone> {
-        let mut buffer = vec![0; PACKET_MAX];
+        let mut buffer = [0; REQUEST_MAX];
         let (length, fds) = match self.daemons[index].recv(&mut buffer) {
             Ok(None) => return Err(Gone),
             Ok(Some(message)) => message,
