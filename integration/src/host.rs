@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use sha2::{Digest, Sha256};
+use crate::footprint;
 
 /// Mounts, cgroups and processes of the host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,36 +12,14 @@ pub struct Inventory {
     /// Lines of mountinfo without their changing numbers.
     pub mounts: BTreeSet<String>,
     /// Cgroup directories of ours.
-    pub cgroups: BTreeSet<String>,
+    pub cgroups: BTreeSet<PathBuf>,
 }
 
 /// Takes stock of the mounts and of one launcher's cgroups: those of others that run on the host come and go.
 pub fn inventory_of(run_dir: &Path) -> Inventory {
-    let digest = Sha256::digest(run_dir.as_os_str().as_encoded_bytes());
-    let own = hex::encode(&digest[..4]);
-    let mut all = inventory();
-    all.cgroups.retain(|path| path.contains(&own));
-    all
-}
-
-/// Takes stock.
-pub fn inventory() -> Inventory {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mounts = table.lines().map(|line| line.split(' ').skip(3).collect::<Vec<_>>().join(" ")).collect();
-    let mut cgroups = BTreeSet::new();
-    for hierarchy in fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
-        walk(&hierarchy.path().join("executor"), &mut cgroups);
-    }
-    walk(Path::new("/sys/fs/cgroup/executor"), &mut cgroups);
-    Inventory { mounts, cgroups }
-}
-
-fn walk(dir: &Path, found: &mut BTreeSet<String>) {
-    let Ok(entries) = fs::read_dir(dir) else { return };
-    found.insert(dir.display().to_string());
-    for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-        walk(&entry.path(), found);
-    }
+    Inventory { mounts, cgroups: footprint::cgroups(run_dir) }
 }
 
 /// Pids of processes whose parent chain leads to `ancestor`.

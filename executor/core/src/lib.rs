@@ -17,6 +17,7 @@ pub mod placement;
 pub mod plan;
 pub mod protocol;
 pub mod record;
+pub mod settings;
 pub mod spec;
 pub mod time;
 pub mod users;

@@ -15,6 +15,8 @@
 pub const MAGIC: [u8; 8] = *b"EXECPL01";
 /// Most strings in a payload.
 pub const COUNT_MAX: u32 = 65_536;
+/// The environment string that a process gets where the request says nothing of PATH.
+pub const PATH_DEFAULT: &[u8] = b"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Most bytes in a payload.
 pub const BYTES_MAX: usize = 1 << 30;
 

@@ -26,9 +26,6 @@ use crate::problem::{Kind, Problem};
 use crate::registry::Admission;
 use crate::tag;
 
-/// Where programs are looked up when the request's environment says nothing.
-const DEFAULT_PATH: &[u8] = b"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
 /// Runs a request: the container, and whether this call made it.
 ///
 /// # Errors
@@ -132,7 +129,7 @@ fn process_payload(request: &v1::RunRequest) -> std::io::Result<MemFile> {
         run.env.iter().map(|variable| Zeroizing::new(format!("{}={}", variable.name, variable.value))).collect();
     let mut env: Vec<&[u8]> = joined.iter().map(|variable| variable.as_bytes()).collect();
     if !run.env.iter().any(|variable| variable.name == "PATH") {
-        env.push(DEFAULT_PATH);
+        env.push(payload::PATH_DEFAULT);
     }
     let strings = ProcessPayload::strings(run.path.as_bytes(), dir.as_bytes(), count.as_bytes(), &args, &env);
     written("executor-process", &strings)

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use executor_core::capacity::Amount;
+use executor_core::settings::LauncherSettings;
 use executor_core::validate::{Draft, Policy, validate};
 use serde::Deserialize;
 
@@ -66,7 +67,7 @@ struct File {
     server: Server,
     retention: Keep,
     /// The launcher's own; read here so that a key that it does not know is told.
-    launcher: LauncherSection,
+    launcher: LauncherSettings,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -103,14 +104,6 @@ impl Default for Keep {
     fn default() -> Self {
         Self { completed: 10_000, hours: 24, events: 10_000 }
     }
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-#[allow(dead_code)] // read for its keys
-struct LauncherSection {
-    cgroup_parent: Option<String>,
-    log_bytes_max: Option<u64>,
 }
 
 /// A configuration in force.

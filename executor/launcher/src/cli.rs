@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
+use executor_core::settings::LauncherSettings;
 use executor_core::validate::Policy;
 use serde::Deserialize;
 
@@ -52,23 +53,7 @@ pub(crate) struct Config {
     /// What requests may ask for.
     pub policy: Policy,
     /// The launcher's own section.
-    pub launcher: Settings,
-}
-
-/// Section `[launcher]`.
-#[derive(Deserialize, Debug)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct Settings {
-    /// Cgroup that the containers' cgroups are made below, relative to each hierarchy's mount.
-    pub cgroup_parent: String,
-    /// A log file is rotated at this size, in bytes; one older file is kept.
-    pub log_bytes_max: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { cgroup_parent: "executor".into(), log_bytes_max: 16 << 20 }
-    }
+    pub launcher: LauncherSettings,
 }
 
 /// A configuration that cannot be used.

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use executor_core::payload::{BYTES_MAX, ProcessPayload};
+use executor_core::payload::{BYTES_MAX, PATH_DEFAULT, ProcessPayload};
 use executor_core::users::ResolvedUser;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, StringArray};
@@ -21,8 +21,6 @@ use oci_spec::runtime::Spec;
 
 use crate::seccomp::Filter;
 
-/// Where programs are looked for when the environment has no PATH.
-const PATH_DEFAULT: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Longest message of a failure.
 pub(super) const FAILURE_MAX: usize = 8192;
 
@@ -129,11 +127,10 @@ impl Init {
         if !env.iter().any(|pair| pair.starts_with(b"HOME=")) {
             env.push(&home);
         }
-        let default_path = [b"PATH=", PATH_DEFAULT].concat();
         if !env.iter().any(|pair| pair.starts_with(b"PATH=")) {
-            env.push(&default_path);
+            env.push(PATH_DEFAULT);
         }
-        let path = env.iter().find_map(|pair| pair.strip_prefix(b"PATH=")).unwrap_or(PATH_DEFAULT);
+        let path = env.iter().find_map(|pair| pair.strip_prefix(b"PATH=")).unwrap_or_default();
         let candidates = candidates(payload.path, path);
         let args = std::iter::once(payload.path).chain(payload.args).map(string).collect::<Result<Vec<_>, _>>()?;
         Ok(Program {

@@ -1,0 +1,19 @@
+//! Sections of the configuration file that more than one process reads.
+
+use serde::Deserialize;
+
+/// Section `[launcher]`.
+#[derive(Deserialize, Debug)]
+#[serde(default, deny_unknown_fields)]
+pub struct LauncherSettings {
+    /// Cgroup that the containers' cgroups are made below, relative to each hierarchy's mount.
+    pub cgroup_parent: String,
+    /// A log file is rotated at this size, in bytes; one older file is kept.
+    pub log_bytes_max: u64,
+}
+
+impl Default for LauncherSettings {
+    fn default() -> Self {
+        Self { cgroup_parent: "executor".into(), log_bytes_max: 16 << 20 }
+    }
+}
