@@ -42,8 +42,9 @@ impl Request {
             suppress_log_output: args.no_logs,
             volume_mounted_files: source::read_all(arguments, stdin, variable)?
                 .into_iter()
-                .map(|(path, mut content)| v1::File { path, content: std::mem::take(&mut *content) })
+                .map(|(path, mut content)| v1::File { path, content: std::mem::take(&mut *content), public: false })
                 .collect(),
+            ..RunAction::default()
         };
         Ok(Self(Box::new(RunRequest {
             id: args.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
@@ -60,7 +61,7 @@ impl Request {
                 NetworkArg::None => Network::None.into(),
                 NetworkArg::Host => Network::Host.into(),
             },
-            volume_mounted_files: Vec::new(),
+            ..RunRequest::default()
         })))
     }
 

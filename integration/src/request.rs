@@ -78,7 +78,9 @@ impl Words for RunRequest {
     }
 
     fn file(self, path: &str, content: &[u8]) -> Self {
-        self.action(|run| run.volume_mounted_files.push(File { path: path.into(), content: content.into() }))
+        self.action(|run| {
+            run.volume_mounted_files.push(File { path: path.into(), content: content.into(), public: false });
+        })
     }
 
     fn action(mut self, change: impl FnOnce(&mut RunAction)) -> Self {

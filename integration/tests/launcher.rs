@@ -36,7 +36,7 @@ const SEE: &str = "id; stat -L -c '%a %u %g %s %n' /etc/cf-service-bindings/db /
 fn a_container_runs_with_its_secrets_and_is_wiped() {
     let launcher = Launcher::start(&[]);
     let run_dir = launcher.run_dir();
-    let files = vec![("f0".to_owned(), "db/password", 6), ("f1".to_owned(), "/run/one", 3)];
+    let files = vec![("f0".to_owned(), "db/password", 6).into(), ("f1".to_owned(), "/run/one", 3).into()];
     let (draft, payload) = sh(SEE);
     let plan = plan("one", Draft { user: "vcap", dir: "/tmp", files, ..draft });
     let payload = Payload { env: vec![b"SECRET=in-the-environment"], files: vec![b"s3cr3t", b"one"], ..payload };
@@ -101,7 +101,10 @@ fn a_prepared_rootfs_is_never_written_to() {
         "id; echo x >/srv/file; cat /srv/file /etc/cf-service-bindings/a; rm /etc/passwd 2>/dev/null; touch /x; exit 3",
     );
     let reference = rootfs.reference();
-    let plan = plan("dir", Draft { rootfs: &reference, user: "app:web", files: vec![("f".into(), "a", 1)], ..draft });
+    let plan = plan(
+        "dir",
+        Draft { rootfs: &reference, user: "app:web", files: vec![("f".to_owned(), "a", 1).into()], ..draft },
+    );
     launcher.launch(&plan, &Payload { files: vec![b"S"], ..payload }).unwrap().reach(State::Completed).unwrap();
     let log = launcher.log("dir");
     assert!(log.contains("uid=1234(app) gid=80(web)") && log.contains("stdout P S"), "{log}");

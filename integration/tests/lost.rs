@@ -17,7 +17,7 @@ use integration::{host, wait};
 const SECRET: &[u8] = b"canary-of-the-lost-1c0ffee";
 
 fn plan(id: &str) -> Plan {
-    let files = vec![("f".to_owned(), "a", SECRET.len() as u64)];
+    let files = vec![("f".to_owned(), "a", SECRET.len() as u64).into()];
     let draft = Draft { id, path: "/bin/sleep", memory_bytes: 64 << 20, files, ..Draft::default() };
     validate(&draft, &Policy::default()).unwrap()
 }

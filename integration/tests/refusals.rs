@@ -89,9 +89,9 @@ fn a_path_through_a_link_of_the_rootfs_is_refused() {
     std::os::unix::fs::symlink(outside.path(), rootfs.path().join("link")).unwrap();
     let reference = rootfs.reference();
     let files = vec![
-        ("f[0]".to_owned(), "/link/secret", 1),
-        ("f[1]".to_owned(), "/bin/busybox/x", 1),
-        ("f[2]".to_owned(), "/srv", 1),
+        ("f[0]".to_owned(), "/link/secret", 1).into(),
+        ("f[1]".to_owned(), "/bin/busybox/x", 1).into(),
+        ("f[2]".to_owned(), "/srv", 1).into(),
     ];
     let payload = Payload { files: vec![b"S", b"S", b"S"], ..Payload::default() };
     let refused = refused(&launcher, &plan(Draft { rootfs: &reference, files, ..Draft::default() }), &payload);
@@ -104,7 +104,7 @@ fn a_path_through_a_link_of_the_rootfs_is_refused() {
 #[test]
 fn a_plan_of_a_daemon_that_was_taken_over_is_refused() {
     let launcher = Launcher::start(&[]);
-    let good = plan(Draft { files: vec![("f".to_owned(), "a", 1)], ..Draft::default() });
+    let good = plan(Draft { files: vec![("f".to_owned(), "a", 1).into()], ..Draft::default() });
     let payload = Payload { files: vec![b"S"], ..Payload::default() };
     let forge = |change: fn(&mut Plan)| {
         let mut plan = good.clone();
@@ -135,7 +135,7 @@ fn files_that_the_memory_limit_cannot_hold_are_told() {
         id: "bad",
         path: "/bin/true",
         memory_bytes,
-        files: vec![("f".to_owned(), "a", content.len() as u64)],
+        files: vec![("f".to_owned(), "a", content.len() as u64).into()],
         ..Draft::default()
     };
     let policy = Policy { files_bytes_max: 40_000_000, ..Policy::default() };

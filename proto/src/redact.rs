@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::v1::{EnvironmentVariable, File, RunAction, StreamLogsResponse};
+use crate::v1::{EnvironmentVariable, File, RunAction, SecretArgument, StreamLogsResponse};
 
 impl fmt::Debug for EnvironmentVariable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -15,7 +15,14 @@ impl fmt::Debug for File {
         f.debug_struct("File")
             .field("path", &self.path)
             .field("content", &format_args!("[REDACTED] ({} bytes)", self.content.len()))
+            .field("public", &self.public)
             .finish()
+    }
+}
+
+impl fmt::Debug for SecretArgument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SecretArgument").field("index", &self.index).field("value", &"[REDACTED]").finish()
     }
 }
 
@@ -31,6 +38,8 @@ impl fmt::Debug for RunAction {
             .field("log_source", &self.log_source)
             .field("suppress_log_output", &self.suppress_log_output)
             .field("volume_mounted_files", &self.volume_mounted_files)
+            .field("secret_environment", &self.secret_environment)
+            .field("secret_arguments", &self.secret_arguments)
             .finish()
     }
 }
@@ -49,17 +58,19 @@ impl fmt::Debug for StreamLogsResponse {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::v1::{Action, RunRequest};
+    use crate::v1::{Action, GetSecretsResponse, RunRequest};
 
     /// secrets.md, rule 5: a value appears in no output, however deep it lies in the message that is printed.
     #[test]
     fn debug_of_a_request_names_no_value() {
         const CANARY: &str = "canary-5f1d";
-        let file = File { path: "a/b".into(), content: CANARY.into() };
+        let file = File { path: "a/b".into(), content: CANARY.into(), public: false };
         let run = RunAction {
             path: "/bin/true".into(),
             args: vec![CANARY.into()],
             env: vec![EnvironmentVariable { name: "K".into(), value: CANARY.into() }],
+            secret_environment: vec![EnvironmentVariable { name: "S".into(), value: CANARY.into() }],
+            secret_arguments: vec![SecretArgument { index: 0, value: CANARY.into() }],
             volume_mounted_files: vec![file.clone()],
             ..Default::default()
         };
@@ -69,7 +80,8 @@ mod tests {
             volume_mounted_files: vec![file],
             ..Default::default()
         };
-        let printed = format!("{request:?} {request:#?}");
+        let secrets = GetSecretsResponse { files: request.volume_mounted_files.clone(), ..Default::default() };
+        let printed = format!("{request:?} {request:#?} {secrets:?}");
         assert!(printed.contains("a/b") && printed.contains("[REDACTED]"), "{printed}");
         assert!(!printed.contains(CANARY), "{printed}");
     }

@@ -211,6 +211,7 @@ mod tests {
                 mount_point: "/etc/cf-service-bindings".into(),
                 mount_kind: MountKind::TmpfsNoswap.into(),
                 mount_options: "ro,nosuid,nodev,noexec".into(),
+                public: false,
             }],
             created_at: at(10),
             started_at: at(11),

@@ -20,5 +20,7 @@ pub mod record;
 pub mod settings;
 pub mod spec;
 pub mod time;
+pub mod token;
+pub mod update;
 pub mod users;
 pub mod validate;

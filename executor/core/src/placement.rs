@@ -172,7 +172,13 @@ mod tests {
     }
 
     fn planned(paths: &[&str]) -> Vec<PlannedFile> {
-        let file = |(i, path): (usize, &&str)| PlannedFile { path: path.into(), size: 1, field: format!("f[{i}]") };
+        let file = |(i, path): (usize, &&str)| PlannedFile {
+            path: path.into(),
+            size: 1,
+            field: format!("f[{i}]"),
+            public: false,
+            token: false,
+        };
         paths.iter().enumerate().map(file).collect()
     }
 
@@ -234,11 +240,17 @@ mod tests {
     #[test]
     fn size_counts_pages() {
         let many: Vec<_> = (0..90_000)
-            .map(|i| PlannedFile { path: format!("/s/{i}").into(), size: 1, field: String::new() })
+            .map(|i| PlannedFile {
+                path: format!("/s/{i}").into(),
+                size: 1,
+                field: String::new(),
+                public: false,
+                token: false,
+            })
             .collect();
         assert!(volume_size(&many, 4096).bytes >= 355 << 20);
         assert!(volume_size(&many, 4096).inodes > 180_000);
-        let one = [PlannedFile { path: "/s/a".into(), size: 4097, field: String::new() }];
+        let one = [PlannedFile { path: "/s/a".into(), size: 4097, field: String::new(), public: false, token: false }];
         assert_eq!(volume_size(&one, 4096).bytes, (2 * 2 + 16) * 4096);
     }
 }

@@ -95,6 +95,44 @@ pub struct PlannedFile {
     pub size: u64,
     /// The request's own name of the entry, for errors: `volume_mounted_files[2].path`.
     pub field: String,
+    /// Not masked in logs.
+    #[serde(default)]
+    pub public: bool,
+    /// It holds the container's runtime token, which the shim makes: no content of it comes with the request.
+    #[serde(default)]
+    pub token: bool,
+}
+
+/// What is masked in a container's output (secrets.md, redaction).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Redaction {
+    /// Values of 8 bytes or more.
+    #[default]
+    Auto,
+    /// Values of 4 bytes or more.
+    All,
+    /// Nothing.
+    None,
+}
+
+/// What is captured at the end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedOutputs {
+    /// Which files.
+    pub source: OutputSource,
+    /// Bytes over all of them.
+    pub bytes_max: u64,
+}
+
+/// Which files are captured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OutputSource {
+    /// These, by their absolute paths.
+    Files(Vec<PathBuf>),
+    /// All below this directory.
+    Directory(PathBuf),
 }
 
 /// A process to run in the container. This version plans one, called `main`.
@@ -108,8 +146,14 @@ pub struct PlannedProcess {
     pub argument_count: u32,
     /// Working directory.
     pub dir: String,
-    /// Names of its environment variables.
+    /// Names of its environment variables, but for the secret ones.
     pub environment_names: Vec<String>,
+    /// Names of its secret environment variables.
+    #[serde(default)]
+    pub secret_environment_names: Vec<String>,
+    /// Which arguments are secret, in ascending order.
+    #[serde(default)]
+    pub secret_arguments: Vec<u32>,
     /// Marks its log lines.
     pub log_source: String,
     /// Its output is discarded.
@@ -136,8 +180,14 @@ pub struct Plan {
     pub grace: Duration,
     /// The control plane's own marks.
     pub labels: BTreeMap<String, String>,
-    /// Its secret files.
+    /// Its secret files. The runtime token's is the last one, where there is one.
     pub files: Vec<PlannedFile>,
+    /// What is masked in its output.
+    #[serde(default)]
+    pub redaction: Redaction,
+    /// What is captured of it at the end.
+    #[serde(default)]
+    pub outputs: Option<PlannedOutputs>,
     /// Its processes.
     pub processes: Vec<PlannedProcess>,
 }
@@ -146,5 +196,15 @@ impl Plan {
     /// The process that the container's end follows.
     pub fn main(&self) -> Option<&PlannedProcess> {
         self.processes.iter().find(|process| process.id == MAIN_PROCESS)
+    }
+
+    /// The file that holds its runtime token.
+    pub fn token_file(&self) -> Option<&PlannedFile> {
+        self.files.last().filter(|file| file.token)
+    }
+
+    /// The files whose content comes with the request, in the order of the files payload.
+    pub fn given_files(&self) -> &[PlannedFile] {
+        &self.files[..self.files.len() - usize::from(self.token_file().is_some())]
     }
 }

@@ -13,6 +13,9 @@ pub const VERSION: u32 = 1;
 pub const PACKET_MAX: usize = 64 << 10;
 /// What the descriptors of a [`Launch`] are, in order.
 pub const LAUNCH_FDS: [&str; 4] = ["shim connection", "plan", "process payload", "files payload"];
+/// What the descriptors of an [`UpdateFiles`] are, in order: a [`crate::update::FileUpdate`] as JSON, and a payload of
+/// the contents.
+pub const UPDATE_FDS: [&str; 2] = ["update", "contents"];
 /// Largest plan, in bytes of JSON.
 pub const PLAN_MAX: u64 = 16 << 20;
 
@@ -145,7 +148,7 @@ pub struct ShimRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// What is asked.
-    #[prost(oneof = "ShimCall", tags = "2, 3, 4")]
+    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6")]
     pub call: Option<ShimCall>,
 }
 
@@ -161,6 +164,28 @@ pub enum ShimCall {
     /// A handle on the secret file system, for a launcher that came later. The descriptor accompanies the reply.
     #[prost(message, tag = "4")]
     Share(Share),
+    /// Replaces the secret files; descriptors accompany it.
+    #[prost(message, tag = "5")]
+    UpdateFiles(UpdateFiles),
+    /// The secret inputs, for the holder of the runtime token. A memory file accompanies the reply.
+    #[prost(message, tag = "6")]
+    ReadSecrets(ReadSecrets),
+}
+
+/// Replaces the secret files of a running container, as [`UPDATE_FDS`] say.
+#[derive(Clone, PartialEq, Message)]
+pub struct UpdateFiles {
+    /// Sent to the process `main` afterwards; 0 for none.
+    #[prost(int32, tag = "1")]
+    pub signal: i32,
+}
+
+/// Asks for the secret inputs.
+#[derive(Clone, PartialEq, Message)]
+pub struct ReadSecrets {
+    /// SHA-256 of the runtime token that was presented.
+    #[prost(bytes = "vec", tag = "1")]
+    pub token_digest: Vec<u8>,
 }
 
 /// Asks for the second handle on the secret file system.
@@ -260,6 +285,12 @@ pub enum Reason {
     NotFound = 4,
     /// There is one already.
     Exists = 5,
+    /// It was made from a state of things that is no longer: look again.
+    Stale = 6,
+    /// Not at this moment: the same works in a little while.
+    Busy = 7,
+    /// Whoever asks may not.
+    Denied = 8,
 }
 
 /// Number of a state in [`Reached`].

@@ -78,6 +78,12 @@ pub struct ContainerRecord {
     /// How its process ended: set from `wiping` on, so that it is known even if the rest is done by another.
     #[serde(default)]
     pub exit: Option<Exit>,
+    /// How often its secret files were replaced, plus 1; 0 until they are there, and where there are none.
+    #[serde(default)]
+    pub files_generation: u64,
+    /// When they were replaced last.
+    #[serde(default)]
+    pub files_updated_at: Option<Timestamp>,
 }
 
 impl ContainerRecord {
@@ -156,6 +162,19 @@ pub struct WipeRecord {
 /// How a wipe is done, as receipts tell it.
 pub const WIPE_METHOD: &str = "overwritten in place, read back, unlinked";
 
+/// What was captured of the declared outputs. The files and their list are in the state directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutputsRecord {
+    /// Files.
+    pub files: u32,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// What was there and was not captured.
+    pub skipped: u32,
+    /// Why nothing could be captured at all.
+    pub failure: Option<String>,
+}
+
 /// The end of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitRecord {
@@ -171,6 +190,9 @@ pub struct ExitRecord {
     pub timings: Timings,
     /// What was wiped. Unset where the memory went with its last holder and nobody could overwrite it.
     pub wipe: Option<WipeRecord>,
+    /// What was captured; unset where nothing was declared, or the process never ran.
+    #[serde(default)]
+    pub outputs: Option<OutputsRecord>,
     /// When all was done.
     pub finished_at: Timestamp,
 }

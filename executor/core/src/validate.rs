@@ -7,7 +7,9 @@
 //! (reserved for atomic rotation, as in Kubernetes).
 
 mod files;
+mod outputs;
 mod process;
+mod secrets;
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -16,7 +18,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::ContainerId;
-use crate::plan::{Limits, Network, Plan, PlannedProcess, Principal, Rootfs, UserRef};
+use crate::plan::{Limits, Network, Plan, PlannedFile, PlannedProcess, Principal, Redaction, Rootfs, UserRef};
 
 /// Longest path, in bytes, NUL included (the kernel's PATH_MAX).
 pub const PATH_MAX: usize = 4096;
@@ -62,6 +64,8 @@ pub struct Policy {
     pub files_root: PathBuf,
     /// Bytes over paths and contents of all files.
     pub files_bytes_max: u64,
+    /// Bytes of a container's outputs, and what is in force where a request says nothing.
+    pub outputs_bytes_max: u64,
     /// `rootfs: host` may be asked for.
     pub allow_host_rootfs: bool,
     /// `dir:` must lie below one of these; anywhere when empty.
@@ -83,6 +87,7 @@ impl Default for Policy {
         Self {
             files_root: "/etc/cf-service-bindings".into(),
             files_bytes_max: 1_000_000,
+            outputs_bytes_max: 64 << 20,
             allow_host_rootfs: true,
             rootfs_dirs: Vec::new(),
             allow_host_network: false,
@@ -129,8 +134,48 @@ pub struct Draft<'a> {
     pub log_source: &'a str,
     /// Discard the output.
     pub suppress_log_output: bool,
-    /// Files: the field that names them, the path, the size of the content.
-    pub files: Vec<(String, &'a str, u64)>,
+    /// Secret variables: name and value.
+    pub secret_env: Vec<(&'a str, &'a str)>,
+    /// Secret arguments: which of `args`, and the value.
+    pub secret_args: Vec<(u32, &'a str)>,
+    /// Files.
+    pub files: Vec<DraftFile<'a>>,
+    /// Path of the file that gets the runtime token; none when empty.
+    pub token_path: &'a str,
+    /// What is masked in the output.
+    pub redaction: Redaction,
+    /// What is captured at the end.
+    pub outputs: Option<DraftOutputs<'a>>,
+}
+
+/// A file of a request, without its content.
+#[derive(Clone, Debug)]
+pub struct DraftFile<'a> {
+    /// The field that names it.
+    pub field: String,
+    /// Its path.
+    pub path: &'a str,
+    /// Bytes of content.
+    pub size: u64,
+    /// It is not masked in logs.
+    pub public: bool,
+}
+
+impl<'a> From<(String, &'a str, u64)> for DraftFile<'a> {
+    fn from((field, path, size): (String, &'a str, u64)) -> Self {
+        Self { field, path, size, public: false }
+    }
+}
+
+/// The outputs that a request declares.
+#[derive(Clone, Debug, Default)]
+pub struct DraftOutputs<'a> {
+    /// Files.
+    pub files: Vec<&'a str>,
+    /// Or one directory.
+    pub directory: &'a str,
+    /// Bytes over all of them; 0 = the policy's.
+    pub bytes_max: u64,
 }
 
 /// Collects violations.
@@ -159,7 +204,9 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     if grace > GRACE_MAX {
         report.add("grace_period", format!("is {} s; at most {} s", grace.as_secs(), GRACE_MAX.as_secs()));
     }
+    secrets::check(draft, &mut report);
     let files = files::check(draft, policy, &mut report);
+    let outputs = draft.outputs.as_ref().and_then(|asked| outputs::check(asked, &files, policy, &mut report));
     report.0.extend(permitted(rootfs.as_ref(), draft.network.unwrap_or(Network::None), policy));
     match (id, rootfs, user) {
         (Some(id), Some(rootfs), Some(user)) if report.0.is_empty() => Ok(Plan {
@@ -171,6 +218,8 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             grace,
             labels: draft.labels.clone(),
             files,
+            redaction: draft.redaction,
+            outputs,
             processes: vec![process::plan(draft)],
         }),
         _ => Err(report.0),
@@ -184,13 +233,16 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
 /// Every violation.
 pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
     let main = plan.main().filter(|_| plan.processes.len() == 1);
-    let Some(PlannedProcess { path, dir, log_source, .. }) = main else {
+    let Some(main @ PlannedProcess { path, dir, log_source, .. }) = main else {
         return Err(vec![Violation::new("action", "must have exactly one process")]);
     };
+    secrets::recheck(main)?;
     let user = plan.user.to_string();
     // Below the root for relative paths a path counts as the relative one: never more than the daemon counted.
     let given = |path: &Path| path.strip_prefix(&policy.files_root).unwrap_or(path).display().to_string();
     let paths: Vec<String> = plan.files.iter().map(|file| given(&file.path)).collect();
+    let outputs = plan.outputs.as_ref().map(outputs::Words::of).transpose()?;
+    files::token_is_last(plan)?;
     let rootfs = plan.rootfs.to_string();
     let draft = Draft {
         id: plan.id.as_str(),
@@ -206,10 +258,17 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         grace: Some(plan.grace),
         network: Some(plan.network),
         log_source,
-        files: plan.files.iter().zip(&paths).map(|(file, path)| (file.field.clone(), &**path, file.size)).collect(),
+        files: plan.given_files().iter().zip(&paths).map(|(file, path)| as_drafted(file, path)).collect(),
+        token_path: plan.token_file().and(paths.last()).map_or("", String::as_str),
+        redaction: plan.redaction,
+        outputs: outputs.as_ref().map(outputs::Words::draft),
         ..Draft::default()
     };
     validate(&draft, policy).map(drop)
+}
+
+fn as_drafted<'a>(file: &PlannedFile, path: &'a str) -> DraftFile<'a> {
+    DraftFile { field: file.field.clone(), path, size: file.size, public: file.public }
 }
 
 /// What the operator's policy says of a rootfs and a network.

@@ -124,11 +124,17 @@ fn process_payload(request: &v1::RunRequest) -> std::io::Result<MemFile> {
     let run = request.action.as_ref().and_then(|action| action.run.as_ref()).unwrap_or(&default);
     let dir = if run.dir.is_empty() { "/" } else { &run.dir };
     let count = run.args.len().to_string();
-    let args: Vec<&[u8]> = run.args.iter().map(String::as_bytes).collect();
+    let mut args: Vec<&[u8]> = run.args.iter().map(String::as_bytes).collect();
+    for v1::SecretArgument { index, value } in &run.secret_arguments {
+        if let Some(empty) = args.get_mut(*index as usize) {
+            *empty = value.as_bytes();
+        }
+    }
+    let all = run.env.iter().chain(&run.secret_environment);
     let joined: Vec<Zeroizing<String>> =
-        run.env.iter().map(|variable| Zeroizing::new(format!("{}={}", variable.name, variable.value))).collect();
+        all.clone().map(|variable| Zeroizing::new(format!("{}={}", variable.name, variable.value))).collect();
     let mut env: Vec<&[u8]> = joined.iter().map(|variable| variable.as_bytes()).collect();
-    if !run.env.iter().any(|variable| variable.name == "PATH") {
+    if !all.clone().any(|variable| variable.name == "PATH") {
         env.push(payload::PATH_DEFAULT);
     }
     let strings = ProcessPayload::strings(run.path.as_bytes(), dir.as_bytes(), count.as_bytes(), &args, &env);
@@ -145,7 +151,9 @@ fn written(name: &str, strings: &[&[u8]]) -> std::io::Result<MemFile> {
 fn wipe(request: &mut v1::RunRequest) {
     if let Some(run) = request.action.as_mut().and_then(|action| action.run.as_mut()) {
         run.args.zeroize();
-        run.env.iter_mut().for_each(|variable| variable.value.zeroize());
+        let v1::RunAction { env, secret_environment, secret_arguments, .. } = run;
+        env.iter_mut().chain(secret_environment).for_each(|variable| variable.value.zeroize());
+        secret_arguments.iter_mut().for_each(|argument| argument.value.zeroize());
         run.volume_mounted_files.iter_mut().for_each(|file| file.content.zeroize());
     }
     request.volume_mounted_files.iter_mut().for_each(|file| file.content.zeroize());

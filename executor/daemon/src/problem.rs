@@ -24,6 +24,10 @@ pub enum Kind {
     Exhausted,
     /// A position beyond what there is.
     OutOfRange,
+    /// It was made from a state of things that is no longer.
+    Aborted,
+    /// The caller did not say who it is.
+    Unauthenticated,
     /// The caller may not.
     Denied,
     /// Not now; the same may work later.
@@ -80,6 +84,9 @@ impl From<Refused> for Problem {
             Reason::Exhausted => Kind::Exhausted,
             Reason::NotFound => Kind::NotFound,
             Reason::Exists => Kind::Exists,
+            Reason::Stale => Kind::Aborted,
+            Reason::Busy => Kind::Unavailable,
+            Reason::Denied => Kind::Denied,
         };
         let violations = refused.violations.into_iter().map(|v| Violation::new(v.field, v.description)).collect();
         Self { kind, message: refused.message, violations }

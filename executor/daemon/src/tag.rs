@@ -6,13 +6,25 @@
 
 use std::collections::BTreeMap;
 
-use executor_proto::v1::{File, Limits, RunAction, RunRequest};
+use executor_proto::v1::{EnvironmentVariable, File, Limits, Outputs, RunAction, RunRequest, SecretArgument};
 use executor_secrets::TagKey;
 
 /// The tag of a request, in hexadecimal.
 pub fn of(key: &TagKey, request: &RunRequest) -> String {
     // Every field by name, so that a new one cannot be forgotten: the compiler asks for it here.
-    let RunRequest { id: _, action, rootfs, limits, labels, grace_period, network, volume_mounted_files } = request;
+    let RunRequest {
+        id: _,
+        action,
+        rootfs,
+        limits,
+        labels,
+        grace_period,
+        network,
+        volume_mounted_files,
+        redaction,
+        runtime_token_path,
+        outputs,
+    } = request;
     let mut parts = Parts::default();
     parts.text(rootfs);
     let Limits { memory_bytes, pids, cpu_millis } = limits.unwrap_or_default();
@@ -29,6 +41,16 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
     }
     parts.numbers(&[u64::from(network.cast_unsigned())]);
     parts.files(volume_mounted_files);
+    parts.numbers(&[u64::from(redaction.cast_unsigned())]);
+    parts.text(runtime_token_path);
+    match outputs {
+        None => parts.numbers(&[]),
+        Some(Outputs { files, directory, bytes_max }) => {
+            parts.numbers(&[files.len() as u64, *bytes_max]);
+            files.iter().for_each(|path| parts.text(path));
+            parts.text(directory);
+        }
+    }
     if let Some(run) = action.as_ref().and_then(|action| action.run.as_ref()) {
         parts.run(run);
     }
@@ -64,9 +86,10 @@ impl<'a> Parts<'a> {
 
     fn files(&mut self, files: &'a [File]) {
         self.numbers(&[files.len() as u64]);
-        for File { path, content } in files {
+        for File { path, content, public } in files {
             self.text(path);
             self.order.push(Part::Bytes(content));
+            self.numbers(&[u64::from(*public)]);
         }
     }
 
@@ -81,16 +104,14 @@ impl<'a> Parts<'a> {
             log_source,
             suppress_log_output,
             volume_mounted_files,
+            secret_environment,
+            secret_arguments,
         } = run;
         self.text(path);
         self.numbers(&[args.len() as u64]);
         args.iter().for_each(|arg| self.text(arg));
         self.text(dir);
-        self.numbers(&[env.len() as u64]);
-        for variable in env {
-            self.text(&variable.name);
-            self.text(&variable.value);
-        }
+        self.variables(env);
         // `nproc` is ignored, as in BBS.
         match resource_limits.as_ref().and_then(|limits| limits.nofile) {
             None => self.numbers(&[]),
@@ -100,12 +121,26 @@ impl<'a> Parts<'a> {
         self.text(log_source);
         self.numbers(&[u64::from(*suppress_log_output)]);
         self.files(volume_mounted_files);
+        self.variables(secret_environment);
+        self.numbers(&[secret_arguments.len() as u64]);
+        for SecretArgument { index, value } in secret_arguments {
+            self.numbers(&[u64::from(*index)]);
+            self.text(value);
+        }
+    }
+
+    fn variables(&mut self, variables: &'a [EnvironmentVariable]) {
+        self.numbers(&[variables.len() as u64]);
+        for EnvironmentVariable { name, value } in variables {
+            self.text(name);
+            self.text(value);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use executor_proto::v1::{Action, EnvironmentVariable, ResourceLimits};
+    use executor_proto::v1::{Action, ResourceLimits};
 
     use super::*;
 
@@ -118,14 +153,14 @@ mod tests {
     }
 
     fn file(path: &str, content: &str) -> File {
-        File { path: path.into(), content: content.into() }
+        File { path: path.into(), content: content.into(), public: false }
     }
 
     type Change = fn(&mut RunRequest, &mut RunAction);
 
     #[test]
     fn every_field_but_the_id_counts() {
-        let changes: [Change; 20] = [
+        let changes: [Change; 29] = [
             |_, _| (),
             |r, _| r.rootfs = "host".into(),
             |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
@@ -146,6 +181,15 @@ mod tests {
             |_, a| a.user = "root".into(),
             |_, a| a.log_source = "root".into(),
             |_, a| a.suppress_log_output = true,
+            |r, _| r.volume_mounted_files.push(File { public: true, ..file("x", "y") }),
+            |r, _| r.redaction = 1,
+            |r, _| r.runtime_token_path = "x".into(),
+            |r, _| r.outputs = Some(Outputs::default()),
+            |r, _| r.outputs = Some(Outputs { files: vec!["/x".into()], ..Default::default() }),
+            |r, _| r.outputs = Some(Outputs { directory: "/x".into(), ..Default::default() }),
+            |r, _| r.outputs = Some(Outputs { bytes_max: 1, ..Default::default() }),
+            |_, a| a.secret_environment.push(EnvironmentVariable { name: "A".into(), value: "B".into() }),
+            |_, a| a.secret_arguments.push(SecretArgument { index: 0, value: "B".into() }),
         ];
         let key = TagKey::random().unwrap();
         let tags: Vec<String> = changes.iter().map(|change| of(&key, &request(change))).collect();

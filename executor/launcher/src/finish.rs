@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use executor_core::record::{ContainerRecord, Exit, ExitRecord, Failure, Timings, WipeRecord};
+use executor_core::record::{ContainerRecord, Exit, ExitRecord, Failure, OutputsRecord, Timings, WipeRecord};
 use executor_core::time::Timestamp;
 use executor_secrets::volume::{Receipt, Volume};
 use executor_sys::memfile::MemFile;
@@ -42,6 +42,8 @@ pub(crate) struct Outcome {
     pub failure: Option<Failure>,
     /// Where the time went, but for the finish.
     pub timings: Timings,
+    /// What was captured of the declared outputs.
+    pub outputs: Option<OutputsRecord>,
     /// When the process ended.
     pub ended_at: Option<Timestamp>,
 }
@@ -93,6 +95,7 @@ impl Remains {
             failure: outcome.failure,
             timings: Timings { finish: finished_at.since(ended_at), ..outcome.timings },
             wipe,
+            outputs: outcome.outputs,
             finished_at,
         };
         if let Err(error) = self.dirs.write_exit(&record) {

@@ -117,14 +117,14 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
                 run: ended_at.since(started_at),
                 ..Timings::default()
             };
-            Outcome { exit: Some(exit), failure: None, timings, ended_at: Some(ended_at) }
+            Outcome { exit: Some(exit), timings, ended_at: Some(ended_at), ..Outcome::default() }
         }
         Err(failure) => {
             ready.container.kill();
             ready.log.own_words(&failure.message);
             let timings = Timings { prepare, start: now().since(ready_at), ..Timings::default() };
             let failure = Failure { kind: FailureKind::Exec, message: failure.message, errno: failure.errno };
-            Outcome { exit: None, failure: Some(failure), timings, ended_at: Some(now()) }
+            Outcome { failure: Some(failure), timings, ended_at: Some(now()), ..Outcome::default() }
         }
     };
     ready.record.state = State::Wiping;

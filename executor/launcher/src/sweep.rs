@@ -90,7 +90,7 @@ fn end(host: &Host, record: &ContainerRecord, remains: &Remains) -> Outcome {
     let prepare = record.prepared.as_ref().map(|prepared| prepared.at.since(record.begun_at)).unwrap_or_default();
     let run = record.started_at.filter(|_| this_boot).map(|at| now().since(at)).unwrap_or_default();
     let timings = Timings { prepare, run, ..Timings::default() };
-    Outcome { exit: exit.filter(|_| ran), failure, timings, ended_at: Some(now()) }
+    Outcome { exit: exit.filter(|_| ran), failure, timings, ended_at: Some(now()), ..Outcome::default() }
 }
 
 fn kill(pid: i32) {

@@ -22,7 +22,7 @@ fn the_spec_holds_nothing_of_the_process() {
         args: vec!["canary-arg"],
         env: vec![("CANARY_NAME", "canary-value")],
         dir: "/canary-dir",
-        files: vec![("f".into(), "/canary/file", 5)],
+        files: vec![("f".to_owned(), "/canary/file", 5).into()],
         ..Draft::default()
     };
     let text = spec_of(draft, 1000).to_string();

@@ -3,8 +3,21 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{Draft, LIST_MAX, NAME_MAX, PATH_MAX, Policy, Report, shorten};
-use crate::plan::PlannedFile;
+use super::{Draft, DraftFile, LIST_MAX, NAME_MAX, PATH_MAX, Policy, Report, Violation, shorten};
+use crate::ident::ContainerId;
+use crate::plan::{Plan, PlannedFile};
+use crate::token;
+
+/// The field of the runtime token's file.
+const TOKEN_FIELD: &str = "runtime_token_path";
+
+/// At most one file of a plan holds the runtime token, and it is the last: the order of the contents depends on it.
+pub(super) fn token_is_last(plan: &Plan) -> Result<(), Vec<Violation>> {
+    if plan.given_files().iter().any(|file| file.token) {
+        return Err(vec![Violation::new(TOKEN_FIELD, "is not the last of the plan's files")]);
+    }
+    Ok(())
+}
 
 /// Checks every file, and what they are to one another.
 pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Vec<PlannedFile> {
@@ -13,10 +26,28 @@ pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> 
         return Vec::new();
     }
     let mut files: Vec<PlannedFile> = Vec::with_capacity(draft.files.len());
-    for (field, path, size) in &draft.files {
-        match resolve(path, &policy.files_root) {
-            Ok(path) => files.push(PlannedFile { path, size: *size, field: field.clone() }),
-            Err(why) => report.add(format!("{field}.path"), why),
+    for file in &draft.files {
+        match resolve(file.path, &policy.files_root) {
+            Ok(path) => files.push(PlannedFile {
+                path,
+                size: file.size,
+                field: file.field.clone(),
+                public: file.public,
+                token: false,
+            }),
+            Err(why) => report.add(format!("{}.path", file.field), why),
+        }
+    }
+    if !draft.token_path.is_empty() {
+        match resolve(draft.token_path, &policy.files_root) {
+            Ok(path) => files.push(PlannedFile {
+                path,
+                size: draft.id.parse().map_or(0, |id: ContainerId| token::length(&id) as u64),
+                field: TOKEN_FIELD.to_owned(),
+                public: false,
+                token: true,
+            }),
+            Err(why) => report.add(TOKEN_FIELD, why),
         }
     }
     against_one_another(&files, report);
@@ -84,7 +115,7 @@ fn against_one_another(files: &[PlannedFile], report: &mut Report) {
 
 /// Bytes over paths and contents, as Cloud Controller counts them.
 fn within_the_limit(draft: &Draft<'_>, policy: &Policy, report: &mut Report) {
-    let weight = |(_, path, size): &(String, &str, u64)| size.saturating_add(path.len() as u64);
+    let weight = |file: &DraftFile<'_>| file.size.saturating_add(file.path.len() as u64);
     let total = draft.files.iter().map(weight).fold(0, u64::saturating_add);
     if total <= policy.files_bytes_max {
         return;
@@ -95,7 +126,7 @@ fn within_the_limit(draft: &Draft<'_>, policy: &Policy, report: &mut Report) {
             format!(
                 "have {total} bytes over paths and contents; at most {} (files_bytes_max); the largest is {} with {} bytes",
                 policy.files_bytes_max,
-                shorten(largest.1),
+                shorten(largest.path),
                 weight(largest)
             ),
         );

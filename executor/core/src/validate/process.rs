@@ -27,7 +27,13 @@ pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
             format!("has {} bytes; at most 64 visible ASCII characters", draft.log_source.len()),
         );
     }
-    for (name, list) in [("action.run.args", draft.args.len()), ("action.run.env", draft.env.len())] {
+    let lists = [
+        ("action.run.args", draft.args.len()),
+        ("action.run.env", draft.env.len()),
+        ("action.run.secret_environment", draft.secret_env.len()),
+        ("action.run.secret_arguments", draft.secret_args.len()),
+    ];
+    for (name, list) in lists {
         if list > LIST_MAX {
             report.add(name, format!("has {list} entries; at most {LIST_MAX}"));
             return;
@@ -36,8 +42,10 @@ pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
     arguments(draft, report);
     environment(draft, report);
     let args: usize = draft.args.iter().map(|arg| arg.len() + 1 + POINTER).sum();
-    let env: usize = draft.env.iter().map(|(name, value)| name.len() + value.len() + 2 + POINTER).sum();
-    let total = args + env + draft.path.len() + 1 + POINTER;
+    let secret_args: usize = draft.secret_args.iter().map(|(_, value)| value.len()).sum();
+    let env = draft.env.iter().chain(&draft.secret_env);
+    let env: usize = env.map(|(name, value)| name.len() + value.len() + 2 + POINTER).sum();
+    let total = args + secret_args + env + draft.path.len() + 1 + POINTER;
     if total > ARG_TOTAL_MAX {
         report.add(
             "action.run",
@@ -58,27 +66,29 @@ fn check_path_of_program(path: &str) -> Result<(), String> {
 }
 
 fn arguments(draft: &Draft<'_>, report: &mut Report) {
-    for (index, arg) in draft.args.iter().enumerate() {
+    let public = draft.args.iter().enumerate().map(|(index, arg)| (format!("action.run.args[{index}]"), *arg));
+    let secret = draft.secret_args.iter().enumerate();
+    let secret = secret.map(|(at, (_, value))| (format!("action.run.secret_arguments[{at}].value"), *value));
+    for (field, arg) in public.chain(secret) {
         if arg.contains('\0') {
-            report.add(format!("action.run.args[{index}]"), "contains a NUL");
+            report.add(&field, "contains a NUL");
         }
         if arg.len() >= ARG_STRING_MAX {
-            report.add(
-                format!("action.run.args[{index}]"),
-                format!("has {} bytes; at most {}: use a file", arg.len(), ARG_STRING_MAX - 1),
-            );
+            report.add(&field, format!("has {} bytes; at most {}: use a file", arg.len(), ARG_STRING_MAX - 1));
         }
     }
 }
 
 fn environment(draft: &Draft<'_>, report: &mut Report) {
     let mut seen = BTreeSet::new();
-    for (index, (name, value)) in draft.env.iter().enumerate() {
-        let field = || format!("action.run.env[{index}]");
+    let public = draft.env.iter().enumerate().map(|(index, pair)| ("env", index, pair));
+    let secret = draft.secret_env.iter().enumerate().map(|(index, pair)| ("secret_environment", index, pair));
+    for (list, index, (name, value)) in public.chain(secret) {
+        let field = || format!("action.run.{list}[{index}]");
         if name.is_empty() || name.contains(['=', '\0']) {
             report.add(format!("{}.name", field()), "is empty, or contains `=` or a NUL");
         } else if !seen.insert(*name) {
-            report.add(format!("{}.name", field()), "is there twice");
+            report.add(format!("{}.name", field()), "is there twice (env and secret_environment count as one list)");
         }
         if value.contains('\0') {
             report.add(format!("{}.value", field()), "contains a NUL");
@@ -104,6 +114,12 @@ pub(super) fn plan(draft: &Draft<'_>) -> PlannedProcess {
         argument_count: u32::try_from(draft.args.len()).unwrap_or(u32::MAX),
         dir: if draft.dir.is_empty() { "/".to_owned() } else { draft.dir.to_owned() },
         environment_names: draft.env.iter().map(|(name, _)| (*name).to_owned()).collect(),
+        secret_environment_names: draft.secret_env.iter().map(|(name, _)| (*name).to_owned()).collect(),
+        secret_arguments: {
+            let mut indices: Vec<u32> = draft.secret_args.iter().map(|(index, _)| *index).collect();
+            indices.sort_unstable();
+            indices
+        },
         log_source: draft.log_source.to_owned(),
         suppress_log_output: draft.suppress_log_output,
     }

@@ -1,11 +1,12 @@
 use super::*;
+use crate::plan::{OutputSource, PlannedOutputs};
 
 fn draft<'a>() -> Draft<'a> {
     Draft { id: "c1", path: "/bin/true", ..Draft::default() }
 }
 
-fn file(path: &str, size: u64) -> (String, &str, u64) {
-    ("f".to_owned(), path, size)
+fn file(path: &str, size: u64) -> DraftFile<'_> {
+    ("f".to_owned(), path, size).into()
 }
 
 fn fields(draft: &Draft<'_>) -> Vec<String> {
@@ -180,4 +181,91 @@ fn a_forged_plan_is_refused() {
     forge(|p| p.network = Network::Host);
     forge(|p| p.processes.clear());
     forge(|p| p.files[0].size = u64::MAX);
+}
+
+/// secrets.md, rule 9: a name that is both public and secret is an error, and a secret argument fills an empty slot.
+#[test]
+fn secret_inputs_and_public_ones() {
+    let good = Draft {
+        args: vec!["-p", "", ""],
+        secret_args: vec![(2, "canary"), (1, "")],
+        env: vec![("A", "1")],
+        secret_env: vec![("B", "canary")],
+        ..draft()
+    };
+    let plan = validate(&good, &Policy::default()).unwrap();
+    let main = plan.main().unwrap();
+    assert_eq!((&main.secret_arguments[..], &main.secret_environment_names[..]), (&[1, 2][..], &["B".to_owned()][..]));
+    assert!(!serde_json::to_string(&plan).unwrap().contains("canary"));
+    recheck(&plan, &Policy::default()).unwrap();
+
+    let bad = Draft {
+        args: vec!["-p", "", "x"],
+        secret_args: vec![(0, "canary"), (2, "c\0"), (2, "c"), (3, "c")],
+        env: vec![("A", "1")],
+        secret_env: vec![("A", "canary"), ("", "c"), ("C", "c\0")],
+        ..draft()
+    };
+    let violations = validate(&bad, &Policy::default()).unwrap_err();
+    let fields: Vec<&str> = violations.iter().map(|violation| &*violation.field).collect();
+    assert_eq!(
+        fields,
+        [
+            "action.run.secret_arguments[1].value",
+            "action.run.secret_environment[0].name",
+            "action.run.secret_environment[1].name",
+            "action.run.secret_environment[2].value",
+            "action.run.secret_arguments[0].index",
+            "action.run.secret_arguments[1].index",
+            "action.run.secret_arguments[2].index",
+            "action.run.secret_arguments[3].index",
+            "action.run.args[1]",
+        ]
+    );
+    assert!(violations.iter().all(|violation| !violation.description.contains("canary")));
+    // Without a secret argument an empty one is what it is.
+    validate(&Draft { args: vec![""], ..draft() }, &Policy::default()).unwrap();
+}
+
+/// A plan of a daemon that was taken over names secret inputs that cannot be.
+#[test]
+fn forged_secret_inputs_are_refused() {
+    let policy = Policy::default();
+    let good = Draft { args: vec!["", ""], secret_args: vec![(0, "a"), (1, "b")], token_path: "token", ..draft() };
+    let good = validate(&good, &policy).unwrap();
+    recheck(&good, &policy).unwrap();
+    let forge = |change: fn(&mut Plan)| {
+        let mut plan = good.clone();
+        change(&mut plan);
+        recheck(&plan, &policy).unwrap_err()
+    };
+    forge(|plan| plan.processes[0].secret_arguments = vec![2]);
+    forge(|plan| plan.processes[0].secret_arguments = vec![1, 0]);
+    forge(|plan| plan.processes[0].secret_environment_names = vec!["A=B".into()]);
+    forge(|plan| plan.files.push(plan.files[0].clone()));
+    forge(|plan| {
+        plan.outputs = Some(PlannedOutputs { source: OutputSource::Directory("/proc/1".into()), bytes_max: 1 });
+    });
+    forge(|plan| plan.outputs = Some(PlannedOutputs { source: OutputSource::Files(Vec::new()), bytes_max: 1 }));
+}
+
+/// secrets.md, rules 1 and 3: what is declared as an output is no secret file, and its path is a plain one.
+#[test]
+fn outputs_are_files_or_a_directory() {
+    let policy = Policy { outputs_bytes_max: 100, ..Policy::default() };
+    let of = |files: &[&'static str], directory: &'static str, bytes_max| {
+        let outputs = Some(DraftOutputs { files: files.to_vec(), directory, bytes_max });
+        validate(&Draft { outputs, files: vec![file("/out/secret", 3)], token_path: "/out/token", ..draft() }, &policy)
+    };
+    let plan = of(&[], "/out", 0).unwrap();
+    let planned = plan.outputs.clone().unwrap();
+    assert_eq!((planned.bytes_max, planned.source), (100, OutputSource::Directory("/out".into())));
+    recheck(&plan, &policy).unwrap();
+    recheck(&of(&["/out/a", "/b"], "", 7).unwrap(), &policy).unwrap();
+    assert_eq!(of(&["/a"], "/out", 0).unwrap_err()[0].field, "outputs");
+    assert_eq!(of(&[], "", 0).unwrap_err()[0].field, "outputs");
+    let bad = ["a", "/", "/a/../b", "/proc/x", "/dev/x", "/a/", "/out/secret", "/out/token", "/ok", "/ok"];
+    let fields: Vec<String> = of(&bad, "", 101).unwrap_err().into_iter().map(|violation| violation.field).collect();
+    let expected = (0..8).chain([9]).map(|index| format!("outputs.files[{index}]"));
+    assert_eq!(fields, std::iter::once("outputs.bytes_max".to_owned()).chain(expected).collect::<Vec<_>>());
 }

@@ -12,7 +12,7 @@ enum Who {
 }
 
 /// Every method that is served.
-const TABLE: [(&str, Who); 14] = [
+const TABLE: [(&str, Who); 17] = [
     ("/executor.v1.Executor/Run", Who::Operators),
     ("/executor.v1.Executor/Get", Who::Operators),
     ("/executor.v1.Executor/List", Who::Operators),
@@ -23,6 +23,9 @@ const TABLE: [(&str, Who); 14] = [
     ("/executor.v1.Executor/Delete", Who::Operators),
     ("/executor.v1.Executor/WatchEvents", Who::Operators),
     ("/executor.v1.Executor/Info", Who::Operators),
+    ("/executor.v1.Executor/UpdateFiles", Who::Operators),
+    ("/executor.v1.Executor/GetSecrets", Who::Operators),
+    ("/executor.v1.Executor/GetOutputs", Who::Operators),
     ("/grpc.health.v1.Health/Check", Who::Operators),
     ("/grpc.health.v1.Health/Watch", Who::Operators),
     ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Who::Operators),

@@ -27,7 +27,7 @@ pub(super) fn carries_secrets(request: &v1::RunRequest) -> bool {
     let action = request.action.as_ref().and_then(|action| action.run.as_ref());
     let in_action = action.is_some_and(|run| {
         !run.args.is_empty()
-            || run.env.iter().any(|variable| !variable.value.is_empty())
+            || run.env.iter().chain(&run.secret_environment).any(|variable| !variable.value.is_empty())
             || run.volume_mounted_files.iter().any(|file| !file.content.is_empty())
     });
     in_action || request.volume_mounted_files.iter().any(|file| !file.content.is_empty())

@@ -6,7 +6,7 @@ use executor_core::capacity::Amount;
 use executor_core::lifecycle::State;
 use executor_core::logline::{Entry, Stream};
 use executor_core::placement::MountPoint;
-use executor_core::plan::{MAIN_PROCESS, Network};
+use executor_core::plan::{MAIN_PROCESS, Network, OutputSource, PlannedOutputs, Redaction};
 use executor_core::record::{Exit, FailureKind, VolumeKind, WIPE_METHOD};
 use executor_core::time::Timestamp;
 use executor_proto::v1;
@@ -31,6 +31,8 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
         started_at: facts.started_at.map(timestamp),
         finished_at: facts.end.as_ref().map(|end| timestamp(end.finished_at)),
         result: facts.end.as_deref().map(result),
+        files_generation: facts.files_generation,
+        files_updated_at: facts.files_updated_at.map(timestamp),
     }
 }
 
@@ -63,7 +65,25 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         log_source: main.map(|main| main.log_source.clone()).unwrap_or_default(),
         suppress_log_output: main.is_some_and(|main| main.suppress_log_output),
         warnings: prepared.map(|prepared| prepared.warnings.clone()).unwrap_or_default(),
+        secret_environment_names: main.map(|main| main.secret_environment_names.clone()).unwrap_or_default(),
+        secret_argument_indices: main.map(|main| main.secret_arguments.clone()).unwrap_or_default(),
+        redaction: match plan.redaction {
+            Redaction::Auto => v1::Redaction::Auto,
+            Redaction::All => v1::Redaction::All,
+            Redaction::None => v1::Redaction::None,
+        }
+        .into(),
+        runtime_token_path: plan.token_file().map(|file| file.path.display().to_string()).unwrap_or_default(),
+        outputs: plan.outputs.as_ref().map(outputs),
     }
+}
+
+fn outputs(planned: &PlannedOutputs) -> v1::Outputs {
+    let (files, directory) = match &planned.source {
+        OutputSource::Files(files) => (files.iter().map(|file| file.display().to_string()).collect(), String::new()),
+        OutputSource::Directory(directory) => (Vec::new(), directory.display().to_string()),
+    };
+    v1::Outputs { files, directory, bytes_max: planned.bytes_max }
 }
 
 fn files(facts: &Facts) -> Vec<v1::SecretFile> {
@@ -91,6 +111,7 @@ fn files(facts: &Facts) -> Vec<v1::SecretFile> {
         mount_point: mount.map(|mount| mount.target.display().to_string()).unwrap_or_default(),
         mount_kind: kind.into(),
         mount_options: MOUNT_OPTIONS.to_owned(),
+        public: file.public,
     };
     facts.plan.files.iter().zip(mounts).map(one).collect()
 }
@@ -149,6 +170,12 @@ fn result(end: &End) -> v1::Result {
             finished_at: Some(timestamp(wipe.at)),
             verified: wipe.verified,
             wiped_by: wipe.by.clone(),
+        }),
+        outputs: end.outputs.as_ref().map(|outputs| v1::OutputsSummary {
+            files: outputs.files,
+            bytes: outputs.bytes,
+            skipped: outputs.skipped,
+            failure: outputs.failure.clone().unwrap_or_default(),
         }),
     }
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use executor_core::plan::Network;
-use executor_core::validate::{Draft, GRACE_MAX, Violation};
-use executor_proto::v1::{Action, File, RunAction, RunRequest};
+use executor_core::plan::{Network, Redaction};
+use executor_core::validate::{Draft, DraftFile, DraftOutputs, GRACE_MAX, Violation};
+use executor_proto::v1::{Action, EnvironmentVariable, File, Outputs, RunAction, RunRequest};
 
 use crate::problem::{Kind, Problem};
 
@@ -16,7 +16,9 @@ use crate::problem::{Kind, Problem};
 pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Problem> {
     let run = action(request.action.as_ref())?;
     let (grace, network) = (duration("grace_period", request.grace_period.as_ref()), network(request.network));
-    let violations = [grace.as_ref().err(), network.as_ref().err()].into_iter().flatten().cloned().collect();
+    let redaction = redaction(request.redaction);
+    let violations = [grace.as_ref().err(), network.as_ref().err(), redaction.as_ref().err()];
+    let violations = violations.into_iter().flatten().cloned().collect();
     let limits = request.limits.unwrap_or_default();
     let draft = Draft {
         id: &request.id,
@@ -24,7 +26,9 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         path: &run.path,
         args: run.args.iter().map(String::as_str).collect(),
         dir: &run.dir,
-        env: run.env.iter().map(|variable| (&*variable.name, &*variable.value)).collect(),
+        env: variables(&run.env),
+        secret_env: variables(&run.secret_environment),
+        secret_args: run.secret_arguments.iter().map(|argument| (argument.index, &*argument.value)).collect(),
         user: &run.user,
         nofile: run.resource_limits.as_ref().and_then(|limits| limits.nofile),
         memory_bytes: limits.memory_bytes,
@@ -35,9 +39,38 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         network: network.ok(),
         log_source: &run.log_source,
         suppress_log_output: run.suppress_log_output,
-        files: files(request).map(|(field, file)| (field, &*file.path, file.content.len() as u64)).collect(),
+        files: files(request).map(|(field, file)| drafted(field, file)).collect(),
+        token_path: &request.runtime_token_path,
+        redaction: redaction.unwrap_or_default(),
+        outputs: request.outputs.as_ref().map(outputs),
     };
     Ok((draft, violations))
+}
+
+fn variables(variables: &[EnvironmentVariable]) -> Vec<(&str, &str)> {
+    variables.iter().map(|variable| (&*variable.name, &*variable.value)).collect()
+}
+
+/// A file of a request under the name of its field.
+pub(crate) fn drafted(field: String, file: &File) -> DraftFile<'_> {
+    DraftFile { field, path: &file.path, size: file.content.len() as u64, public: file.public }
+}
+
+fn outputs(outputs: &Outputs) -> DraftOutputs<'_> {
+    DraftOutputs {
+        files: outputs.files.iter().map(String::as_str).collect(),
+        directory: &outputs.directory,
+        bytes_max: outputs.bytes_max,
+    }
+}
+
+fn redaction(number: i32) -> Result<Redaction, Violation> {
+    match number {
+        0 => Ok(Redaction::Auto),
+        1 => Ok(Redaction::All),
+        2 => Ok(Redaction::None),
+        _ => Err(Violation::new("redaction", format!("is {number}; 0 (auto), 1 (all) and 2 (none) are known"))),
+    }
 }
 
 /// Every file of a request with the name of its field: the action's first, then the container's own.
@@ -135,16 +168,17 @@ mod tests {
         let action = Some(Action { run: Some(RunAction::default()), ..Default::default() });
         for (seconds, nanos) in [(-1, 0), (0, -1), (0, 1_000_000_000), (3601, 0), (i64::MAX, 0)] {
             let grace_period = Some(prost_types::Duration { seconds, nanos });
-            let request = RunRequest { action: action.clone(), grace_period, network: 7, ..Default::default() };
+            let request =
+                RunRequest { action: action.clone(), grace_period, network: 7, redaction: 3, ..Default::default() };
             let (_, violations) = of(&request).unwrap();
             let fields: Vec<&str> = violations.iter().map(|violation| &*violation.field).collect();
-            assert_eq!(fields, ["grace_period", "network"], "{seconds} s {nanos} ns");
+            assert_eq!(fields, ["grace_period", "network", "redaction"], "{seconds} s {nanos} ns");
         }
     }
 
     #[test]
     fn files_keep_their_fields() {
-        let file = |path: &str| File { path: path.into(), content: vec![1, 2] };
+        let file = |path: &str| File { path: path.into(), content: vec![1, 2], public: false };
         let run = RunAction { volume_mounted_files: vec![file("a"), file("b")], ..Default::default() };
         let request = RunRequest {
             action: Some(Action { run: Some(run), ..Default::default() }),
@@ -152,7 +186,7 @@ mod tests {
             ..Default::default()
         };
         let (draft, _) = of(&request).unwrap();
-        let fields: Vec<_> = draft.files.iter().map(|(field, path, size)| (&**field, *path, *size)).collect();
+        let fields: Vec<_> = draft.files.iter().map(|file| (&*file.field, file.path, file.size)).collect();
         let expected = [
             ("action.run.volume_mounted_files[0]", "a", 2),
             ("action.run.volume_mounted_files[1]", "b", 2),

@@ -115,4 +115,27 @@ impl Executor for Service {
     async fn info(&self, _request: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
         Ok(Response::new(info::tell(&self.node)))
     }
+
+    async fn update_files(
+        &self,
+        _request: Request<v1::UpdateFilesRequest>,
+    ) -> Result<Response<v1::UpdateFilesResponse>, Status> {
+        Err(Status::unimplemented("UpdateFiles"))
+    }
+
+    async fn get_secrets(
+        &self,
+        _request: Request<v1::GetSecretsRequest>,
+    ) -> Result<Response<v1::GetSecretsResponse>, Status> {
+        Err(Status::unimplemented("GetSecrets"))
+    }
+
+    type GetOutputsStream = ReceiverStream<Result<v1::GetOutputsResponse, Status>>;
+
+    async fn get_outputs(
+        &self,
+        _request: Request<v1::GetOutputsRequest>,
+    ) -> Result<Response<Self::GetOutputsStream>, Status> {
+        Err(Status::unimplemented("GetOutputs"))
+    }
 }

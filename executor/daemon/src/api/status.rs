@@ -21,6 +21,8 @@ impl From<Problem> for Status {
             Kind::Precondition => Code::FailedPrecondition,
             Kind::Exhausted => Code::ResourceExhausted,
             Kind::OutOfRange => Code::OutOfRange,
+            Kind::Aborted => Code::Aborted,
+            Kind::Unauthenticated => Code::Unauthenticated,
             Kind::Denied => Code::PermissionDenied,
             Kind::Unavailable => Code::Unavailable,
             Kind::Internal => Code::Internal,

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use executor_core::lifecycle::State;
 use executor_core::plan::Plan;
-use executor_core::record::{ContainerRecord, Exit, ExitRecord, Failure, FailureKind, Prepared, Timings, WipeRecord};
+use executor_core::record::{
+    ContainerRecord, Exit, ExitRecord, Failure, FailureKind, OutputsRecord, Prepared, Timings, WipeRecord,
+};
 use executor_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +33,12 @@ pub struct Facts {
     pub started_at: Option<Timestamp>,
     /// It was asked to stop.
     pub stopped: bool,
+    /// As in the record.
+    #[serde(default)]
+    pub files_generation: u64,
+    /// As in the record.
+    #[serde(default)]
+    pub files_updated_at: Option<Timestamp>,
     /// Set from `completed` on, and only then.
     pub end: Option<Arc<End>>,
 }
@@ -50,6 +58,9 @@ pub struct End {
     pub timings: Timings,
     /// What was wiped.
     pub wipe: Option<WipeRecord>,
+    /// What was captured.
+    #[serde(default)]
+    pub outputs: Option<OutputsRecord>,
     /// When all was done.
     pub finished_at: Timestamp,
 }
@@ -66,6 +77,8 @@ impl Facts {
             prepared: None,
             started_at: None,
             stopped: false,
+            files_generation: 0,
+            files_updated_at: None,
             end: None,
         }
     }
@@ -82,12 +95,19 @@ impl Facts {
             prepared: record.prepared,
             started_at: record.started_at,
             stopped: record.stopped,
+            files_generation: record.files_generation,
+            files_updated_at: record.files_updated_at,
             end: None,
         }
     }
 
     /// Takes over what the shim's record says. The state is the caller's to advance.
     pub fn learn(&mut self, record: ContainerRecord) {
+        if record.files_generation != self.files_generation {
+            self.plan = Arc::new(record.plan);
+        }
+        self.files_generation = record.files_generation;
+        self.files_updated_at = record.files_updated_at;
         self.prepared = record.prepared;
         self.started_at = record.started_at;
         self.stopped = record.stopped;
@@ -103,6 +123,7 @@ impl Facts {
             failure: record.failure,
             timings: record.timings,
             wipe: record.wipe,
+            outputs: record.outputs,
             finished_at: record.finished_at,
         }));
     }
@@ -116,6 +137,7 @@ impl Facts {
             failure: Some(Failure { kind, message: message.into(), errno: 0 }),
             timings: Timings::default(),
             wipe: None,
+            outputs: None,
             finished_at: now,
         }));
     }

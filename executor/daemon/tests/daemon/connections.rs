@@ -67,7 +67,7 @@ async fn the_daemon_keeps_no_secret_in_memory() {
         let canary = format!("canary-{index}-{}", uuid::Uuid::new_v4());
         let mut request = secret_request(&id, &canary);
         let content = canary.repeat(size / canary.len() + 1).into_bytes();
-        request.volume_mounted_files.push(v1::File { path: "big".into(), content });
+        request.volume_mounted_files.push(v1::File { path: "big".into(), content, public: false });
         let call = tokio::spawn({
             let mut client = client.clone();
             async move { client.run(request).await }

@@ -189,7 +189,7 @@ impl Control {
                 self.share_with(connection, request.sequence);
                 return None;
             }
-            None => {
+            Some(ShimCall::UpdateFiles(_) | ShimCall::ReadSecrets(_)) | None => {
                 let refused = Refused::new(Reason::Invalid, "a request that this shim does not know");
                 let report = ShimReport { sequence: request.sequence, news: Some(ShimNews::Refused(refused)) };
                 let _ = self.connections[connection].send(&report.encode_to_vec(), &[]);

@@ -107,6 +107,8 @@ fn admit(host: &Host, request: &Request) -> Result<(ContainerRecord, Dirs), Refu
         started_at: None,
         stopped: false,
         exit: None,
+        files_generation: 0,
+        files_updated_at: None,
     };
     Ok((record, dirs))
 }
@@ -185,6 +187,7 @@ fn build(
 
     let init = identity::of(container.pid()).map_err(|error| failed("/proc", &error))?;
     record.prepared = Some(Prepared { init, user: (*user).clone(), mounts, volume: kind, nofile, warnings, at: now() });
+    record.files_generation = u64::from(kind.is_some());
     record.state = State::Created;
     dirs.write_record(&record).map_err(|error| failed("run directory", &error))?;
     control.reached(State::Created);

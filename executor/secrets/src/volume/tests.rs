@@ -18,7 +18,13 @@ fn mounts() -> Vec<MountPoint> {
 }
 
 fn filled(contents: &[&[u8]]) -> Volume {
-    let file = |size: usize| PlannedFile { path: "/etc/x/y/z".into(), size: size as u64, field: String::new() };
+    let file = |size: usize| PlannedFile {
+        path: "/etc/x/y/z".into(),
+        size: size as u64,
+        field: String::new(),
+        public: false,
+        token: false,
+    };
     let files: Vec<_> = contents.iter().map(|content| file(content.len())).collect();
     let volume = Volume::create(volume_size(&files, 4096)).unwrap();
     volume.fill(&mounts(), contents, OWNER).unwrap();

@@ -219,8 +219,10 @@ pub(crate) fn secret_request(id: &str, canary: &str) -> RunRequest {
     let run = request.action.as_mut().unwrap().run.as_mut().unwrap();
     run.args = vec![format!("--token={canary}-arg")];
     run.env = vec![v1::EnvironmentVariable { name: "TOKEN".into(), value: format!("{canary}-env") }];
-    run.volume_mounted_files = vec![v1::File { path: "a".into(), content: format!("{canary}-action").into() }];
-    request.volume_mounted_files = vec![v1::File { path: "/b".into(), content: format!("{canary}-own").into() }];
+    run.volume_mounted_files =
+        vec![v1::File { path: "a".into(), content: format!("{canary}-action").into(), public: false }];
+    request.volume_mounted_files =
+        vec![v1::File { path: "/b".into(), content: format!("{canary}-own").into(), public: false }];
     request
 }
 

@@ -61,6 +61,8 @@ impl FakeShim {
             started_at: None,
             stopped: false,
             exit: None,
+            files_generation: 0,
+            files_updated_at: None,
         };
         let (asked, calls) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
@@ -118,8 +120,16 @@ impl FakeShim {
         let container = self.shared.record.lock().unwrap().clone();
         let wipe = WipeRecord { files: 1, bytes: 2, verified: true, by: "shim".into(), at: now() };
         let timings = Timings { run: Duration::from_millis(5), ..Timings::default() };
-        let record =
-            ExitRecord { container, exit, oom_killed: false, failure, timings, wipe: Some(wipe), finished_at: now() };
+        let record = ExitRecord {
+            container,
+            exit,
+            oom_killed: false,
+            failure,
+            timings,
+            wipe: Some(wipe),
+            outputs: None,
+            finished_at: now(),
+        };
         write(&self.shared.state_dir().join("exit.json"), &record);
         let _ = std::fs::remove_dir_all(self.shared.run_dir());
     }

@@ -1,0 +1,42 @@
+//! The runtime token of a container: the one key to GetSecrets (secrets.md, rule 4).
+//!
+//! `ID.HEX`: the container's id and 32 random bytes. The shim makes it, writes it into the container's secret
+//! file system and keeps its digest; whoever presents it is sent on to that shim with its digest. The digest of 32
+//! random bytes cannot be guessed from, unlike that of a password.
+
+use crate::ident::ContainerId;
+
+/// Random bytes in a token.
+pub const RANDOM_BYTES: usize = 32;
+/// Bytes of a digest (SHA-256).
+pub const DIGEST_BYTES: usize = 32;
+
+/// Bytes of the token of a container.
+pub fn length(id: &ContainerId) -> usize {
+    id.as_str().len() + 1 + 2 * RANDOM_BYTES
+}
+
+/// Which container a token says that it is of. `None` where it has not the form of a token.
+pub fn container(token: &str) -> Option<ContainerId> {
+    let (id, random) = token.rsplit_once('.')?;
+    let hex = random.len() == 2 * RANDOM_BYTES && random.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    id.parse().ok().filter(|_| hex)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_names_its_container() {
+        let id: ContainerId = "web.1".parse().unwrap();
+        let token = format!("web.1.{}", "0a".repeat(RANDOM_BYTES));
+        assert_eq!(token.len(), length(&id));
+        assert_eq!(container(&token), Some(id));
+        for bad in
+            ["", "web", "web.1.", &token[1..].replace("eb", ""), &token.to_uppercase(), &token[..token.len() - 1]]
+        {
+            assert_eq!(container(bad), None, "{bad}");
+        }
+    }
+}

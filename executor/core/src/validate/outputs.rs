@@ -1,0 +1,122 @@
+//! Outputs that a request declares: files, or one directory.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::{DraftOutputs, LIST_MAX, NAME_MAX, PATH_MAX, Policy, Report, Violation, shorten};
+use crate::plan::{OutputSource, PlannedFile, PlannedOutputs};
+
+/// Checks the outputs against themselves, the secret files and the policy.
+pub(super) fn check(
+    asked: &DraftOutputs<'_>,
+    secrets: &[PlannedFile],
+    policy: &Policy,
+    report: &mut Report,
+) -> Option<PlannedOutputs> {
+    let before = report.0.len();
+    let bytes_max = if asked.bytes_max == 0 { policy.outputs_bytes_max } else { asked.bytes_max };
+    if bytes_max > policy.outputs_bytes_max {
+        let most = policy.outputs_bytes_max;
+        report.add("outputs.bytes_max", format!("is {bytes_max}; at most {most} (outputs_bytes_max)"));
+    }
+    let source = match (asked.files.is_empty(), asked.directory.is_empty()) {
+        (true, true) => {
+            report.add("outputs", "names neither files nor a directory");
+            return None;
+        }
+        (false, false) => {
+            report.add("outputs", "names both files and a directory; one of them may be");
+            return None;
+        }
+        (true, false) => {
+            if let Err(why) = check_path(asked.directory) {
+                report.add("outputs.directory", why);
+            }
+            OutputSource::Directory(asked.directory.into())
+        }
+        (false, true) => {
+            if asked.files.len() > LIST_MAX {
+                report.add("outputs.files", format!("has {} entries; at most {LIST_MAX}", asked.files.len()));
+                return None;
+            }
+            let mut seen = BTreeSet::new();
+            for (index, path) in asked.files.iter().enumerate() {
+                let field = || format!("outputs.files[{index}]");
+                if let Err(why) = check_path(path) {
+                    report.add(field(), why);
+                } else if !seen.insert(*path) {
+                    report.add(field(), format!("`{}` is there twice", shorten(path)));
+                } else if secrets.iter().any(|secret| secret.path == Path::new(path)) {
+                    report.add(field(), format!("`{}` is a secret file, which is never captured", shorten(path)));
+                }
+            }
+            OutputSource::Files(asked.files.iter().map(PathBuf::from).collect())
+        }
+    };
+    (report.0.len() == before).then_some(PlannedOutputs { source, bytes_max })
+}
+
+/// An absolute path without detours, in none of the kernel's own file systems.
+fn check_path(path: &str) -> Result<(), String> {
+    let shown = shorten(path);
+    if path.len() >= PATH_MAX {
+        return Err(format!("has {} bytes; at most {}", path.len(), PATH_MAX - 1));
+    }
+    if path.contains(['\0', '\n']) {
+        return Err("contains a NUL or a newline".into());
+    }
+    let Some(parts) = path.strip_prefix('/').filter(|rest| !rest.is_empty()) else {
+        return Err(format!("`{shown}` is not an absolute path below the root directory"));
+    };
+    for part in parts.split('/') {
+        match part {
+            "" => return Err(format!("`{shown}` has an empty component (`//`, or a `/` at its end)")),
+            "." | ".." => return Err(format!("`{shown}` contains `{part}`")),
+            _ if part.len() > NAME_MAX => {
+                return Err(format!("`{shown}` has a component of {} bytes; at most {NAME_MAX}", part.len()));
+            }
+            _ => {}
+        }
+    }
+    match ["/proc", "/sys", "/dev"].iter().find(|bad| Path::new(path).starts_with(bad)) {
+        Some(bad) => Err(format!("`{shown}` lies under {bad}, which belongs to the kernel")),
+        None => Ok(()),
+    }
+}
+
+/// Planned outputs in the words of a request, to be checked again.
+pub(super) struct Words {
+    files: Vec<String>,
+    directory: String,
+    bytes_max: u64,
+}
+
+impl Words {
+    /// The words of a plan's outputs.
+    ///
+    /// # Errors
+    /// A path is no text.
+    pub(super) fn of(planned: &PlannedOutputs) -> Result<Self, Vec<Violation>> {
+        let text = |path: &PathBuf| {
+            path.to_str()
+                .map(str::to_owned)
+                .ok_or_else(|| vec![Violation::new("outputs", "has a path that is no text")])
+        };
+        let (files, directory) = match &planned.source {
+            OutputSource::Files(files) => (files.iter().map(text).collect::<Result<_, _>>()?, String::new()),
+            OutputSource::Directory(directory) => (Vec::new(), text(directory)?),
+        };
+        if planned.bytes_max == 0 {
+            return Err(vec![Violation::new("outputs.bytes_max", "is 0 in a plan")]);
+        }
+        Ok(Self { files, directory, bytes_max: planned.bytes_max })
+    }
+
+    pub(super) fn draft(&self) -> DraftOutputs<'_> {
+        DraftOutputs {
+            files: self.files.iter().map(String::as_str).collect(),
+            directory: &self.directory,
+            bytes_max: self.bytes_max,
+        }
+    }
+}

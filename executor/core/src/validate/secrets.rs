@@ -1,0 +1,53 @@
+//! Secret arguments, and what a plan says of secret inputs (secrets.md, rules 8 and 9). Secret variables are checked
+//! together with the others, as one list.
+
+use std::collections::BTreeMap;
+
+use super::{Draft, LIST_MAX, Report, Violation};
+use crate::plan::PlannedProcess;
+
+/// A secret argument fills an empty public one: both, or neither, is an error.
+pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
+    if draft.secret_args.is_empty() || draft.secret_args.len() > LIST_MAX {
+        return; // without any, an empty argument is one that is meant to be empty
+    }
+    let mut given: BTreeMap<u32, usize> = BTreeMap::new();
+    for (at, (index, _)) in draft.secret_args.iter().enumerate() {
+        let field = || format!("action.run.secret_arguments[{at}].index");
+        if let Some(earlier) = given.get(index) {
+            report.add(field(), format!("{index} is also the index of action.run.secret_arguments[{earlier}]"));
+            continue;
+        }
+        given.insert(*index, at);
+        match draft.args.get(*index as usize) {
+            Some(&"") => {}
+            Some(_) => report.add(field(), format!("action.run.args[{index}] has a value; it must be empty")),
+            None => {
+                let count = draft.args.len();
+                report.add(field(), format!("is {index}, and action.run.args has {count} entries, counted from 0"));
+            }
+        }
+    }
+    for (index, arg) in draft.args.iter().enumerate() {
+        if arg.is_empty() && !u32::try_from(index).is_ok_and(|index| given.contains_key(&index)) {
+            report.add(
+                format!("action.run.args[{index}]"),
+                "is empty and no secret argument fills it; give one with an empty value where an empty argument is meant",
+            );
+        }
+    }
+}
+
+/// What a plan of another process says of them.
+pub(super) fn recheck(process: &PlannedProcess) -> Result<(), Vec<Violation>> {
+    let indices = &process.secret_arguments;
+    let ascending = indices.windows(2).all(|pair| pair[0] < pair[1]);
+    if !ascending || indices.last().is_some_and(|last| *last >= process.argument_count) {
+        return Err(vec![Violation::new("action.run.secret_arguments", "are not ascending indices of arguments")]);
+    }
+    let names = &process.secret_environment_names;
+    if names.len() > LIST_MAX || names.iter().any(|name| name.is_empty() || name.contains(['=', '\0'])) {
+        return Err(vec![Violation::new("action.run.secret_environment", "has a name that is none, or too many")]);
+    }
+    Ok(())
+}
