@@ -40,6 +40,7 @@ fn a_container_is_told_without_its_secrets() {
         mount_point: "/etc/cf-service-bindings".into(),
         mount_kind: MountKind::TmpfsNoswap.into(),
         mount_options: "ro,nosuid,nodev,noexec".into(),
+        public: false,
     };
     assert_eq!(running.files, [file]);
     assert_eq!(host::status(pid(&running), "Name").as_deref(), Some("sleep"));

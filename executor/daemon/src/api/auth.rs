@@ -107,6 +107,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(methods, 10);
+        assert_eq!(methods, 13);
     }
 }
