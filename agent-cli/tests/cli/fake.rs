@@ -278,6 +278,7 @@ type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 impl Executor for Service {
     type StreamLogsStream = Streamed<StreamLogsResponse>;
     type WatchEventsStream = Streamed<WatchEventsResponse>;
+    type GetOutputsStream = Streamed<GetOutputsResponse>;
 
     async fn run(&self, request: Request<RunRequest>) -> Result<Response<RunResponse>, Status> {
         let request = request.into_inner();
@@ -448,6 +449,18 @@ impl Executor for Service {
             }
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+
+    async fn update_files(&self, _: Request<UpdateFilesRequest>) -> Result<Response<UpdateFilesResponse>, Status> {
+        Err(Status::unimplemented("not in this fake"))
+    }
+
+    async fn get_secrets(&self, _: Request<GetSecretsRequest>) -> Result<Response<GetSecretsResponse>, Status> {
+        Err(Status::unimplemented("not in this fake"))
+    }
+
+    async fn get_outputs(&self, _: Request<GetOutputsRequest>) -> Result<Response<Self::GetOutputsStream>, Status> {
+        Err(Status::unimplemented("not in this fake"))
     }
 
     async fn info(&self, _: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {

@@ -4,7 +4,8 @@
 
 use std::io;
 
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::mman::{MlockAllFlags, mlockall};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Uid, getresgid, getresuid, setgroups, setresgid, setresuid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
@@ -61,6 +62,23 @@ pub fn forbid_core_files() -> io::Result<()> {
     crate::process::forbid_dumps()
 }
 
+/// Keeps this process's memory out of swap, now and in future, page by page as it is touched. Gives whether it is:
+/// with a finite limit on locked memory it stays as it was, because what counts there is address space, and a later
+/// allocation beyond the limit would fail. To be asked for before privileges are dropped: they may lift the limit.
+///
+/// # Errors
+/// The kernel refused.
+pub fn keep_out_of_swap() -> io::Result<bool> {
+    let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY); // the limit tells
+    if getrlimit(Resource::RLIMIT_MEMLOCK)?.0 != RLIM_INFINITY {
+        return Ok(false);
+    }
+    mlockall(
+        MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE | MlockAllFlags::from_bits_retain(libc::MCL_ONFAULT),
+    )?;
+    Ok(true)
+}
+
 /// This process gets SIGTERM when the thread that made it ends; at once, where that has ended already. To be
 /// asked for after the user was changed, because the kernel forgets it then. `parent` is the parent at the start.
 ///
@@ -77,6 +95,31 @@ pub fn end_with_parent(parent: i32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Where the limit allows it, every page that is touched from then on is locked; where not, nothing changes. The
+    /// test program runs itself again, because it concerns the whole process.
+    #[test]
+    fn memory_is_locked_as_it_is_touched_where_the_limit_allows() {
+        const ALONE: &str = "EXECUTOR_SYS_TEST_LOCKED";
+        if std::env::var_os(ALONE).is_none() {
+            let mut again = std::process::Command::new("/proc/self/exe");
+            again.args(["--exact", "privileges::tests::memory_is_locked_as_it_is_touched_where_the_limit_allows"]);
+            assert!(again.env(ALONE, "1").status().unwrap().success());
+            return;
+        }
+        let locked = || -> u64 {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap().to_owned();
+            line.trim().strip_suffix(" kB").unwrap().trim().parse().unwrap()
+        };
+        assert_eq!(locked(), 0);
+        let lifted = keep_out_of_swap().unwrap();
+        assert_eq!(lifted, getrlimit(Resource::RLIMIT_MEMLOCK).unwrap().0 == RLIM_INFINITY);
+        let before = locked();
+        let touched = vec![1u8; 8 << 20];
+        assert_eq!(std::hint::black_box(&touched).len(), 8 << 20);
+        assert_eq!(locked() >= before + (8 << 10), lifted, "{before} kB before, {} kB after", locked());
+    }
 
     /// A process that dropped its privileges has none to run other tests with: the test program runs itself
     /// again, with this one alone.

@@ -122,6 +122,7 @@ pub fn boot(config: &Config) -> Result<Booted, BootError> {
     // A socket that nobody will serve is not left behind; after the privileges are gone it cannot be removed.
     let (launcher, started) =
         launcher::connect(config, &account, root).inspect_err(|_| drop(std::fs::remove_file(&config.listen)))?;
+    keep_out_of_swap();
     give_up(config, &account, root, parent)?;
     raise_descriptors();
     let access = Access { own_uid: account.uid, group };
@@ -142,6 +143,15 @@ fn give_up(config: &Config, account: &Account, root: bool, parent: i32) -> Resul
         privileges::end_with_parent(parent).map_err(failed)?;
     }
     Ok(())
+}
+
+/// A request's secrets are in this process's memory for a moment, and swap would keep them.
+fn keep_out_of_swap() {
+    match privileges::keep_out_of_swap() {
+        Ok(true) => tracing::debug!("memory is locked"),
+        Ok(false) => tracing::debug!("memory is not locked: the limit on locked memory (LimitMEMLOCK) is finite"),
+        Err(error) => tracing::warn!(%error, "memory cannot be locked"),
+    }
 }
 
 /// Each container takes a descriptor, and the soft limit is 1,024 on most machines.
