@@ -63,15 +63,18 @@ pub fn forbid_core_files() -> io::Result<()> {
 }
 
 /// Keeps this process's memory out of swap, now and in future, page by page as it is touched. Gives whether it is:
-/// with a finite limit on locked memory it stays as it was, because what counts there is address space, and a later
-/// allocation beyond the limit would fail. To be asked for before privileges are dropped: they may lift the limit.
+/// a process that will not keep CAP_IPC_LOCK needs an infinite limit on locked memory, because what counts there is
+/// address space, and a later allocation beyond the limit would fail. To be asked for before privileges are dropped:
+/// they may lift the limit.
 ///
 /// # Errors
 /// The kernel refused.
-pub fn keep_out_of_swap() -> io::Result<bool> {
-    let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY); // the limit tells
-    if getrlimit(Resource::RLIMIT_MEMLOCK)?.0 != RLIM_INFINITY {
-        return Ok(false);
+pub fn keep_out_of_swap(stays_privileged: bool) -> io::Result<bool> {
+    if !(stays_privileged && rustix::thread::capabilities(None)?.effective.contains(CapabilitySet::IPC_LOCK)) {
+        let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY); // the limit tells
+        if getrlimit(Resource::RLIMIT_MEMLOCK)?.0 != RLIM_INFINITY {
+            return Ok(false);
+        }
     }
     mlockall(
         MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE | MlockAllFlags::from_bits_retain(libc::MCL_ONFAULT),
@@ -96,25 +99,29 @@ pub fn end_with_parent(parent: i32) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Where the limit allows it, every page that is touched from then on is locked; where not, nothing changes. The
+    /// Where it is allowed, every page that is touched from then on is locked; where not, nothing changes. The
     /// test program runs itself again, because it concerns the whole process.
     #[test]
-    fn memory_is_locked_as_it_is_touched_where_the_limit_allows() {
+    fn memory_is_locked_as_it_is_touched_where_that_is_allowed() {
         const ALONE: &str = "EXECUTOR_SYS_TEST_LOCKED";
-        if std::env::var_os(ALONE).is_none() {
-            let mut again = std::process::Command::new("/proc/self/exe");
-            again.args(["--exact", "privileges::tests::memory_is_locked_as_it_is_touched_where_the_limit_allows"]);
-            assert!(again.env(ALONE, "1").status().unwrap().success());
+        let Some(privileged) = std::env::var_os(ALONE) else {
+            for privileged in ["privileged", "unprivileged"] {
+                let mut again = std::process::Command::new("/proc/self/exe");
+                again.args(["--exact", "privileges::tests::memory_is_locked_as_it_is_touched_where_that_is_allowed"]);
+                assert!(again.env(ALONE, privileged).status().unwrap().success(), "{privileged}");
+            }
             return;
-        }
+        };
+        let capable = rustix::thread::capabilities(None).unwrap().effective.contains(CapabilitySet::IPC_LOCK);
+        let by_capability = privileged == "privileged" && capable;
         let locked = || -> u64 {
             let status = std::fs::read_to_string("/proc/self/status").unwrap();
             let line = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap().to_owned();
             line.trim().strip_suffix(" kB").unwrap().trim().parse().unwrap()
         };
         assert_eq!(locked(), 0);
-        let lifted = keep_out_of_swap().unwrap();
-        assert_eq!(lifted, getrlimit(Resource::RLIMIT_MEMLOCK).unwrap().0 == RLIM_INFINITY);
+        let lifted = keep_out_of_swap(privileged == "privileged").unwrap();
+        assert_eq!(lifted, by_capability || getrlimit(Resource::RLIMIT_MEMLOCK).unwrap().0 == RLIM_INFINITY);
         let before = locked();
         let touched = vec![1u8; 8 << 20];
         assert_eq!(std::hint::black_box(&touched).len(), 8 << 20);

@@ -122,7 +122,7 @@ pub fn boot(config: &Config) -> Result<Booted, BootError> {
     // A socket that nobody will serve is not left behind; after the privileges are gone it cannot be removed.
     let (launcher, started) =
         launcher::connect(config, &account, root).inspect_err(|_| drop(std::fs::remove_file(&config.listen)))?;
-    keep_out_of_swap();
+    keep_out_of_swap(!root || config.keep_root);
     give_up(config, &account, root, parent)?;
     raise_descriptors();
     let access = Access { own_uid: account.uid, group };
@@ -146,8 +146,8 @@ fn give_up(config: &Config, account: &Account, root: bool, parent: i32) -> Resul
 }
 
 /// A request's secrets are in this process's memory for a moment, and swap would keep them.
-fn keep_out_of_swap() {
-    match privileges::keep_out_of_swap() {
+fn keep_out_of_swap(stays_as_it_is: bool) {
+    match privileges::keep_out_of_swap(stays_as_it_is) {
         Ok(true) => tracing::debug!("memory is locked"),
         Ok(false) => tracing::debug!("memory is not locked: the limit on locked memory (LimitMEMLOCK) is finite"),
         Err(error) => tracing::warn!(%error, "memory cannot be locked"),
