@@ -14,6 +14,7 @@ use executor_sys::seqpacket::Seqpacket;
 use integration::launcher::{Launcher, Payload, Shim};
 use integration::{host, wait};
 
+const SIGTERM: i32 = nix::sys::signal::Signal::SIGTERM as i32;
 const SECRET: &[u8] = b"canary-of-the-lost-1c0ffee";
 
 fn plan(id: &str) -> Plan {
@@ -146,4 +147,51 @@ fn a_stranger_is_not_served_by_a_shim() {
         .status()
         .unwrap();
     assert_eq!(status.code(), Some(42));
+}
+
+/// A machine that is going down ends every process with SIGTERM, ours in no order: the shim ends its container in
+/// order, and its files are wiped before it ends itself.
+#[test]
+fn a_shim_that_is_asked_to_end_ends_its_container_first() {
+    let mut launcher = Launcher::start(&[]);
+    let shim = start(&launcher, "down");
+    let record = launcher.record("down").unwrap();
+    let kept = open_secret(&launcher, "down");
+    launcher.kill();
+    pidfd_signal(pidfd(record.shim.pid).unwrap().as_fd(), SIGTERM).unwrap();
+    shim.reach(State::Completed).unwrap();
+    let exit = launcher.exit("down");
+    assert!(exit.container.stopped && exit.failure.is_none() && exit.exit.is_some(), "{exit:?}");
+    assert_eq!((exit.wipe.as_ref().unwrap().bytes, &*exit.wipe.unwrap().by), (SECRET.len() as u64, "shim"));
+    let mut bytes = vec![1; SECRET.len()];
+    std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
+    assert_eq!(bytes, vec![0; SECRET.len()]);
+    gone(record.shim.pid);
+}
+
+/// A machine that stopped without a word: of the run directory (a tmpfs) nothing is there any more, and the boot is
+/// another one. Played here by removing the one and changing the other in the record. The container is told as
+/// stopped with its host, without a receipt, because nobody overwrote anything.
+#[test]
+fn a_machine_that_stopped_is_told() {
+    let mut launcher = Launcher::start(&[]);
+    let _shim = start(&launcher, "boot");
+    let record = launcher.record("boot").unwrap();
+    launcher.kill();
+    kill(record.shim.pid);
+    gone(record.shim.pid);
+    let init = record.prepared.unwrap().init.pid;
+    kill(init);
+    gone(init);
+    std::fs::remove_dir_all(launcher.run_dir().join("containers/boot")).unwrap();
+    let path = launcher.state_dir().join("containers/boot/container.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let other = "00000000-0000-4000-8000-000000000000";
+    assert!(text.contains(&record.shim.boot_id));
+    std::fs::write(&path, text.replace(&record.shim.boot_id, other)).unwrap();
+    launcher.start_again();
+    let exit = launcher.exit("boot");
+    assert_eq!(exit.failure.unwrap().kind, FailureKind::HostStopped);
+    assert_eq!((exit.exit, exit.wipe), (None, None));
+    start(&launcher, "next");
 }

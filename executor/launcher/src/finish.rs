@@ -85,7 +85,9 @@ impl Remains {
         let id = container.plan.id.to_string();
         let ended_at = outcome.ended_at.unwrap_or_else(now);
         let oom_killed = hierarchies.oom_kills(&self.cgroup) > 0;
-        let wipe = self.wipe(&id).ok();
+        // Files that nobody could reach any more went with their last holder: there is no receipt for that.
+        let out_of_reach = self.volumes.is_empty() && !container.plan.files.is_empty();
+        let wipe = self.wipe(&id).ok().filter(|_| !out_of_reach);
         self.remove_leftovers(hierarchies, &id);
         let finished_at = now();
         let record = ExitRecord {
