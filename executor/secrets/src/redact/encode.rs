@@ -1,0 +1,156 @@
+//! The encodings in which programs print a value: JSON strings, percent-encoding, base64.
+//!
+//! Encoders differ in what they escape, so each encoding is a table of the styles that are in use. All of them
+//! work on any bytes; what is no UTF-8 passes through the JSON styles as it is.
+
+use super::forms::{Forms, Full};
+
+/// How an encoder writes JSON strings.
+pub(super) struct Json {
+    /// Everything beyond printable ASCII becomes `\uXXXX`.
+    ascii: bool,
+    /// Hexadecimal digits in capitals.
+    upper: bool,
+    /// `/` becomes `\/`.
+    slash: bool,
+    /// More that becomes `\uXXXX`.
+    also: &'static str,
+}
+
+/// The styles.
+pub(super) const JSON: [Json; 7] = [
+    // serde_json, JSON.stringify, jq
+    Json { ascii: false, upper: false, slash: false, also: "" },
+    // Python's json
+    Json { ascii: true, upper: false, slash: false, also: "" },
+    // Go's encoding/json
+    Json { ascii: false, upper: false, slash: false, also: "<>&\u{2028}\u{2029}" },
+    // PHP, and PHP with JSON_UNESCAPED_UNICODE
+    Json { ascii: true, upper: false, slash: true, also: "" },
+    Json { ascii: false, upper: false, slash: true, also: "" },
+    // Gson
+    Json { ascii: false, upper: false, slash: false, also: "<>&='\u{2028}\u{2029}" },
+    // .NET's System.Text.Json
+    Json { ascii: true, upper: true, slash: false, also: "\"&'+<>`" },
+];
+
+impl Json {
+    /// Writes `text` as it stands between the quotes of a JSON string.
+    pub(super) fn write(&self, text: &[u8], out: &mut Forms) -> Result<(), Full> {
+        for chunk in text.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                self.character(c, out)?;
+            }
+            out.push(chunk.invalid())?;
+        }
+        Ok(())
+    }
+
+    fn character(&self, c: char, out: &mut Forms) -> Result<(), Full> {
+        if self.also.contains(c) {
+            return self.unicode(c, out);
+        }
+        match c {
+            '"' => out.push(b"\\\""),
+            '\\' => out.push(b"\\\\"),
+            '\n' => out.push(b"\\n"),
+            '\r' => out.push(b"\\r"),
+            '\t' => out.push(b"\\t"),
+            '\u{8}' => out.push(b"\\b"),
+            '\u{c}' => out.push(b"\\f"),
+            '/' if self.slash => out.push(b"\\/"),
+            '\0'..' ' => self.unicode(c, out),
+            '\x7f'.. if self.ascii => self.unicode(c, out),
+            _ => out.push(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+
+    fn unicode(&self, c: char, out: &mut Forms) -> Result<(), Full> {
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            let [high, low] = unit.to_be_bytes();
+            let ([a, b], [c, d]) = (hex(high, self.upper), hex(low, self.upper));
+            out.push(&[b'\\', b'u', a, b, c, d])?;
+        }
+        Ok(())
+    }
+}
+
+/// How an encoder writes bytes into a URL or a form.
+pub(super) struct Percent {
+    /// What is not escaped beside letters and digits.
+    keep: &'static [u8],
+    /// A space becomes `+`.
+    plus: bool,
+    /// Hexadecimal digits in capitals.
+    upper: bool,
+}
+
+/// The styles.
+pub(super) const PERCENT: [Percent; 12] = {
+    const fn style(keep: &'static [u8], plus: bool, upper: bool) -> Percent {
+        Percent { keep, plus, upper }
+    }
+    // RFC 3986; Python's quote; encodeURIComponent; encodeURI; forms as Go and Python write them; forms as
+    // browsers and Java write them.
+    const RFC: &[u8] = b"-._~";
+    const PATH: &[u8] = b"-._~/";
+    const COMPONENT: &[u8] = b"-._~!*'()";
+    const URI: &[u8] = b"-._~!*'();/?:@&=+$,#";
+    const FORM: &[u8] = b"*-._";
+    [
+        style(RFC, false, true),
+        style(RFC, false, false),
+        style(RFC, true, true),
+        style(RFC, true, false),
+        style(FORM, true, true),
+        style(FORM, true, false),
+        style(PATH, false, true),
+        style(PATH, false, false),
+        style(COMPONENT, false, true),
+        style(COMPONENT, false, false),
+        style(URI, false, true),
+        style(URI, false, false),
+    ]
+};
+
+impl Percent {
+    /// Writes `text` in this style.
+    pub(super) fn write(&self, text: &[u8], out: &mut Forms) -> Result<(), Full> {
+        for byte in text {
+            if byte.is_ascii_alphanumeric() || self.keep.contains(byte) {
+                out.push(&[*byte])?;
+            } else if *byte == b' ' && self.plus {
+                out.push(b"+")?;
+            } else {
+                let [high, low] = hex(*byte, self.upper);
+                out.push(&[b'%', high, low])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn hex(byte: u8, upper: bool) -> [u8; 2] {
+    let digits = if upper { b"0123456789ABCDEF" } else { b"0123456789abcdef" };
+    [digits[usize::from(byte >> 4)], digits[usize::from(byte & 15)]]
+}
+
+/// The two alphabets of base64, RFC 4648: standard and URL-safe.
+pub(super) const BASE64: [&[u8; 64]; 2] = [
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/",
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_",
+];
+
+/// Writes `bytes` in base64, padded.
+pub(super) fn base64(alphabet: &[u8; 64], bytes: impl IntoIterator<Item = u8>, out: &mut Forms) -> Result<(), Full> {
+    let mut bytes = bytes.into_iter();
+    while let Some(first) = bytes.next() {
+        let (second, third) = (bytes.next(), bytes.next());
+        let group = u32::from_be_bytes([0, first, second.unwrap_or(0), third.unwrap_or(0)]);
+        let digit = |place: u32| alphabet[(group >> (18 - 6 * place) & 63) as usize];
+        let third = if third.is_some() { digit(3) } else { b'=' };
+        let second = if second.is_some() { digit(2) } else { b'=' };
+        out.push(&[digit(0), digit(1), second, third])?;
+    }
+    Ok(())
+}

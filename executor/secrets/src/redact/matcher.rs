@@ -1,0 +1,255 @@
+//! Finds which of many forms begins at a place, the longest of them, in bounded time whatever forms and text are.
+//!
+//! A filter over the first bytes (a Bloom filter whose two bits lie in one word) passes over text that begins no
+//! form, at about the speed of reading it. Where it does not, a binary search over the sorted forms finds the last
+//! one that does not sort behind the text: the longest form that the text begins with is that one or a prefix of
+//! it, and each form is linked with its longest such prefix. So a place costs at most one comparison for each
+//! doubling of the number of forms, of at most [`FORM_MAX`] bytes each. Nothing is hashed to find a form: there
+//! are no collisions that a tenant could choose.
+
+use super::forms::{FORM_MAX, Piece};
+
+/// The words of the filter: one for each form, within these bounds.
+const FILTER_WORDS: std::ops::RangeInclusive<usize> = 64..=1 << 16;
+/// No form is a prefix of this one.
+const NONE: u32 = u32::MAX;
+
+/// Sorted forms. Their bytes live elsewhere and are handed to every call.
+pub(super) struct Matcher {
+    /// Bytes that the filter and the keys see: 8, or 4 where a form has less than 8.
+    width: usize,
+    filter: Vec<u64>,
+    shift: u32,
+    /// The first `width` bytes of each form, as a number that sorts like them.
+    keys: Vec<u64>,
+    forms: Vec<Form>,
+    longest: usize,
+}
+
+struct Form {
+    at: u32,
+    /// The longest other form that this one begins with.
+    prefix: u32,
+    owner: u32,
+    length: u16,
+}
+
+/// What begins at a place.
+#[derive(Default)]
+pub(super) struct Found {
+    /// Length and owner of the longest form.
+    pub(super) form: Option<(usize, u32)>,
+    /// The text ended within a longer one.
+    pub(super) open: bool,
+}
+
+impl Matcher {
+    /// Of pieces of `bytes`. Where two are the same, the one of lower rank and then of the earlier owner stays.
+    pub(super) fn new(bytes: &[u8], mut pieces: Vec<Piece>) -> Self {
+        let content = |piece: &Piece| &bytes[piece.at as usize..][..usize::from(piece.length)];
+        pieces
+            .sort_unstable_by(|a, b| content(a).cmp(content(b)).then(a.rank.cmp(&b.rank)).then(a.owner.cmp(&b.owner)));
+        pieces.dedup_by(|later, first| content(later) == content(first));
+
+        let shortest = pieces.iter().map(|piece| usize::from(piece.length)).min().unwrap_or(0);
+        let longest = pieces.iter().map(|piece| usize::from(piece.length)).max().unwrap_or(0);
+        let words = pieces.len().next_power_of_two().clamp(*FILTER_WORDS.start(), *FILTER_WORDS.end());
+        let mut matcher = Self {
+            width: if shortest >= 8 { 8 } else { 4 },
+            filter: vec![0; words],
+            shift: 64 - words.ilog2(),
+            keys: Vec::with_capacity(pieces.len()),
+            forms: Vec::with_capacity(pieces.len()),
+            longest,
+        };
+        // Sorted, a form comes behind those that are its prefixes, and the last of them are nested in each other.
+        let mut prefixes: Vec<u32> = Vec::new();
+        for (index, piece) in (0..).zip(&pieces) {
+            let content = content(piece);
+            while prefixes.last().is_some_and(|prefix| !content.starts_with(matcher.form(bytes, *prefix as usize))) {
+                prefixes.pop();
+            }
+            let prefix = prefixes.last().copied().unwrap_or(NONE);
+            prefixes.push(index);
+            matcher.forms.push(Form { at: piece.at, prefix, owner: piece.owner, length: piece.length });
+            let key = matcher.key(content);
+            matcher.keys.push(key);
+            let (word, bits) = matcher.filter_place(key);
+            matcher.filter[word] |= bits;
+        }
+        matcher
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.forms.len()
+    }
+
+    /// Bytes of the longest form.
+    pub(super) fn longest(&self) -> usize {
+        self.longest
+    }
+
+    /// Memory held, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.filter.capacity() * size_of::<u64>()
+            + self.keys.capacity() * size_of::<u64>()
+            + self.forms.capacity() * size_of::<Form>()
+    }
+
+    /// Every form, in order.
+    pub(super) fn forms<'a>(&'a self, bytes: &'a [u8]) -> impl Iterator<Item = (&'a [u8], u32)> {
+        (0..self.forms.len()).map(|index| (self.form(bytes, index), self.forms[index].owner))
+    }
+
+    fn form<'a>(&self, bytes: &'a [u8], index: usize) -> &'a [u8] {
+        let form = &self.forms[index];
+        &bytes[form.at as usize..][..usize::from(form.length)]
+    }
+
+    /// The first place in `from..until` at which a form may begin. Places with too little text behind them for any
+    /// form are passed over; where that begins is told when there is no such place.
+    pub(super) fn candidate(&self, text: &[u8], from: usize, until: usize) -> Result<usize, usize> {
+        let end = until.min((text.len() + 1).saturating_sub(self.width));
+        let found = match self.width {
+            8 => self.filtered(text, from, end, load8),
+            _ => self.filtered(text, from, end, load4),
+        };
+        found.ok_or(from.max(end))
+    }
+
+    #[inline]
+    fn filtered(&self, text: &[u8], from: usize, end: usize, load: impl Fn(&[u8]) -> u64) -> Option<usize> {
+        const TOGETHER: usize = 8;
+        let mut place = from;
+        while place + TOGETHER <= end {
+            let window = &text[place..place + TOGETHER + self.width - 1];
+            let mut passed = 0u32;
+            for offset in 0..TOGETHER {
+                passed |= u32::from(self.may_begin(load(&window[offset..]))) << offset;
+            }
+            if passed != 0 {
+                return Some(place + passed.trailing_zeros() as usize);
+            }
+            place += TOGETHER;
+        }
+        (place..end).find(|place| self.may_begin(load(&text[*place..])))
+    }
+
+    #[inline]
+    fn may_begin(&self, key: u64) -> bool {
+        let (word, bits) = self.filter_place(key);
+        self.filter[word] & bits == bits
+    }
+
+    #[inline]
+    fn filter_place(&self, key: u64) -> (usize, u64) {
+        let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let word = (hash >> self.shift) as usize;
+        (word, 1 << (hash >> (self.shift - 6) & 63) | 1 << (hash >> (self.shift - 12) & 63))
+    }
+
+    #[inline]
+    fn key(&self, text: &[u8]) -> u64 {
+        if self.width == 8 { load8(text) } else { load4(text) }
+    }
+
+    /// The longest form that `text` begins with. `text` has at least the bytes that [`Self::candidate`] looks at.
+    pub(super) fn search(&self, bytes: &[u8], text: &[u8]) -> Found {
+        let key = self.key(text);
+        let (mut low, mut high) = (0, self.forms.len());
+        while low < high {
+            let middle = low.midpoint(high);
+            cost::add(8);
+            let behind = match self.keys[middle].cmp(&key) {
+                std::cmp::Ordering::Equal => {
+                    let form = self.form(bytes, middle);
+                    cost::add(form.len());
+                    form > text
+                }
+                order => order.is_gt(),
+            };
+            if behind {
+                high = middle;
+            } else {
+                low = middle + 1;
+            }
+        }
+        let open = low < self.forms.len()
+            && usize::from(self.forms[low].length) > text.len()
+            && self.form(bytes, low).starts_with(text);
+        Found { form: low.checked_sub(1).and_then(|last| self.longest_prefix(bytes, last, text)), open }
+    }
+
+    /// The form, or the longest of its prefixes, that `text` begins with.
+    fn longest_prefix(&self, bytes: &[u8], index: usize, text: &[u8]) -> Option<(usize, u32)> {
+        if self.keys[index] != self.key(text) {
+            return None;
+        }
+        let form = self.form(bytes, index);
+        let common = common_prefix(form, text);
+        cost::add(common);
+        let mut index = index;
+        loop {
+            let form = &self.forms[index];
+            let length = usize::from(form.length);
+            if length <= common {
+                return Some((length, form.owner));
+            }
+            if form.prefix == NONE {
+                return None;
+            }
+            cost::add(1);
+            index = form.prefix as usize;
+        }
+    }
+
+    /// Whether all of `text` is how a form begins, and not all of that form. `text` is shorter than what
+    /// [`Self::candidate`] looks at.
+    pub(super) fn opens(&self, text: &[u8]) -> bool {
+        debug_assert!(text.len() < self.width && self.longest <= FORM_MAX);
+        let mut first = [0; 8];
+        first[..text.len()].copy_from_slice(text);
+        let low = self.key(&first);
+        let at = self.keys.partition_point(|key| *key < low);
+        cost::add(8 * (self.keys.len() + 1).ilog2() as usize);
+        let beyond = 8 * (self.width - text.len());
+        self.keys.get(at).is_some_and(|key| key >> beyond == low >> beyond)
+    }
+}
+
+fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    let words = 8 * a.chunks_exact(8).zip(b.chunks_exact(8)).take_while(|(a, b)| a == b).count();
+    words + a[words..].iter().zip(&b[words..]).take_while(|(a, b)| a == b).count()
+}
+
+#[inline]
+fn load8(text: &[u8]) -> u64 {
+    text.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
+}
+
+#[inline]
+fn load4(text: &[u8]) -> u64 {
+    text.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes).into())
+}
+
+/// What searching costs, counted in bytes looked at where tests want to know; nothing otherwise.
+pub(super) mod cost {
+    #[cfg(test)]
+    thread_local! {
+        static EXAMINED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    }
+
+    #[inline]
+    pub(in crate::redact) fn add(bytes: usize) {
+        #[cfg(test)]
+        EXAMINED.set(EXAMINED.get() + bytes);
+        #[cfg(not(test))]
+        let _ = bytes;
+    }
+
+    /// What this thread has looked at since the last call.
+    #[cfg(test)]
+    pub(in crate::redact) fn take() -> usize {
+        EXAMINED.take()
+    }
+}

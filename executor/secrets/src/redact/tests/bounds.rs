@@ -1,0 +1,115 @@
+//! What it costs at worst, what it holds, and what it says about the rest.
+
+use super::super::forms::{ENCODED_MAX, FORM_MAX};
+use super::super::matcher::cost;
+use super::*;
+
+/// Bytes looked at for a text in parts of a length.
+fn cost_of(redactor: &Redactor, text: &[u8], part: usize) -> usize {
+    cost::take();
+    masked(redactor, text, &vec![part; text.len() / part]);
+    cost::take()
+}
+
+#[test]
+fn the_cost_of_hostile_input_is_linear_in_it() {
+    let nested = (8..240).map(|length| vec![b'a'; length]).collect::<Vec<_>>();
+    let near_misses: Vec<_> = (0..200u8).map(|last| [&[b'a'; 230][..], &[last]].concat()).collect();
+    let periodic = (2..40).map(|period| [&vec![b'a'; period][..], b"b"].concat().repeat(300)).collect::<Vec<_>>();
+    let counting = (0..2000u16).map(|number| [&[b'a'; 200][..], &number.to_be_bytes()].concat()).collect::<Vec<_>>();
+    let cases = [
+        ("one letter", vec![vec![b'a'; 100_000]], &b"a"[..]),
+        ("nested", nested, b"a"),
+        ("near misses", near_misses, b"a"),
+        ("periodic", periodic, b"aaaaaaab"),
+        ("long common beginnings", counting.clone(), b"a"),
+        ("the same, interrupted", counting, b"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaac"),
+    ];
+    for (name, values, unit) in cases {
+        let redactor = redactor(Redaction::Auto, &values);
+        let steps = redactor.forms().count().ilog2() as usize + 2;
+        let text = unit.repeat(20_000 / unit.len());
+        let bound = text.len() * (steps + 1) * (8 + FORM_MAX);
+        for part in [61_440, 100, 1] {
+            let once = cost_of(&redactor, &text, part);
+            // One more search for each part: of the place that was open.
+            let bound = bound + text.len() / part * steps * (8 + FORM_MAX);
+            assert!(once <= bound, "{name} in parts of {part}: {once} of {bound}");
+            let twice = cost_of(&redactor, &text.repeat(2), part);
+            assert!(twice <= once * 21 / 10 + 100_000, "{name} in parts of {part}: {once}, then {twice}");
+        }
+    }
+}
+
+#[test]
+fn ordinary_text_is_passed_over() {
+    let values: Vec<_> = (0..100u64).map(|n| format!("{:032x}", (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+    let redactor = redactor(Redaction::Auto, &values);
+    let line = "2026-11-21T10:00:00Z INFO request finished method=GET path=/v1/containers status=200 took=1.2ms\n";
+    let text = line.repeat(500);
+    let cost = cost_of(&redactor, text.as_bytes(), 61_440);
+    assert!(cost < text.len() / 2, "{cost} bytes looked at for {}", text.len());
+}
+
+#[test]
+fn memory_is_bounded_and_what_does_not_fit_is_named() {
+    let large: Vec<u8> = (0..4_000_000u32).flat_map(|n| n.wrapping_mul(0x9e37_79b9).to_be_bytes()).collect();
+    let watched = |name, value| Watched { name, value };
+    let redactor = Redactor::new(Redaction::Auto, [watched("large", &large[..]), watched("small", b"a small value")]);
+    let told = redactor.warnings();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("not masked in every encoding") && told[0].ends_with(": large"), "{told:?}");
+    let most = large.len() * 5 / 4 + ENCODED_MAX;
+    assert!(redactor.bytes() < most, "{} of {most}", redactor.bytes());
+    // The value itself is masked all the same, and the small one in every form.
+    let mut out = masked(&redactor, &large, &[61_440; 300]);
+    assert_eq!(out.as_slice(), b"[REDACTED:large]");
+    out = masked(&redactor, b"a%20small%20value YSBzbWFsbCB2YWx1ZQ==", &[]);
+    assert_eq!(out.as_slice(), b"[REDACTED:small] [REDACTED:small]");
+}
+
+#[test]
+fn warnings_name_what_is_not_masked_and_no_value() {
+    let values = [
+        ("pin", "1234"),
+        ("word", "hunter2\n"),
+        ("empty", ""),
+        ("blank", "  \n "),
+        ("tiny", "abc"),
+        ("pin", "1235"),
+        ("good", "long enough"),
+    ];
+    let redactor =
+        |mode| Redactor::new(mode, values.iter().map(|(name, value)| Watched { name, value: value.as_bytes() }));
+    let (auto, all, none) = (redactor(Redaction::Auto), redactor(Redaction::All), redactor(Redaction::None));
+    assert_eq!(
+        auto.warnings(),
+        [
+            "not masked in the output, because shorter than 8 bytes: pin, tiny",
+            "masked only with the white space around it, because shorter than 8 bytes: word",
+            "not masked in the output, because it is white space: blank",
+        ]
+    );
+    assert_eq!(
+        all.warnings(),
+        [
+            "not masked in the output, because shorter than 4 bytes: tiny",
+            "not masked in the output, because it is white space: blank",
+        ]
+    );
+    assert!(none.warnings().is_empty() && none.is_idle() && !all.is_idle());
+    for (_, value) in values.iter().filter(|(_, value)| value.len() > 4) {
+        for redactor in [&auto, &all, &none] {
+            tells_nothing(redactor, value.trim());
+            tells_nothing(&redactor.warnings(), value.trim());
+        }
+        tells_nothing(&Watched { name: "x", value: value.as_bytes() }, value.trim());
+    }
+    assert_eq!(auto.text("1234 hunter2 hunter2\n long enough"), "1234 hunter2 [REDACTED:word] [REDACTED:good]");
+    assert_eq!(all.text("1234 hunter2 abc"), "[REDACTED:pin] [REDACTED:word] abc");
+    assert_eq!(none.text("long enough"), "long enough");
+
+    let many: Vec<_> = (0..200).map(|number| format!("short{number:03}")).collect();
+    let many = Redactor::new(Redaction::Auto, many.iter().map(|name| Watched { name, value: b"x" }));
+    assert!(many.warnings()[0].ends_with("short049, and 150 more"), "{:?}", many.warnings());
+}
