@@ -9,8 +9,9 @@
 //!   supervise  output to the log, signals, the end                                    (shim/supervise.rs)
 //!   finish     wipe, remove, record                                                   (finish.rs)
 //! ```
-//! It is forked from a process that never saw a secret and holds none itself: what the process is started with and
-//! the contents of its files stay in memory files that only init and the helper map.
+//! It is forked from a process that never saw a secret. What the process is started with and the contents of its files
+//! stay in memory files that only init and the helper map; where output is to be masked, the shim keeps the values
+//! that it looks for, from after init was cloned until the end.
 
 mod control;
 mod create;
@@ -19,6 +20,7 @@ mod inject;
 mod prepare;
 mod stdio;
 mod supervise;
+mod watch;
 
 use std::sync::Arc;
 
@@ -57,6 +59,7 @@ struct Ready {
     remains: Remains,
     container: create::Created,
     log: stdio::Log,
+    watch: watch::Watch,
     begun: Timestamp,
 }
 
@@ -108,7 +111,7 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
             ready.record.state = State::Running;
             save(&ready);
             control.reached(State::Running);
-            shrink();
+            shrink(&ready.watch, id.as_str());
             let exit = supervise::until_the_end(host, &mut ready, control, signals);
             let ended_at = now();
             let timings = Timings {
@@ -122,8 +125,9 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
         Err(failure) => {
             ready.container.kill();
             ready.log.own_words(&failure.message);
+            let message = ready.log.masked(&failure.message);
             let timings = Timings { prepare, start: now().since(ready_at), ..Timings::default() };
-            let failure = Failure { kind: FailureKind::Exec, message: failure.message, errno: failure.errno };
+            let failure = Failure { kind: FailureKind::Exec, message, errno: failure.errno };
             Outcome { failure: Some(failure), timings, ended_at: Some(now()), ..Outcome::default() }
         }
     };
@@ -131,19 +135,32 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
     ready.record.exit = outcome.exit;
     save(&ready);
     control.reached(State::Wiping);
-    let Ready { record, remains, log: output, .. } = ready;
-    drop(output);
+    let Ready { record, remains, log: output, watch, .. } = ready;
+    drop((output, watch)); // the values that were masked are gone before the end is told
     prepare::unmount(&remains.dirs);
     if remains.complete(&host.hierarchies, record, outcome).is_some() {
         control.reached(State::Completed);
     }
 }
 
-/// A shim waits for as long as its container lives: what it used to make the container is given back.
-fn shrink() {
+/// A shim waits for as long as its container lives: what it used to make the container is given back, and where it
+/// holds values that are to be masked, swap gets none of them. In this order: locked pages cannot be given back.
+fn shrink(watch: &watch::Watch, id: &str) {
     process::trim_heap();
     if let Err(error) = process::trim_stack() {
         log::line(Level::Warning, "", format_args!("the stack was not given back: {error}"));
+    }
+    if watch.is_empty() {
+        return;
+    }
+    match executor_sys::privileges::keep_out_of_swap(true) {
+        Ok(true) => {}
+        Ok(false) => {
+            log::line(Level::Warning, id, "the values to be masked are not locked into memory: no CAP_IPC_LOCK");
+        }
+        Err(error) => {
+            log::line(Level::Warning, id, format_args!("the values to be masked are not locked into memory: {error}"));
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use executor_sys::identity;
 use executor_sys::memfile::MemFile;
 
 use super::control::Control;
+use super::watch::Watch;
 use super::{Ready, create, inject, stdio};
 use crate::dirs::Dirs;
 use crate::finish::{Remains, now};
@@ -56,7 +57,9 @@ pub(super) fn prepare(
         remains: Remains { by: "shim", dirs, cgroup: record.cgroup.clone(), volumes: Vec::new(), inputs },
     };
     match build(host, filter, record, &mut site, control) {
-        Ok((record, container, log)) => Ok(Ready { record, remains: site.remains, container, log, begun }),
+        Ok((record, container, log, watch)) => {
+            Ok(Ready { record, remains: site.remains, container, log, watch, begun })
+        }
         Err(refused) => {
             if let Some(init) = site.init {
                 create::kill(init);
@@ -126,7 +129,7 @@ fn build(
     mut record: ContainerRecord,
     site: &mut Site,
     control: &mut Control,
-) -> Result<(ContainerRecord, create::Created, stdio::Log), Refused> {
+) -> Result<(ContainerRecord, create::Created, stdio::Log, Watch), Refused> {
     let dirs = site.remains.dirs.clone();
     dirs.write_first_record(&record).map_err(|error| failed("state directory", &error))?;
     control.listen(&dirs).map_err(|error| failed("control socket", &error))?;
@@ -184,6 +187,14 @@ fn build(
         staging: &dirs.run.join("bundle"),
     };
     injection.carry_out()?;
+    let [process, files] = &site.remains.inputs[..] else {
+        return Err(Refused::new(Reason::Internal, "a launch has two payloads"));
+    };
+    let watch = Watch::begin(&record.plan, &host.policy.files_root, process, files, None)
+        .map_err(|error| failed("secrets to be masked", &error))?;
+    let redactor = watch.redactor();
+    warnings.extend_from_slice(redactor.warnings());
+    log.mask(redactor);
 
     let init = identity::of(container.pid()).map_err(|error| failed("/proc", &error))?;
     record.prepared = Some(Prepared { init, user: (*user).clone(), mounts, volume: kind, nofile, warnings, at: now() });
@@ -191,7 +202,7 @@ fn build(
     record.state = State::Created;
     dirs.write_record(&record).map_err(|error| failed("run directory", &error))?;
     control.reached(State::Created);
-    Ok((record, container, log))
+    Ok((record, container, log, watch))
 }
 
 /// Takes the container's root out of this shim's namespace, so that its place is an empty directory again.

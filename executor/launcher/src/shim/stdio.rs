@@ -1,4 +1,7 @@
-//! What a container prints, into its log file.
+//! What a container prints, masked, into its log file.
+//!
+//! Secrets are masked before a byte leaves this process (see [`super::watch`]). What may be the beginning of one is
+//! held back until it is decided, or until nothing came for a moment.
 //!
 //! The file is bounded: at its limit it becomes `log.1` and a new one begins. A disk that is full loses output and
 //! says so in the log when there is room again; it never stops the container.
@@ -7,15 +10,21 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use executor_core::logline::{CHUNK_MAX, Entry, Stream, split, write};
-use executor_core::plan::Plan;
+use executor_core::plan::{Plan, Redaction};
+use executor_secrets::redact::{self, Redactor};
 use rustix::fs::{Gid, Mode, OFlags, Uid, fchown};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::dirs::{Dirs, plain};
 use crate::finish::now;
 use crate::log::{self, Level};
+
+/// After this long without output, what was held back is written. Long enough for the parts of one line that a
+/// program writes one by one, short for somebody who follows the log.
+const IDLE: Duration = Duration::from_millis(200);
 
 /// The container's output on its way.
 pub(super) struct Log {
@@ -27,9 +36,19 @@ pub(super) struct Log {
     size_max: u64,
     source: String,
     suppressed: bool,
-    pipes: Vec<(Stream, File)>,
+    pipes: Vec<Pipe>,
+    redactor: Redactor,
     /// Bytes that could not be written.
     lost: u64,
+}
+
+/// One of the container's outputs.
+struct Pipe {
+    stream: Stream,
+    file: File,
+    masked: redact::Stream,
+    /// When what is held back goes out, if nothing comes.
+    flush_at: Option<Instant>,
 }
 
 impl Log {
@@ -47,6 +66,7 @@ impl Log {
             source: main.map(|main| main.log_source.clone()).unwrap_or_default(),
             suppressed: main.is_some_and(|main| main.suppress_log_output),
             pipes: Vec::new(),
+            redactor: Redactor::new(Redaction::None, []),
             lost: 0,
         })
     }
@@ -62,7 +82,8 @@ impl Log {
             let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
             rustix::io::ioctl_fionbio(&ours, true)?;
             fchown(&theirs, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
-            self.pipes.push((stream, File::from(ours)));
+            let masked = redact::Stream::default();
+            self.pipes.push(Pipe { stream, file: File::from(ours), masked, flush_at: None });
             Ok(theirs)
         };
         Ok((null()?, end(Stream::Stdout)?, end(Stream::Stderr)?))
@@ -70,38 +91,95 @@ impl Log {
 
     /// What to wait for.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.pipes.iter().map(|(_, pipe)| pipe.as_fd())
+        self.pipes.iter().map(|pipe| pipe.file.as_fd())
     }
 
     /// Takes some of what is there, of each stream. Tells whether there may be more.
     pub(super) fn pump(&mut self) -> bool {
         let mut more = false;
         let mut pipes = std::mem::take(&mut self.pipes);
-        pipes.retain_mut(|(stream, pipe)| {
+        pipes.retain_mut(|pipe| {
             // As much as there is and no more: a shim whose container is silent holds no buffer. One byte sees the end.
-            let waiting = rustix::io::ioctl_fionread(&*pipe)
+            let waiting = rustix::io::ioctl_fionread(&pipe.file)
                 .map_or(CHUNK_MAX, |bytes| usize::try_from(bytes).unwrap_or(CHUNK_MAX));
             let mut buffer = vec![0; waiting.clamp(1, CHUNK_MAX)];
-            match pipe.read(&mut buffer) {
+            let goes_on = match pipe.file.read(&mut buffer) {
                 Ok(0) => false,
                 Ok(length) => {
-                    self.append(*stream, &buffer[..length]);
+                    self.take(pipe, &buffer[..length]);
                     more = true;
                     true
                 }
                 Err(error) => matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
+            };
+            if !goes_on {
+                self.flush(pipe);
             }
+            goes_on
         });
         self.pipes = pipes;
         more
     }
 
+    /// Masks from now on. What is held back is judged by the new values, too.
+    pub(super) fn mask(&mut self, redactor: Redactor) {
+        self.redactor = redactor;
+    }
+
+    /// Masks words that are not on their way to the log.
+    pub(super) fn masked(&self, words: &str) -> String {
+        self.redactor.text(words)
+    }
+
+    /// When something that is held back is due.
+    pub(super) fn flush_at(&self) -> Option<Instant> {
+        self.pipes.iter().filter_map(|pipe| pipe.flush_at).min()
+    }
+
+    /// Writes what was held back for long enough.
+    pub(super) fn flush_idle(&mut self) {
+        let mut pipes = std::mem::take(&mut self.pipes);
+        let now = Instant::now();
+        for pipe in pipes.iter_mut().filter(|pipe| pipe.flush_at.is_some_and(|at| at <= now)) {
+            self.flush(pipe);
+        }
+        self.pipes = pipes;
+    }
+
+    /// Writes what is held back: nothing more comes.
+    pub(super) fn end(&mut self) {
+        for mut pipe in std::mem::take(&mut self.pipes) {
+            self.flush(&mut pipe);
+        }
+    }
+
+    fn take(&mut self, pipe: &mut Pipe, bytes: &[u8]) {
+        if self.redactor.is_idle() && pipe.masked.held() == 0 {
+            return self.append(pipe.stream, bytes);
+        }
+        let mut masked = Vec::with_capacity(bytes.len());
+        pipe.masked.push(&self.redactor, bytes, &mut masked);
+        pipe.flush_at = (pipe.masked.held() > 0).then(|| Instant::now() + IDLE);
+        self.append(pipe.stream, &masked);
+    }
+
+    fn flush(&mut self, pipe: &mut Pipe) {
+        let mut masked = Vec::new();
+        pipe.masked.flush(&self.redactor, &mut masked);
+        pipe.flush_at = None;
+        self.append(pipe.stream, &masked);
+    }
+
     /// Words of the executor's own, on a stream of their own.
     pub(super) fn own_words(&mut self, words: &str) {
+        let words = self.masked(words);
         self.append(Stream::Executor, format!("{words}\n").as_bytes());
     }
 
     fn append(&mut self, stream: Stream, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
         let mut lines = Vec::with_capacity(bytes.len() + 256);
         for (content, complete) in split(bytes) {
             write(&Entry { time: now(), stream, complete, source: &self.source, content }, &mut lines);

@@ -43,6 +43,7 @@ pub(super) fn until_the_end(host: &Host, ready: &mut Ready, control: &mut Contro
         }
         control.tidy();
         ready.log.pump();
+        ready.log.flush_idle();
         if kill_at.is_some_and(|at| Instant::now() >= at) {
             signal_init(ready, libc::SIGKILL);
             kill_at = None;
@@ -53,6 +54,7 @@ pub(super) fn until_the_end(host: &Host, ready: &mut Ready, control: &mut Contro
         }
     }
     while ready.log.pump() {}
+    ready.log.end();
     match process::wait_for(ready.container.pid()) {
         Ok(Ended::Code(code)) => Exit::Code(code),
         Ok(Ended::Signal(signal)) => Exit::Signal(signal),
@@ -67,7 +69,8 @@ pub(super) fn until_the_end(host: &Host, ready: &mut Ready, control: &mut Contro
 fn wait(ready: &Ready, control: &Control, signals: &SignalEvents, kill_at: Option<Instant>) -> bool {
     let mut fds = vec![PollFd::new(ready.container.pidfd(), PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
     fds.extend(ready.log.fds().chain(control.fds()).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-    let left = kill_at.map_or(WAIT_MAX, |at| at.saturating_duration_since(Instant::now()).min(WAIT_MAX));
+    let due = [kill_at, ready.log.flush_at()].into_iter().flatten().min();
+    let left = due.map_or(WAIT_MAX, |at| at.saturating_duration_since(Instant::now()).min(WAIT_MAX));
     // A millisecond more than asked, so that the deadline has passed when the wait ends.
     let left = left + Duration::from_millis(1);
     let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
