@@ -18,7 +18,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::ContainerId;
-use crate::plan::{Limits, Network, Plan, PlannedFile, PlannedProcess, Principal, Redaction, Rootfs, UserRef};
+use crate::plan::{
+    Limits, Network, OutputSource, Plan, PlannedFile, PlannedProcess, Principal, Redaction, Rootfs, UserRef,
+};
 
 /// Longest path, in bytes, NUL included (the kernel's PATH_MAX).
 pub const PATH_MAX: usize = 4096;
@@ -264,7 +266,35 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         outputs: outputs.as_ref().map(outputs::Words::draft),
         ..Draft::default()
     };
-    validate(&draft, policy).map(drop)
+    as_made(plan, main, validate(&draft, policy)?)
+}
+
+/// A plan counts only as validation itself would have written it. Written otherwise, with a relative path or a limit of
+/// 0, it would be judged as one thing and carried out as another.
+fn as_made(plan: &Plan, main: &PlannedProcess, again: Plan) -> Result<(), Vec<Violation>> {
+    let dir = again.main().is_some_and(|process| process.dir == main.dir);
+    // Paths are compared as text: to `==` some that differ are the same.
+    let texts = paths(plan).map(Path::as_os_str).eq(paths(&again).map(Path::as_os_str));
+    // The draft above has neither arguments nor variables.
+    if dir && texts && *plan == (Plan { processes: plan.processes.clone(), ..again }) {
+        return Ok(());
+    }
+    Err(vec![Violation::new("action", "is planned in another form than validation gives it")])
+}
+
+/// Every path of a plan.
+fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
+    let rootfs = match &plan.rootfs {
+        Rootfs::Host => None,
+        Rootfs::Dir(dir) => Some(dir),
+    };
+    let outputs = match plan.outputs.as_ref().map(|outputs| &outputs.source) {
+        None => &[],
+        Some(OutputSource::Files(files)) => &files[..],
+        Some(OutputSource::Directory(directory)) => std::slice::from_ref(directory),
+    };
+    let files = plan.files.iter().map(|file| &file.path);
+    rootfs.into_iter().chain(files).chain(outputs).map(PathBuf::as_path)
 }
 
 fn as_drafted<'a>(file: &PlannedFile, path: &'a str) -> DraftFile<'a> {
@@ -387,7 +417,7 @@ fn parse_user(text: &str) -> Result<UserRef, String> {
                 _ => Err(format!("the {what} {} is larger than {ID_MAX}", shorten(part))),
             };
         }
-        let safe = part.bytes().all(|b| b.is_ascii_graphic() && b != b'/' && b != b',');
+        let safe = part.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'/' | b',' | b':'));
         if part.is_empty() || part.len() > 256 || !safe || part.starts_with('-') {
             return Err(format!("{:?} is no name of a {what}", shorten(part)));
         }

@@ -142,7 +142,7 @@ fn users() {
     for good in ["root", "0", "vcap", "1000:1000", "www-data:adm", "svc$", "0:0", "4294967294"] {
         assert_eq!(parse(good).unwrap(), good);
     }
-    for bad in ["4294967295", ":", "a:", ":b", "a b", "-x", "a/b", "a:b:c d", "99999999999999999999"] {
+    for bad in ["4294967295", ":", "a:", ":b", "a b", "-x", "a/b", "a:b:c", "a:b:c d", "99999999999999999999"] {
         assert!(parse(bad).is_err(), "{bad}");
     }
 }
@@ -181,6 +181,12 @@ fn a_forged_plan_is_refused() {
     forge(|p| p.network = Network::Host);
     forge(|p| p.processes.clear());
     forge(|p| p.files[0].size = u64::MAX);
+    // Validation would take each of these for something that the plan does not say.
+    forge(|p| p.files[0].path = "proc/self/attr/exec".into());
+    forge(|p| p.files[0].path = "/etc/cf-service-bindings/./a".into());
+    forge(|p| p.limits.memory_bytes = 0);
+    forge(|p| p.limits.pids = 0);
+    forge(|p| p.processes[0].dir.clear());
 }
 
 /// secrets.md, rule 9: a name that is both public and secret is an error, and a secret argument fills an empty slot.
