@@ -10,7 +10,7 @@ use std::sync::Arc;
 use executor_core::lifecycle::State;
 use executor_core::payload::{self, ProcessPayload};
 use executor_core::plan::Plan;
-use executor_core::validate::validate;
+use executor_core::validate::{Policy, validate};
 use executor_proto::v1;
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
@@ -47,7 +47,7 @@ fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Handle>,
     if request.id.is_empty() {
         request.id = uuid::Uuid::new_v4().to_string();
     }
-    let plan = planned(node, request)?;
+    let plan = planned(request, &node.policy)?;
     let used = node.registry.get(&plan.id);
     let Some(key) = node.launcher.tag_key() else {
         return Err(node.launcher.session().err().unwrap_or_else(|| {
@@ -81,10 +81,13 @@ fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Handle>,
     }
 }
 
-/// Validates a request: every violation at once.
-fn planned(node: &Node, request: &v1::RunRequest) -> Result<Plan, Problem> {
+/// What a request comes to under a policy: its plan, or every violation at once. It decides and does nothing.
+///
+/// # Errors
+/// Not one action that is carried out; fields that are not as they must be.
+pub fn planned(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, Problem> {
     let (draft, mut violations) = draft::of(request)?;
-    match validate(&draft, &node.policy) {
+    match validate(&draft, policy) {
         Ok(plan) if violations.is_empty() => Ok(plan),
         Ok(_) => Err(Problem::invalid(violations)),
         Err(found) => {
