@@ -11,6 +11,7 @@ pub mod footprint;
 pub mod host;
 pub mod launcher;
 pub mod mount;
+pub mod race;
 pub mod request;
 pub mod rootfs;
 pub mod wait;

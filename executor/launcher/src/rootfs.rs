@@ -27,9 +27,14 @@ use crate::dirs::{Dirs, plain};
 const REAL: [&str; 3] = ["dev", "proc", "sys"];
 
 /// A root file system that stands.
+///
+/// A prepared directory may change while it is in use. What a name of the overlay was seen to be it stays, for as long
+/// as somebody has it open: keep the tree until libcontainer has mounted what belongs on the directories below.
 #[derive(Debug)]
 pub(crate) struct Tree {
     root: OwnedFd,
+    /// [`REAL`], open.
+    real: Vec<OwnedFd>,
 }
 
 impl Tree {
@@ -42,12 +47,12 @@ impl Tree {
             Rootfs::Host => host::assemble(at).map_err(|error| failed("rootfs `host`", &error))?,
             Rootfs::Dir(lower) => dir::assemble(lower, allowed, at, dirs)?,
         }
-        let tree = Self { root: open_dir(at).map_err(|error| failed("rootfs", &error))? };
+        let mut tree = Self { root: open_dir(at).map_err(|error| failed("rootfs", &error))?, real: Vec::new() };
         tree.require_real_directories(rootfs)?;
         Ok(tree)
     }
 
-    fn require_real_directories(&self, rootfs: &Rootfs) -> Result<(), Refused> {
+    fn require_real_directories(&mut self, rootfs: &Rootfs) -> Result<(), Refused> {
         let mut violations = Vec::new();
         for name in REAL {
             match self.entry(Path::new(name)) {
@@ -62,6 +67,12 @@ impl Tree {
                     ));
                 }
                 Err(error) => return Err(failed(&format!("rootfs `{rootfs}`: /{name}"), &error)),
+            }
+            // One that became a link meanwhile is not opened, and not overlooked.
+            if violations.is_empty() {
+                let flags = OFlags::PATH | OFlags::DIRECTORY;
+                let dir = open_in_root(self.root.as_fd(), Path::new(name), flags, Mode::empty(), Follow::NoLinks);
+                self.real.push(dir.map_err(|error| failed(&format!("rootfs `{rootfs}`: /{name}"), &error))?);
             }
         }
         if violations.is_empty() { Ok(()) } else { Err(Refused::of_fields(Reason::Precondition, &violations)) }

@@ -1,7 +1,7 @@
 //! `dir:/absolute/path`: overlayfs over a prepared directory that is never written to.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 
 use executor_core::protocol::{Reason, Refused};
@@ -18,9 +18,11 @@ use crate::dirs::{Dirs, plain};
 /// that nothing of it needs to reach the disk (`volatile`).
 pub(super) fn assemble(lower: &Path, allowed: &[PathBuf], at: &Path, dirs: &Dirs) -> Result<(), Refused> {
     let violation = |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("rootfs", why)]);
-    open_dir(lower).map_err(|error| violation(format!("`dir:{}`: {}", lower.display(), plain(&error))))?;
-    // Where links lead is what the operator allowed, or not.
-    let lower = &std::fs::canonicalize(lower).map_err(|error| failed("rootfs", &error))?;
+    let opened = open_dir(lower).map_err(|error| violation(format!("`dir:{}`: {}", lower.display(), plain(&error))))?;
+    // Where links lead is what the operator allowed, or not. From here on the directory is what was opened: whoever
+    // exchanges it for a link, or a directory above it, is too late.
+    let held = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+    let lower = &std::fs::read_link(&held).map_err(|error| failed("rootfs", &error))?;
     if !allowed.is_empty() && !allowed.iter().any(|root| lower.starts_with(root)) {
         let why =
             format!("it leads to {}, which is below none of this daemon's configured rootfs_dirs", lower.display());
@@ -30,9 +32,9 @@ pub(super) fn assemble(lower: &Path, allowed: &[PathBuf], at: &Path, dirs: &Dirs
     for layer in [&upper, &work] {
         dirs.private(layer).map_err(|error| failed("state directory", &error))?;
     }
-    let mode = std::fs::metadata(lower).map_err(|error| failed("rootfs", &error))?.permissions();
+    let mode = std::fs::metadata(&held).map_err(|error| failed("rootfs", &error))?.permissions();
     std::fs::set_permissions(&upper, mode).map_err(|error| failed("state directory", &error))?;
-    overlay(lower, &upper, &work, at).map_err(|error| {
+    overlay(&held, &upper, &work, at).map_err(|error| {
         if error.raw_os_error() == Some(libc::ENODEV) {
             return Refused::new(
                 Reason::Internal,
@@ -47,7 +49,7 @@ pub(super) fn assemble(lower: &Path, allowed: &[PathBuf], at: &Path, dirs: &Dirs
 fn overlay(lower: &Path, upper: &Path, work: &Path, at: &Path) -> io::Result<()> {
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&context, "source", "executor-rootfs")?;
-    fsconfig_set_string(&context, "lowerdir", escaped(lower)?)?;
+    fsconfig_set_string(&context, "lowerdir", lower)?;
     fsconfig_set_string(&context, "upperdir", upper)?;
     fsconfig_set_string(&context, "workdir", work)?;
     fsconfig_set_flag(&context, "volatile")?;
@@ -55,10 +57,4 @@ fn overlay(lower: &Path, upper: &Path, work: &Path, at: &Path) -> io::Result<()>
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
     attach(mount.as_fd(), open_dir(at)?.as_fd())
-}
-
-/// A lower directory's path as the option has it, where a colon parts two layers.
-fn escaped(path: &Path) -> io::Result<String> {
-    let text = path.to_str().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path is no UTF-8"))?;
-    Ok(text.replace('\\', "\\\\").replace(':', "\\:"))
 }

@@ -141,7 +141,6 @@ fn build(
     let tree = Tree::assemble(&record.plan.rootfs, &host.policy.rootfs_dirs, &root, &dirs)?;
     let user = Arc::new(tree.resolve_user(&record.plan)?);
     let mounts = tree.place(&record.plan)?;
-    drop(tree);
 
     let mut warnings = Vec::new();
     let nofile = record.plan.limits.nofile.min(host.nofile_max);
@@ -161,6 +160,7 @@ fn build(
     let spec = spec::build(&record.plan, &resolved)
         .map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
     let container = create::create(&dirs, &spec, &user, filter, &mut log)?;
+    drop(tree); // not before: see `Tree`
     site.init = Some(container.pid());
     host.hierarchies.forbid_swap(&record.cgroup).map_err(|error| failed("memory.swap.max", &error))?;
 

@@ -1,0 +1,51 @@
+//! One who exchanges directories for links while somebody else works with them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+
+/// Exchanges pairs of paths without pause, until it is dropped.
+pub struct Exchange {
+    ended: Arc<AtomicBool>,
+    count: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Exchange {
+    /// Starts.
+    pub fn start(pairs: Vec<(PathBuf, PathBuf)>) -> Self {
+        let (ended, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (until, counted) = (Arc::clone(&ended), Arc::clone(&count));
+        let thread = std::thread::spawn(move || {
+            while !until.load(Ordering::Relaxed) {
+                for (one, other) in &pairs {
+                    renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).expect("both are there");
+                    counted.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        Self { ended, count, thread: Some(thread) }
+    }
+
+    /// Ends, and tells how often something was exchanged.
+    pub fn stop(mut self) -> u64 {
+        self.end();
+        self.count.load(Ordering::Relaxed)
+    }
+
+    fn end(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
