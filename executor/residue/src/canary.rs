@@ -1,0 +1,69 @@
+//! A secret made to be searched for: random, so that whatever is found came from here.
+
+use std::fmt;
+
+use zeroize::Zeroizing;
+
+/// Text of a canary that is longer repeats itself after so many bytes. A multiple of 48, so that base64 and windows
+/// come out even and the needles of a long canary are no more than those of one period.
+const PERIOD: usize = 48 * 85;
+/// What it is written with: signs that are the same in JSON, URLs and shells.
+const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+/// Random letters and digits. Prints as `[REDACTED]`, overwrites itself when it is dropped.
+pub struct Canary(Zeroizing<Vec<u8>>);
+
+impl Canary {
+    /// One of so many bytes.
+    ///
+    /// # Errors
+    /// The kernel has no randomness.
+    pub fn random(length: usize) -> Result<Self, getrandom::Error> {
+        let mut text = Zeroizing::new(vec![0; length]);
+        let period = length.min(PERIOD);
+        getrandom::fill(&mut text[..period])?;
+        for byte in &mut text[..period] {
+            *byte = ALPHABET[usize::from(*byte) % ALPHABET.len()];
+        }
+        for at in period..length {
+            text[at] = text[at - period];
+        }
+        Ok(Self(text))
+    }
+
+    /// Its text.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Its text.
+    ///
+    /// # Panics
+    /// Never: it is letters and digits.
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).expect("letters and digits")
+    }
+}
+
+impl fmt::Debug for Canary {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("[REDACTED]")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_as_long_as_asked_different_each_time_and_not_printed() {
+        for length in [0, 1, 64, PERIOD - 1, PERIOD + 1, 900_000] {
+            let canary = Canary::random(length).unwrap();
+            assert_eq!(canary.as_str().len(), length);
+            assert!(canary.as_bytes().iter().all(u8::is_ascii_alphanumeric));
+        }
+        let (one, other) = (Canary::random(64).unwrap(), Canary::random(64).unwrap());
+        assert_ne!(one.as_str(), other.as_str());
+        assert_eq!(format!("{one:?}"), "[REDACTED]");
+    }
+}

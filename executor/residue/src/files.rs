@@ -1,0 +1,163 @@
+//! Contents of files: below directories, and behind the descriptors of a process.
+
+use std::collections::HashSet;
+use std::fs::{File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{OFlags, major, minor};
+
+use crate::process::{Process, gone};
+use crate::{Place, Search};
+
+/// Files and directories that one call looks at.
+const ENTRIES_MAX: usize = 1_000_000;
+/// Bytes of one file that are read.
+const BYTES_MAX: u64 = 64 << 30;
+
+impl Search<'_> {
+    /// Searches a file, or every regular file below a directory. Symbolic links are not followed; contents only, no
+    /// names. What is removed meanwhile is no error.
+    pub fn files(&mut self, path: &Path) {
+        self.walk(path, &|path| Place::File(path.to_owned()));
+    }
+
+    /// Searches what nothing but a process's descriptors lead to: memory files, deleted files, and whatever lies on file
+    /// systems that this process has not mounted (a detached tmpfs).
+    pub(crate) fn descriptors(&mut self, process: &Process) {
+        let mounted = mounted();
+        let mut seen = HashSet::new();
+        let dir = match Path::new("/proc").join(process.pid.to_string()).join("fd").read_dir() {
+            Ok(dir) => dir,
+            Err(error) if gone(&error) => return,
+            Err(error) => return self.report.unsearched(format!("descriptors of {process}"), error.to_string()),
+        };
+        for entry in dir.flatten() {
+            let link = entry.path();
+            let (Ok(target), Ok(meta)) = (link.read_link(), link.metadata()) else { continue };
+            let target = target.to_string_lossy().into_owned();
+            let ordinary = !target.starts_with("/memfd:") && !target.ends_with(" (deleted)");
+            if (ordinary && mounted.contains(&device(&meta))) || !seen.insert((meta.dev(), meta.ino())) {
+                continue;
+            }
+            let place = |path: &Path| {
+                let below = path.strip_prefix(&link).unwrap_or(path).display().to_string();
+                let target = if below.is_empty() { target.clone() } else { format!("{target} {below}") };
+                Place::Descriptor { pid: process.pid, name: process.name.clone(), target }
+            };
+            if meta.is_file() {
+                self.file(&link, false, &place);
+            } else if meta.is_dir() {
+                // The name of the link itself would not be followed.
+                self.walk(&link.join("."), &place);
+            }
+        }
+    }
+
+    fn walk(&mut self, top: &Path, place: &dyn Fn(&Path) -> Place) {
+        let mut queue: Vec<PathBuf> = vec![top.to_owned()];
+        let mut entries = 0;
+        while let Some(path) = queue.pop() {
+            entries += 1;
+            if entries > ENTRIES_MAX {
+                return self.report.unsearched(
+                    top.display().to_string(),
+                    format!("it has more than {ENTRIES_MAX} files: the rest was left out"),
+                );
+            }
+            let read = path.symlink_metadata().and_then(|meta| {
+                if meta.is_dir() {
+                    for entry in path.read_dir()? {
+                        queue.push(entry?.path());
+                    }
+                } else if meta.is_file() {
+                    self.file(&path, true, place);
+                }
+                Ok(())
+            });
+            match read {
+                Err(error) if !gone(&error) => self.report.unsearched(path.display().to_string(), error.to_string()),
+                _ => {}
+            }
+        }
+    }
+
+    fn file(&mut self, path: &Path, no_follow: bool, place: &dyn Fn(&Path) -> Place) {
+        let follow = if no_follow { OFlags::NOFOLLOW } else { OFlags::empty() };
+        // Without O_NONBLOCK a pipe that took the file's place meanwhile would hold us up.
+        let flags = (OFlags::NONBLOCK | follow).bits().cast_signed();
+        let opened = File::options().read(true).custom_flags(flags).open(path);
+        let searched = opened.and_then(|mut file| {
+            let at = |_| place(path);
+            let bytes = self.stream(|buffer, at| if at < BYTES_MAX { file.read(buffer) } else { Ok(0) }, &at)?;
+            if bytes >= BYTES_MAX {
+                return Err(io::Error::other(format!("only its first {BYTES_MAX} bytes were read")));
+            }
+            Ok(bytes)
+        });
+        match searched {
+            Ok(bytes) => {
+                self.report.files += 1;
+                self.report.bytes += bytes;
+            }
+            Err(error) if gone(&error) => {}
+            Err(error) => self.report.unsearched(path.display().to_string(), error.to_string()),
+        }
+    }
+}
+
+/// Devices of the file systems that this process has mounted, as mountinfo shows them.
+fn mounted() -> HashSet<String> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    table.lines().filter_map(|line| line.split(' ').nth(2)).map(str::to_owned).collect()
+}
+
+fn device(meta: &Metadata) -> String {
+    format!("{}:{}", major(meta.dev()), minor(meta.dev()))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Canary, Needles, Place, Search};
+
+    #[test]
+    fn files_are_found_in_depth_over_seams_and_not_through_links() {
+        let canary = Canary::random(5000).unwrap();
+        let mut needles = Needles::new().unwrap();
+        needles.add("it", canary.as_bytes());
+        let top = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(top.path().join("a/b")).unwrap();
+        std::fs::write(top.path().join("a/nothing"), "x".repeat(3_000_000)).unwrap();
+        std::fs::write(elsewhere.path().join("f"), canary.as_bytes()).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), top.path().join("link")).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            top.path().join("pipe"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RWXU,
+            0,
+        )
+        .unwrap();
+        let search = || {
+            let mut search = Search::new(&needles);
+            search.files(top.path());
+            search.files(&top.path().join("not there"));
+            search.report()
+        };
+        let nothing = search();
+        assert!(!nothing.found() && nothing.unsearched.is_empty(), "{nothing:?}");
+        assert_eq!((nothing.files, nothing.bytes), (1, 3_000_000));
+        let path = top.path().join("a/b/c");
+        let half = &canary.as_bytes()[2500..];
+        for before in [0, 1_000_000, (1 << 20) - 1250, (1 << 20) - 1, (1 << 20) - 16] {
+            std::fs::write(&path, [&vec![0; before][..], half].concat()).unwrap();
+            let report = search();
+            assert_eq!(report.hits.len(), 1, "{before}: {report}");
+            assert_eq!(report.hits[0].place, Place::File(path.clone()));
+            // 2500 is no multiple of 16: the first whole window begins 12 bytes later, and every one is met once.
+            assert_eq!((report.hits[0].at, report.hits[0].windows), (before as u64 + 12, (2500 - 12) / 16));
+        }
+    }
+}

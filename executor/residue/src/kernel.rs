@@ -1,0 +1,236 @@
+//! All of the machine's memory, by way of /proc/kcore: what no process owns any more.
+//!
+//! Of kcore's segments those are read that stand for memory of the machine; the others (modules, vmalloc) show the same
+//! pages once more. Pages of the searching process are left out: it has just read what it searches for, and an auditor
+//! has made it. Whose a page is, as far as the kernel tells, is part of the place: a free page still holds what its last
+//! owner wrote unless the kernel runs with `init_on_free=1`.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use crate::memory::Mapping;
+use crate::report::Report;
+use crate::{CHUNK, Place, Search, WINDOW};
+
+/// Where the kernel shows its memory.
+pub const KCORE: &str = "/proc/kcore";
+/// Program headers that are looked at.
+const HEADERS_MAX: usize = 4096;
+
+/// A piece of the machine's memory in the file.
+#[derive(Debug, PartialEq, Eq)]
+struct Segment {
+    offset: u64,
+    size: u64,
+    physical: u64,
+}
+
+impl Search<'_> {
+    /// Searches all of the machine's memory, [`KCORE`]. It takes about a second for each gigabyte.
+    pub fn kernel_memory(&mut self) {
+        self.core(Path::new(KCORE));
+    }
+
+    fn core(&mut self, path: &Path) {
+        let opened = File::open(path).and_then(|file| Ok((segments(&file)?, file)));
+        let (segments, file) = match opened {
+            Ok((segments, file)) if !segments.is_empty() => (segments, file),
+            Ok(_) => return self.report.unsearched("kernel memory", format!("{} shows none of it", path.display())),
+            Err(error) => {
+                let why = match error.kind() {
+                    io::ErrorKind::NotFound => format!("this kernel has no {} (CONFIG_PROC_KCORE)", path.display()),
+                    io::ErrorKind::PermissionDenied => {
+                        format!(
+                            "{}: {error}; it takes root with CAP_SYS_RAWIO and a kernel that is not locked down",
+                            path.display()
+                        )
+                    }
+                    _ => format!("{}: {error}", path.display()),
+                };
+                return self.report.unsearched("kernel memory", why);
+            }
+        };
+        for segment in &segments {
+            self.segment(&file, segment);
+        }
+    }
+
+    fn segment(&mut self, file: &File, segment: &Segment) {
+        let page = rustix::param::page_size() as u64;
+        let mut at = 0;
+        while at < segment.size {
+            let wanted = (segment.size - at).min(CHUNK as u64) as usize;
+            let count = file.read_at(&mut self.buffer[..wanted], segment.offset + at).unwrap_or(0);
+            if count == 0 {
+                at += page; // memory that must not be touched
+                continue;
+            }
+            // Hits are told with the page that they are in: first found, then looked up.
+            let mut found = Vec::new();
+            self.needles.find(&self.buffer[..count], |label, offset| found.push((label, offset as u64)));
+            if !found.is_empty() {
+                tell(&mut self.report, &found, segment.physical + at, page);
+            }
+            self.report.bytes += count as u64;
+            // Over the seam, but for the end.
+            let seam = if at + (count as u64) < segment.size { (WINDOW as u64 - 1).min(count as u64 - 1) } else { 0 };
+            at += count as u64 - seam;
+        }
+    }
+}
+
+fn tell(report: &mut Report, found: &[(&str, u64)], physical: u64, page: u64) {
+    let own = own_pages(page).unwrap_or_default();
+    let flags = File::open("/proc/kpageflags").ok();
+    for (label, offset) in found {
+        let number = (physical + offset) / page;
+        if !own.contains(&number) {
+            let word = flags.as_ref().and_then(|flags| word(flags, number).ok());
+            report.hit(label, physical + offset, Place::Kernel { page: owner(word) });
+        }
+    }
+}
+
+fn word(file: &File, index: u64) -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    file.read_exact_at(&mut bytes, index * 8)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// What the flags of a page (Documentation/admin-guide/mm/pagemap.rst) say of its owner.
+fn owner(flags: Option<u64>) -> &'static str {
+    let Some(flags) = flags else { return "unknown" };
+    let is = |bit: u32| flags >> bit & 1 == 1;
+    match () {
+        () if is(10) => "free",
+        () if is(7) => "slab",
+        () if is(12) => "anonymous",
+        () if is(5) || is(14) => "file",
+        () if flags == 0 => "unowned",
+        () => "other",
+    }
+}
+
+/// Numbers of this process's pages.
+fn own_pages(page: u64) -> io::Result<HashSet<u64>> {
+    let (maps, pagemap) = (fs::read_to_string("/proc/self/maps")?, File::open("/proc/self/pagemap")?);
+    let mut own = HashSet::new();
+    for mapping in maps.lines().filter_map(Mapping::parse) {
+        for index in mapping.start / page..mapping.end / page {
+            match word(&pagemap, index) {
+                Ok(entry) if entry >> 63 == 1 => _ = own.insert(entry & ((1 << 55) - 1)),
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+    }
+    Ok(own)
+}
+
+/// The segments of a 64-bit ELF core file that stand for memory of the machine.
+fn segments(file: &File) -> io::Result<Vec<Segment>> {
+    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "not a 64-bit core file");
+    let read = |at: u64, length: usize| {
+        let mut bytes = vec![0; length];
+        file.read_exact_at(&mut bytes, at).map(|()| bytes)
+    };
+    let header = read(0, 64)?;
+    let number = |bytes: &[u8], at: usize, length: usize| {
+        let mut word = [0; 8];
+        word[..length].copy_from_slice(&bytes[at..at + length]);
+        u64::from_le_bytes(word)
+    };
+    const LITTLE_ENDIAN_64: [u8; 6] = *b"\x7fELF\x02\x01";
+    if header[..6] != LITTLE_ENDIAN_64 {
+        return Err(malformed());
+    }
+    let (table, size, count) = (number(&header, 32, 8), number(&header, 54, 2), number(&header, 56, 2) as usize);
+    if size != 56 || count > HEADERS_MAX {
+        return Err(malformed());
+    }
+    let table = read(table, count * 56)?;
+    const LOAD: u64 = 1;
+    let loaded = table.chunks_exact(56).filter(|header| number(header, 0, 4) == LOAD);
+    let pieces = loaded.map(|header| Segment {
+        offset: number(header, 8, 8),
+        physical: number(header, 24, 8),
+        size: number(header, 32, 8),
+    });
+    // The kernel's own text has a physical address, too, and is in the map of all memory already; it does no harm.
+    Ok(pieces.filter(|segment| segment.physical != u64::MAX && segment.size > 0).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Canary, Needles};
+
+    /// A core file as the kernel's: a note, a piece without a physical address, two pieces of memory.
+    fn core(memory: [&[u8]; 3]) -> Vec<u8> {
+        let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+        file.resize(64, 0);
+        file[32..40].copy_from_slice(&64_u64.to_le_bytes());
+        file[54..56].copy_from_slice(&56_u16.to_le_bytes());
+        file[56..58].copy_from_slice(&4_u16.to_le_bytes());
+        let mut offset = 64 + 4 * 56;
+        let pieces: [(u32, u64, &[u8]); 4] =
+            [(4, 0, b""), (1, u64::MAX, memory[0]), (1, 1 << 50, memory[1]), (1, 1 << 51, memory[2])];
+        for (kind, physical, bytes) in pieces {
+            let words = [offset, 0, physical, bytes.len() as u64, bytes.len() as u64, 4096];
+            file.extend(kind.to_le_bytes().iter().chain(&[0; 4]));
+            file.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+            offset += bytes.len() as u64;
+        }
+        memory.iter().for_each(|bytes| file.extend_from_slice(bytes));
+        file
+    }
+
+    #[test]
+    fn memory_of_the_machine_is_searched_over_seams_and_the_rest_is_not() {
+        let canaries = [0; 3].map(|_: u8| Canary::random(64).unwrap());
+        let mut needles = Needles::new().unwrap();
+        for (label, canary) in ["virtual", "seam", "end"].iter().zip(&canaries) {
+            needles.add(label, canary.as_bytes());
+        }
+        let seam = [&vec![1; CHUNK - 20][..], canaries[1].as_bytes(), &[0; 5000]].concat();
+        let end = [&[0; 8192][..], &canaries[2].as_bytes()[32..]].concat();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), core([canaries[0].as_bytes(), &seam, &end])).unwrap();
+        let mut search = Search::new(&needles);
+        search.core(file.path());
+        let report = search.report();
+        let found: Vec<_> = report.hits.iter().map(|hit| (hit.label.as_str(), hit.at, hit.windows)).collect();
+        assert_eq!(found, [("seam", (1 << 50) + CHUNK as u64 - 20, 4), ("end", (1 << 51) + 8192, 2)], "{report}");
+        assert!(report.unsearched.is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told() {
+        let needles = Needles::new().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        for (content, expected) in [(None, "CONFIG_PROC_KCORE"), (Some(vec![0; 100]), "not a 64-bit core file")] {
+            let path = dir.path().join("core");
+            content.map(|content| fs::write(&path, content).unwrap());
+            let mut search = Search::new(&needles);
+            search.core(&path);
+            let report = search.report();
+            assert!(report.unsearched[0].why.contains(expected), "{report:?}");
+        }
+    }
+
+    #[test]
+    fn owners_of_pages() {
+        let table = [(None, "unknown"), (Some(0), "unowned"), (Some(1 << 10), "free"), (Some(1 << 7), "slab")];
+        for (flags, expected) in
+            table.into_iter().chain([(Some(1 << 12 | 1 << 5), "anonymous"), (Some(1 << 5), "file")])
+        {
+            assert_eq!(owner(flags), expected);
+        }
+        if rustix::process::geteuid().is_root() {
+            assert!(!own_pages(rustix::param::page_size() as u64).unwrap().is_empty());
+        }
+    }
+}

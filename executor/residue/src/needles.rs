@@ -1,0 +1,192 @@
+//! What is searched for, as keyed hashes, and the search of one piece of memory.
+//!
+//! Every window of a secret is kept as 128 bits: 64 by which it is looked up, 64 that confirm it. Whoever reads the
+//! memory of the searching process finds no part of a secret here, and neither does the search itself.
+//!
+//! A filter of one bit a hash comes first, so that memory costs about a nanosecond a byte; pages of zeros, most of
+//! what there is, cost next to nothing.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use zeroize::Zeroizing;
+
+/// Bytes of a secret that are looked for as one.
+pub const WINDOW: usize = 16;
+/// Bits of the filter; a power of two. 256 KiB.
+const FILTER_BITS: usize = 1 << 21;
+/// Zeros are passed over in pieces of this size.
+const ZEROS: usize = 512;
+
+/// What to search for. Holds no secret, but hashes under a key of its own.
+pub struct Needles {
+    keys: [u64; 4],
+    filter: Box<[u64]>,
+    windows: HashMap<u64, (u64, usize)>,
+    labels: Vec<String>,
+}
+
+impl Needles {
+    /// Nothing to search for yet.
+    ///
+    /// # Errors
+    /// The kernel has no randomness.
+    pub fn new() -> Result<Self, getrandom::Error> {
+        let mut keys = [0; 4];
+        for key in &mut keys {
+            *key = getrandom::u64()?;
+        }
+        let filter = vec![0; FILTER_BITS / 64].into_boxed_slice();
+        Ok(Self { keys, filter, windows: HashMap::new(), labels: Vec::new() })
+    }
+
+    /// Adds a secret of at least 2 * [`WINDOW`] bytes under a name that reports show. Several secrets may have the
+    /// same name. What two secrets have in common is told of the first.
+    ///
+    /// # Panics
+    /// It is shorter: nothing useful could be said of it.
+    pub fn add(&mut self, label: &str, secret: &[u8]) {
+        assert!(secret.len() >= 2 * WINDOW, "a secret of {} bytes cannot be searched for", secret.len());
+        let label = self.labels.iter().position(|known| known == label).unwrap_or_else(|| {
+            self.labels.push(label.to_owned());
+            self.labels.len() - 1
+        });
+        self.add_windows(label, secret);
+        for alignment in 0..3 {
+            let whole = (secret.len() - alignment) / 3 * 3;
+            let text = Zeroizing::new(STANDARD_NO_PAD.encode(&secret[alignment..alignment + whole]));
+            self.add_windows(label, text.as_bytes());
+        }
+        self.add_windows(label, Zeroizing::new(hex::encode(secret)).as_bytes());
+    }
+
+    fn add_windows(&mut self, label: usize, text: &[u8]) {
+        for window in text.as_chunks::<WINDOW>().0 {
+            let hash = self.hash(window, 0);
+            self.filter[hash as usize % FILTER_BITS / 64] |= 1 << (hash % 64);
+            let confirmation = self.hash(window, 2);
+            self.windows.entry(hash).or_insert((confirmation, label));
+        }
+    }
+
+    /// Names, in the order in which they were added.
+    pub fn labels(&self) -> &[String] {
+        &self.labels
+    }
+
+    /// Tells of every window that is found: its name and where it begins.
+    pub(crate) fn find<'a>(&'a self, bytes: &[u8], mut found: impl FnMut(&'a str, usize)) {
+        let mut at = 0;
+        while at + WINDOW <= bytes.len() {
+            if bytes.len() - at >= ZEROS && is_zero(&bytes[at..at + ZEROS]) {
+                // The last bytes may begin a window that goes on behind.
+                at += ZEROS - (WINDOW - 1);
+                continue;
+            }
+            let end = (at + ZEROS).min(bytes.len() - WINDOW + 1);
+            for offset in at..end {
+                let Some(window) = bytes[offset..].first_chunk() else { break };
+                let hash = self.hash(window, 0);
+                if self.filter[hash as usize % FILTER_BITS / 64] & 1 << (hash % 64) == 0 {
+                    continue;
+                }
+                if let Some((confirmation, label)) = self.windows.get(&hash)
+                    && *confirmation == self.hash(window, 2)
+                {
+                    found(&self.labels[*label], offset);
+                }
+            }
+            at = end;
+        }
+    }
+
+    /// 64 keyed bits of a window: the two halves of a product of 128 bits, as wyhash mixes.
+    #[inline]
+    fn hash(&self, window: &[u8; WINDOW], key: usize) -> u64 {
+        let whole = u128::from_ne_bytes(*window);
+        let (one, other) = (whole as u64 ^ self.keys[key], (whole >> 64) as u64 ^ self.keys[key + 1]);
+        let product = u128::from(one) * u128::from(other);
+        product as u64 ^ (product >> 64) as u64
+    }
+}
+
+impl fmt::Debug for Needles {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_list().entries(&self.labels).finish()
+    }
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().fold(0, |all, byte| all | byte) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Canary;
+
+    fn found(needles: &Needles, bytes: &[u8]) -> Vec<String> {
+        let mut labels: Vec<String> = Vec::new();
+        needles.find(bytes, |label, _| labels.push(label.to_owned()));
+        labels.dedup();
+        labels
+    }
+
+    fn surrounded(bytes: &[u8], before: usize) -> Vec<u8> {
+        [&vec![(before % 2) as u8; before][..], bytes, &[0; 700]].concat()
+    }
+
+    #[test]
+    fn any_part_of_31_bytes_is_found_wherever_it_lies() {
+        let (canary, other) = (Canary::random(64).unwrap(), Canary::random(4096).unwrap());
+        let mut needles = Needles::new().unwrap();
+        needles.add("one", canary.as_bytes());
+        needles.add("other", other.as_bytes());
+        for begin in 0..=64 - 31 {
+            for before in [0, 1, 495, 496, 497, 510, 2000] {
+                let bytes = surrounded(&canary.as_bytes()[begin..begin + 31], before);
+                assert_eq!(found(&needles, &bytes), ["one"], "{begin} {before}");
+            }
+        }
+        for begin in (0..4096 - 31).step_by(7) {
+            assert_eq!(found(&needles, &surrounded(&other.as_bytes()[begin..begin + 31], 3)), ["other"]);
+        }
+        assert_eq!(found(&needles, &surrounded(&[0; 5000], 600)), [""; 0]);
+        assert_eq!(found(&needles, Canary::random(100_000).unwrap().as_bytes()), [""; 0], "the control");
+    }
+
+    #[test]
+    fn encodings_are_found_within_what_surrounds_them() {
+        for length in [64, 65, 100, 5000] {
+            let canary = Canary::random(length).unwrap();
+            let mut needles = Needles::new().unwrap();
+            needles.add("it", canary.as_bytes());
+            for before in 0..3 {
+                let text = STANDARD_NO_PAD.encode([&b"xyz"[..before], canary.as_bytes(), b"end"].concat());
+                for part in [&text[..text.len() / 2], &text[text.len() / 2..]] {
+                    assert_eq!(found(&needles, part.as_bytes()), ["it"], "{length} {before}");
+                }
+                let url_safe = base64::engine::general_purpose::URL_SAFE.encode(canary.as_bytes());
+                assert_eq!(found(&needles, url_safe.as_bytes()), ["it"]);
+            }
+            assert_eq!(found(&needles, hex::encode(canary.as_bytes()).as_bytes()), ["it"]);
+        }
+    }
+
+    /// A long canary costs no more than its period, and the needles hold nothing of it.
+    #[test]
+    fn needles_are_few_and_no_needle() {
+        let canary = Canary::random(900_000).unwrap();
+        let mut needles = Needles::new().unwrap();
+        needles.add("it", canary.as_bytes());
+        assert!(needles.windows.len() < 3000, "{}", needles.windows.len());
+        let mut kept: Vec<u8> = needles.filter.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        for (hash, (confirmation, _)) in &needles.windows {
+            kept.extend(hash.to_ne_bytes().iter().chain(&confirmation.to_ne_bytes()));
+        }
+        assert_eq!(found(&needles, &kept), [""; 0]);
+        assert_eq!(format!("{needles:?}"), r#"["it"]"#);
+    }
+}

@@ -1,0 +1,155 @@
+//! What a search found, what it covered, and what it could not get at.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// Places that are told one by one; those beyond are only counted.
+const HITS_MAX: usize = 4096;
+
+/// Where something was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The memory of a process.
+    Memory {
+        /// Its pid on the host.
+        pid: u32,
+        /// Its name.
+        name: String,
+        /// As /proc/PID/maps names it: `[heap]`, `[stack]`, a file; empty for anonymous memory.
+        mapping: String,
+    },
+    /// A file that only descriptors of a process lead to: a memory file, a deleted file, a detached mount.
+    Descriptor {
+        /// Its pid on the host.
+        pid: u32,
+        /// Its name.
+        name: String,
+        /// As /proc/PID/fd shows it.
+        target: String,
+    },
+    /// /proc/PID/environ.
+    Environment {
+        /// Its pid on the host.
+        pid: u32,
+        /// Its name.
+        name: String,
+    },
+    /// /proc/PID/cmdline.
+    CommandLine {
+        /// Its pid on the host.
+        pid: u32,
+        /// Its name.
+        name: String,
+    },
+    /// /proc/PID/mountinfo.
+    MountTable {
+        /// Its pid on the host.
+        pid: u32,
+        /// Its name.
+        name: String,
+    },
+    /// The content of a file.
+    File(PathBuf),
+    /// The journal.
+    Journal,
+    /// The machine's memory.
+    Kernel {
+        /// Whose page it is, as far as /proc/kpageflags tells: `free`, `slab`, `anonymous`, `file`.
+        page: &'static str,
+    },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory { pid, name, mapping } if mapping.is_empty() => write!(out, "memory of {name} {pid}"),
+            Self::Memory { pid, name, mapping } => write!(out, "memory of {name} {pid}, {mapping}"),
+            Self::Descriptor { pid, name, target } => write!(out, "{target}, open in {name} {pid}"),
+            Self::Environment { pid, name } => write!(out, "environment of {name} {pid}"),
+            Self::CommandLine { pid, name } => write!(out, "command line of {name} {pid}"),
+            Self::MountTable { pid, name } => write!(out, "mount table of {name} {pid}"),
+            Self::File(path) => write!(out, "{}", path.display()),
+            Self::Journal => out.write_str("the journal"),
+            Self::Kernel { page } => write!(out, "kernel memory, {page} page"),
+        }
+    }
+}
+
+/// A secret that was found somewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hit {
+    /// Its name.
+    pub label: String,
+    /// Where.
+    pub place: Place,
+    /// Windows of it that were found there, in whatever form.
+    pub windows: u64,
+    /// Address or offset of the first.
+    pub at: u64,
+}
+
+impl fmt::Display for Hit {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { label, place, windows, at } = self;
+        write!(out, "{label} in {place} at {at:x} ({} bytes)", windows * crate::WINDOW as u64)
+    }
+}
+
+/// Something that was to be searched and was not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsearched {
+    /// What.
+    pub what: String,
+    /// Why, and what to do about it.
+    pub why: String,
+}
+
+/// What a search found and covered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What was found, each name and place once.
+    pub hits: Vec<Hit>,
+    /// Found in further places that are not told one by one.
+    pub further: u64,
+    /// Processes that were searched.
+    pub processes: u64,
+    /// Files that were searched, those behind descriptors included.
+    pub files: u64,
+    /// Bytes that were searched, of everything.
+    pub bytes: u64,
+    /// What was not searched.
+    pub unsearched: Vec<Unsearched>,
+}
+
+impl Report {
+    /// Whether anything was found.
+    pub fn found(&self) -> bool {
+        !self.hits.is_empty()
+    }
+
+    pub(crate) fn hit(&mut self, label: &str, at: u64, place: Place) {
+        let full = self.hits.len() >= HITS_MAX;
+        match self.hits.iter_mut().rev().find(|hit| hit.label == label && hit.place == place) {
+            Some(hit) => hit.windows += 1,
+            None if full => self.further += 1,
+            None => self.hits.push(Hit { label: label.to_owned(), place, windows: 1, at }),
+        }
+    }
+
+    pub(crate) fn unsearched(&mut self, what: impl Into<String>, why: impl Into<String>) {
+        self.unsearched.push(Unsearched { what: what.into(), why: why.into() });
+    }
+}
+
+/// The hits, one a line; empty when there are none.
+impl fmt::Display for Report {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for hit in &self.hits {
+            writeln!(out, "{hit}")?;
+        }
+        if self.further > 0 {
+            writeln!(out, "and {} times more", self.further)?;
+        }
+        Ok(())
+    }
+}
