@@ -15,7 +15,7 @@ pub const CONFIG_DEFAULT: &str = "/etc/executor/executor.toml";
 #[derive(Parser, Debug, Default)]
 #[command(
     name = "executord",
-    version,
+    version = executor_secrets::VERSION,
     after_help = "Exit codes: 0 ended as asked, 1 failed, 2 usage or configuration."
 )]
 pub struct Args {

@@ -41,6 +41,9 @@ fn main() -> ExitCode {
         Err(error) => return fail(2, &chain(&error)),
     };
     telemetry::start(config.log_format, config.log_level);
+    if executor_secrets::CONTROL {
+        tracing::error!("this build wipes no secret: it is the control of a test and must not run anywhere else");
+    }
     match run(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(1, &format!("{error:#}")),

