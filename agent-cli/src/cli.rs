@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+use crate::audit::inputs::SIZES;
 use crate::connect::DEFAULT_SOCKET;
 use crate::failure::Failure;
 use crate::{exit, signals, units};
@@ -83,6 +84,21 @@ pub(crate) enum Command {
     ///
     /// Goes on until it is interrupted, also over a restart of executord.
     Events(EventsArgs),
+    /// Show that nothing of a secret is left on this machine (as root)
+    ///
+    /// Runs a container with random text (canaries) in every kind of input that can be secret: files, one that is
+    /// rotated while it runs, variables, arguments, the runtime token. The container prints its secrets. Then this
+    /// searches, while the container runs and one second after its end: all memory of executord, its launcher and its
+    /// shims and what only their descriptors lead to, their environment, command lines and mount tables, and every file
+    /// below the run and the state directory. Any 31 bytes of a canary count as found, also in base64 and hexadecimal.
+    ///
+    /// A table says for every canary and every place where it was. That it is in the container while that runs shows
+    /// that the search would find it. The shim has it, too, because it masks secrets in the log.
+    ///
+    /// Not searched: agent-cli itself, which makes the canaries; other programs; disks beyond those directories. Free
+    /// memory belongs to nobody: it is searched with --kernel-memory alone, and holds copies (of this very command's,
+    /// of socket buffers) until it is used again, unless the kernel runs with init_on_free=1.
+    Audit(AuditArgs),
     /// Show executord's version, capacity and state
     Info,
     /// Write the manual or shell completions
@@ -248,6 +264,25 @@ pub(crate) struct EventsArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct AuditArgs {
+    /// Size of each canary: 64 to 450000; in variables and arguments at most 100000
+    #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = canary_size)]
+    pub(crate) size: u64,
+    /// Root file system of the container: `host` or `dir:/absolute/path`; it must have /bin/sh, cat and sleep
+    #[arg(long, value_name = "REF", default_value = "host")]
+    pub(crate) rootfs: String,
+    /// Run the container as `user`, `uid`, `user:group` or `uid:gid` [default: root]
+    #[arg(long, short, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// Search the journal, too
+    #[arg(long)]
+    pub(crate) journal: bool,
+    /// Search all of the machine's memory, too, through /proc/kcore, at about a second a gigabyte
+    #[arg(long)]
+    pub(crate) kernel_memory: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct GenerateArgs {
     /// What to write
     #[arg(value_enum)]
@@ -275,6 +310,12 @@ pub(crate) enum ShellArg {
     Fish,
 }
 
+fn canary_size(text: &str) -> Result<u64, String> {
+    let (least, most) = (SIZES.start(), SIZES.end());
+    let size = units::size(text)?;
+    if SIZES.contains(&size) { Ok(size) } else { Err(format!("is {size}; {least} to {most} is allowed")) }
+}
+
 fn label(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
@@ -282,8 +323,8 @@ fn label(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Commands that exit as a container's process did.
-pub(crate) const STATUS_OF_THE_PROCESS: [&str; 2] = ["run", "wait"];
+/// Commands whose exit status says more than done and failed.
+pub(crate) const WITH_STATUSES: [&str; 3] = ["run", "wait", "audit"];
 
 /// The definitions with the table of exit statuses where it belongs.
 pub(crate) fn command() -> clap::Command {
@@ -292,7 +333,7 @@ pub(crate) fn command() -> clap::Command {
         statuses.push_str(&format!("  {status:<7} {meaning}\n"));
     }
     let mut command = Cli::command().after_help(statuses.clone());
-    for name in STATUS_OF_THE_PROCESS {
+    for name in WITH_STATUSES {
         command = command.mut_subcommand(name, |subcommand| subcommand.after_help(statuses.clone()));
     }
     command
@@ -361,6 +402,9 @@ mod tests {
             "rm -f a b c",
             "events --after 0 --id web-1",
             "info --socket /x --json",
+            "audit",
+            "audit --size 64 --user vcap --rootfs dir:/x --journal --kernel-memory --json",
+            "--local audit --size 64K",
             "generate man --out /tmp/x",
             "generate completions --out /tmp/x --shell bash --shell zsh",
         ] {
@@ -384,6 +428,8 @@ mod tests {
             "signal web-1 NOPE",
             "signal web-1",
             "rm",
+            "audit --size 63",
+            "audit --size 450001",
             "ps -q --json",
             "ps --state gone",
             "inspect",

@@ -14,9 +14,13 @@ pub(crate) const NOT_FOUND: u8 = 127;
 /// Added to the number of the signal that ended a process.
 pub(crate) const SIGNAL_BASE: u8 = 128;
 
+/// An audit found something, or could not look everywhere.
+pub(crate) const RESIDUE: u8 = 1;
+
 /// What each status means, in the words of the manual.
-pub(crate) const TABLE: [(&str, &str); 6] = [
+pub(crate) const TABLE: [(&str, &str); 7] = [
     ("0-255", "run, wait: as the container's process; other commands: 0 when done"),
+    ("1", "audit: a canary was left, or where it does not belong, or not everything could be searched"),
     ("125", "an error of agent-cli or executord, bad usage, a lost container"),
     ("126", "run, wait: the program could not be executed"),
     ("127", "run, wait: the program was not found"),

@@ -52,6 +52,9 @@ pub(crate) enum Failure {
     /// The log broke off while the process went on.
     #[error("the output of {id} is incomplete")]
     LogLost { id: String },
+    /// The container of an audit is gone before it was searched.
+    #[error("the audit's container ended early: {0}; its root file system must have /bin/sh, cat and sleep")]
+    AuditEnded(String),
     /// Some of several things failed, and each was reported as it did.
     #[error("{failed} of {all} failed")]
     Several { failed: usize, all: usize },

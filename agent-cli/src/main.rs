@@ -2,10 +2,11 @@
 //!
 //! Where to look: [`cli`] defines the flags, [`commands`] has a module for each command, [`connect`] the way
 //! to executord, [`local`] the private executord of `--local`, [`source`] and [`request`] what becomes of
-//! `--file` and the other flags of `run`, [`view`] how things look, [`failure`] and [`exit`] how it ends.
+//! `--file` and the other flags of `run`, [`audit`] the search for what is left of a secret, [`view`] how things look, [`failure`] and [`exit`] how it ends.
 
 #![forbid(unsafe_code)]
 
+mod audit;
 mod cli;
 mod commands;
 mod connect;

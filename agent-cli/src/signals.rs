@@ -11,6 +11,7 @@ const RTMIN: u32 = 34;
 const RTMAX: u32 = 64;
 
 pub(crate) const KILL: u32 = 9;
+pub(crate) const USR1: u32 = 10;
 pub(crate) const PIPE: u32 = 13;
 
 /// The number of `TERM`, `SIGTERM`, `sigterm`, `15`, `RTMIN+2` or `RTMAX-1`.

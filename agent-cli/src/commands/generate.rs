@@ -8,7 +8,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-use crate::cli::{GenerateArgs, Generated, STATUS_OF_THE_PROCESS, ShellArg, command};
+use crate::cli::{GenerateArgs, Generated, ShellArg, WITH_STATUSES, command};
 use crate::exit;
 use crate::failure::Failure;
 
@@ -30,13 +30,13 @@ pub(super) fn generate(args: &GenerateArgs) -> Result<u8, Failure> {
 fn manual(out: &Path) -> io::Result<()> {
     // The table of statuses gets a section of its own instead of the text below the help.
     let mut program = command().after_help("").disable_help_subcommand(true);
-    for name in STATUS_OF_THE_PROCESS {
+    for name in WITH_STATUSES {
         program = program.mut_subcommand(name, |sub| sub.after_help(""));
     }
     program.build();
     page(out, program.clone(), true)?;
     for sub in program.get_subcommands().filter(|sub| !sub.is_hide_set()) {
-        page(out, sub.clone(), STATUS_OF_THE_PROCESS.contains(&sub.get_name()))?;
+        page(out, sub.clone(), WITH_STATUSES.contains(&sub.get_name()))?;
     }
     Ok(())
 }

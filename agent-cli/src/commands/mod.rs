@@ -1,5 +1,6 @@
 //! The commands, one module each, and what they have in common: a connection, an output, a look.
 
+mod audit;
 mod events;
 mod generate;
 mod info;
@@ -15,7 +16,7 @@ mod wait;
 use executor_proto::v1::Container;
 use serde::Serialize;
 
-use crate::cli::{Cli, Command, Global};
+use crate::cli::{AuditArgs, Cli, Command, Global};
 use crate::connect::Client;
 use crate::exit::{OURS, Outcome};
 use crate::failure::Failure;
@@ -47,6 +48,11 @@ pub(crate) fn execute(cli: Cli) -> Result<u8, Failure> {
             forbid_dumps();
             Job::Run(request, ending)
         }
+        Command::Audit(args) => {
+            audit::require_root()?;
+            forbid_dumps();
+            Job::Audit(args)
+        }
         other => Job::Other(other),
     };
     // One thread: a private executord is told of the death of the thread that started it.
@@ -59,6 +65,7 @@ pub(crate) fn execute(cli: Cli) -> Result<u8, Failure> {
 
 enum Job {
     Run(Request, run::AtTheEnd),
+    Audit(AuditArgs),
     Other(Command),
 }
 
@@ -72,6 +79,11 @@ async fn with_daemon(global: &Global, job: Job) -> Result<u8, Failure> {
             Job::Run(request, ending) => {
                 let mut interrupts = Interrupts::install().map_err(Failure::System)?;
                 let result = run::run(&session(client), request, ending, &mut interrupts).await;
+                settle(&output, result, &mut interrupts).await
+            }
+            Job::Audit(args) => {
+                let mut interrupts = Interrupts::install().map_err(Failure::System)?;
+                let result = audit::audit(&session(client), args, &mut interrupts).await;
                 settle(&output, result, &mut interrupts).await
             }
             // Nothing has to be cleared away: signals end us as they end any program.
@@ -113,6 +125,7 @@ async fn with_daemon(global: &Global, job: Job) -> Result<u8, Failure> {
 async fn work(session: &Session, job: Job, interrupts: &mut Interrupts) -> Result<u8, Failure> {
     match job {
         Job::Run(request, ending) => run::run(session, request, ending, interrupts).await,
+        Job::Audit(args) => audit::audit(session, args, interrupts).await,
         Job::Other(command) => tokio::select! {
             result = other(session, command) => result,
             signal = interrupts.next() => Err(Failure::Interrupted(signal)),
@@ -143,7 +156,7 @@ async fn other(session: &Session, command: Command) -> Result<u8, Failure> {
             Command::Rm(args) => rm::rm(session, args).await,
             Command::Events(args) => events::events(session, args).await,
             Command::Info => info::info(session).await,
-            Command::Run(_) | Command::Generate(_) => Ok(0), // carried out before
+            Command::Run(_) | Command::Audit(_) | Command::Generate(_) => Ok(0), // carried out before
         }
     };
     tokio::select! {

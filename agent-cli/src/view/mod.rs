@@ -3,6 +3,7 @@
 //! Everything here is pure: messages of the interface go in, text comes out. What a container or a caller
 //! chose (labels, paths, messages) is untrusted: it reaches a terminal only through [`table::plain`].
 
+pub(crate) mod audit;
 pub(crate) mod human;
 pub(crate) mod inspect;
 pub(crate) mod json;

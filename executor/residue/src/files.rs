@@ -89,8 +89,8 @@ impl Search<'_> {
         let flags = (OFlags::NONBLOCK | follow).bits().cast_signed();
         let opened = File::options().read(true).custom_flags(flags).open(path);
         let searched = opened.and_then(|mut file| {
-            let at = |_| place(path);
-            let bytes = self.stream(|buffer, at| if at < BYTES_MAX { file.read(buffer) } else { Ok(0) }, &at)?;
+            let at = || place(path);
+            let bytes = self.stream(|buffer, at| if at < BYTES_MAX { file.read(buffer) } else { Ok(0) }, 0, &at)?;
             if bytes >= BYTES_MAX {
                 return Err(io::Error::other(format!("only its first {BYTES_MAX} bytes were read")));
             }

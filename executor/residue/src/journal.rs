@@ -19,7 +19,7 @@ impl Search<'_> {
         };
         let mut searched = Ok(0);
         if let Some(mut stdout) = child.stdout.take() {
-            searched = self.stream(|buffer, _| stdout.read(buffer), &|_| Place::Journal);
+            searched = self.stream(|buffer, _| stdout.read(buffer), 0, &|| Place::Journal);
         }
         match (searched, child.wait()) {
             (Ok(bytes), Ok(status)) if status.success() => self.report.bytes += bytes,

@@ -62,11 +62,13 @@ impl<'a> Search<'a> {
         self.report
     }
 
-    /// Searches a stream piece by piece, over the seams too; gives its length. `place` is told the offset.
+    /// Searches a stream piece by piece, over the seams too; gives its length. Hits are told by their offset in it, from
+    /// `base` on.
     fn stream(
         &mut self,
         mut read: impl FnMut(&mut [u8], u64) -> std::io::Result<usize>,
-        place: &dyn Fn(u64) -> Place,
+        base: u64,
+        place: &dyn Fn() -> Place,
     ) -> std::io::Result<u64> {
         let mut kept = 0;
         let mut at = 0;
@@ -79,11 +81,9 @@ impl<'a> Search<'a> {
                 return Ok(at);
             }
             let filled = kept + count;
-            let begin = at - kept as u64;
+            let begin = base + at - kept as u64;
             let (needles, report) = (self.needles, &mut self.report);
-            needles.find(&self.buffer[..filled], |label, offset| {
-                report.hit(label, begin + offset as u64, place(begin + offset as u64));
-            });
+            needles.find(&self.buffer[..filled], |label, offset| report.hit(label, begin + offset as u64, place()));
             at += count as u64;
             // A window that lies across the seam is seen with the next piece, and only there.
             kept = filled.min(WINDOW - 1);

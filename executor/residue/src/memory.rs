@@ -29,7 +29,7 @@ impl Search<'_> {
         while at < mapping.end && holes < HOLES_MAX {
             let begin = at;
             let place =
-                |_| Place::Memory { pid: process.pid, name: process.name.clone(), mapping: mapping.name.to_owned() };
+                || Place::Memory { pid: process.pid, name: process.name.clone(), mapping: mapping.name.to_owned() };
             let mut failed = false;
             let read = |buffer: &mut [u8], read: u64| {
                 let left = (mapping.end - begin - read).min(buffer.len() as u64) as usize;
@@ -38,7 +38,7 @@ impl Search<'_> {
                     0
                 }))
             };
-            let searched = self.stream(read, &place).unwrap_or(0);
+            let searched = self.stream(read, begin, &place).unwrap_or(0);
             self.report.bytes += searched;
             at += searched;
             if at < mapping.end && !failed {

@@ -33,5 +33,7 @@ pub(super) fn tell(node: &Node) -> v1::InfoResponse {
         started_at: Some(convert::timestamp(node.started_at)),
         uid: rustix::process::geteuid().as_raw(),
         cursor: node.events.newest(),
+        run_dir: node.paths.run_dir.display().to_string(),
+        state_dir: node.paths.state_dir.display().to_string(),
     }
 }

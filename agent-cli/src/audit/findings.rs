@@ -1,0 +1,313 @@
+//! What the searches of an audit mean: for every canary and every place, whether it was there while the container ran,
+//! whether it may have been, and whether it is still there.
+
+use executor_residue::{Hit, Place, Report, Unsearched};
+
+use super::inputs::Kind;
+use super::scene::{Role, Scene, Sight};
+
+/// Where a canary can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Row {
+    Container,
+    Executord,
+    Launcher,
+    Shim,
+    RunDir,
+    StateDir,
+    Logs,
+    Environ,
+    CommandLine,
+    MountTable,
+    Journal,
+    Kernel,
+}
+
+impl Row {
+    pub(crate) const ALL: [Self; 12] = [
+        Self::Container,
+        Self::Executord,
+        Self::Launcher,
+        Self::Shim,
+        Self::RunDir,
+        Self::StateDir,
+        Self::Logs,
+        Self::Environ,
+        Self::CommandLine,
+        Self::MountTable,
+        Self::Journal,
+        Self::Kernel,
+    ];
+
+    /// In JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Container => "container",
+            Self::Executord => "executord_memory",
+            Self::Launcher => "launcher_memory",
+            Self::Shim => "shim_memory",
+            Self::RunDir => "run_directory",
+            Self::StateDir => "state_directory",
+            Self::Logs => "logs",
+            Self::Environ => "environ",
+            Self::CommandLine => "cmdline",
+            Self::MountTable => "mountinfo",
+            Self::Journal => "journal",
+            Self::Kernel => "kernel_memory",
+        }
+    }
+
+    fn of(hit: &Hit, scene: &Scene, sight: &Sight) -> Self {
+        match &hit.place {
+            Place::Memory { pid, .. }
+            | Place::Descriptor { pid, .. }
+            | Place::Environment { pid, .. }
+            | Place::CommandLine { pid, .. }
+            | Place::MountTable { pid, .. } => match (&hit.place, sight.roles.get(pid)) {
+                (_, Some(Role::Container)) => Self::Container,
+                (Place::Environment { .. }, _) => Self::Environ,
+                (Place::CommandLine { .. }, _) => Self::CommandLine,
+                (Place::MountTable { .. }, _) => Self::MountTable,
+                (_, Some(Role::Launcher)) => Self::Launcher,
+                (_, Some(Role::Shim)) => Self::Shim,
+                (_, Some(Role::Executord) | None) => Self::Executord,
+            },
+            // The state directory may lie in the run directory.
+            Place::File(path) if path.starts_with(&scene.state_dir) => {
+                let is_log = path.file_stem().is_some_and(|stem| stem == "log");
+                if is_log { Self::Logs } else { Self::StateDir }
+            }
+            Place::File(path) if path.starts_with(&scene.run_dir) => Self::RunDir,
+            Place::File(_) => Self::Container,
+            Place::Journal => Self::Journal,
+            Place::Kernel { .. } => Self::Kernel,
+        }
+    }
+
+    /// Whether a canary belongs there while the container runs.
+    fn is_its_place(self, kind: Kind, place: &Place) -> bool {
+        let memory_file = matches!(place, Place::Descriptor { target, .. } if target.starts_with("/memfd:"));
+        let volume = matches!(place, Place::Descriptor { .. }) && !memory_file;
+        match self {
+            Self::Container => true,
+            // It masks them in the log; and it holds the writable side of the secret tmpfs.
+            Self::Shim => kind.is_masked() && (!volume || kind.is_current_file()),
+            // The second handle on the secret tmpfs.
+            Self::Launcher => volume && kind.is_current_file(),
+            _ => false,
+        }
+    }
+}
+
+/// A canary at a place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// While the container ran.
+    pub(crate) while_running: bool,
+    /// And it was somewhere there where it must not be.
+    pub(crate) astray: bool,
+    /// One second after its end.
+    pub(crate) after: bool,
+}
+
+/// The result of an audit.
+#[derive(Debug)]
+pub(crate) struct Findings {
+    /// What this executord offers.
+    pub(crate) kinds: Vec<Kind>,
+    cells: Vec<(Kind, Row, Seen)>,
+    /// Found where it must not be, while the container ran.
+    pub(crate) astray: Vec<Hit>,
+    /// Found after the end.
+    pub(crate) left: Vec<Hit>,
+    /// Not found in the container itself: the search proves nothing for these.
+    pub(crate) unproven: Vec<Kind>,
+    /// What was searched after the end.
+    pub(crate) searched: Searched,
+    /// What was not searched after the end.
+    pub(crate) unsearched: Vec<Unsearched>,
+    /// Some of that is searched in every audit.
+    pub(crate) incomplete: bool,
+    journal: bool,
+    kernel: bool,
+}
+
+/// How much was searched.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Searched {
+    pub(crate) processes: u64,
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+    pub(crate) kernel_bytes: u64,
+}
+
+impl Findings {
+    /// `old_file` says that the file was in the container before it was rotated.
+    pub(crate) fn new(
+        scene: &Scene,
+        kinds: Vec<Kind>,
+        old_file: bool,
+        during: &Sight,
+        after: Sight,
+        kernel: Option<Report>,
+    ) -> Self {
+        let mut cells: Vec<(Kind, Row, Seen)> = Vec::new();
+        let mut cell = |hit: &Hit, row: Row, note: &dyn Fn(&mut Seen)| {
+            let Some(kind) = Kind::of(&hit.label) else { return };
+            let at = cells.iter().position(|(one, place, _)| (*one, *place) == (kind, row)).unwrap_or_else(|| {
+                cells.push((kind, row, Seen::default()));
+                cells.len() - 1
+            });
+            note(&mut cells[at].2);
+        };
+        // What a daemon does not offer is told as such, and not what became of it there.
+        let offered = |hit: &&Hit| Kind::of(&hit.label).is_some_and(|kind| kinds.contains(&kind));
+        let mut astray = Vec::new();
+        for hit in during.report.hits.iter().filter(offered) {
+            let row = Row::of(hit, scene, during);
+            let fits = Kind::of(&hit.label).is_some_and(|kind| row.is_its_place(kind, &hit.place));
+            cell(hit, row, &|seen| {
+                seen.while_running = true;
+                seen.astray |= !fits;
+            });
+            if !fits {
+                astray.push(hit.clone());
+            }
+        }
+        let kernel_bytes = kernel.as_ref().map_or(0, |kernel| kernel.bytes);
+        let (searched_kernel, kernel) = (kernel_bytes > 0, kernel.unwrap_or_default());
+        let mut left = Vec::new();
+        for hit in after.report.hits.iter().chain(&kernel.hits).filter(offered) {
+            cell(hit, Row::of(hit, scene, &after), &|seen| seen.after = true);
+            left.push(hit.clone());
+        }
+        let proven = |kind: &Kind| {
+            let in_container =
+                cells.iter().any(|(one, row, seen)| (*one, *row) == (*kind, Row::Container) && seen.while_running);
+            in_container || (*kind == Kind::OldFile && old_file)
+        };
+        let unproven = kinds.iter().copied().filter(|kind| !proven(kind)).collect();
+        let report = after.report;
+        let journal_unread = report.unsearched.iter().any(|one| one.what == "the journal");
+        Self {
+            unproven,
+            kinds,
+            cells,
+            astray,
+            left,
+            searched: Searched { processes: report.processes, files: report.files, bytes: report.bytes, kernel_bytes },
+            incomplete: report.unsearched.iter().any(|one| one.what != "the journal"),
+            journal: scene.journal && !journal_unread,
+            kernel: searched_kernel,
+            unsearched: report.unsearched.into_iter().chain(kernel.unsearched).collect(),
+        }
+    }
+
+    /// What was seen of a kind at a place; nothing where that was not searched, or the kind is not offered.
+    pub(crate) fn seen(&self, kind: Kind, row: Row) -> Option<Seen> {
+        let searched = match row {
+            Row::Journal => self.journal,
+            Row::Kernel => self.kernel,
+            _ => true,
+        };
+        let found = self.cells.iter().find(|(one, place, _)| (*one, *place) == (kind, row));
+        (searched && self.kinds.contains(&kind)).then(|| found.map_or_else(Seen::default, |(_, _, seen)| *seen))
+    }
+
+    /// Nothing is left, nothing was where it must not be, and the search would have found it.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.left.is_empty() && self.astray.is_empty() && self.unproven.is_empty() && !self.incomplete
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_proto::v1::InfoResponse;
+
+    use super::*;
+
+    const PID: u32 = 10;
+
+    fn scene() -> Scene {
+        let info = InfoResponse { run_dir: "/run/e".into(), state_dir: "/run/e/state".into(), ..Default::default() };
+        Scene::of("/run/e/executor.sock".as_ref(), &info, true)
+    }
+
+    fn sight(role: Role, hits: &[(Kind, Place)]) -> Sight {
+        let mut report = Report::default();
+        for (kind, place) in hits {
+            report.hits.push(Hit { label: kind.name().into(), place: place.clone(), windows: 1, at: 0 });
+        }
+        Sight { report, roles: [(PID, role)].into() }
+    }
+
+    fn memory() -> Place {
+        Place::Memory { pid: PID, name: "x".into(), mapping: String::new() }
+    }
+
+    fn descriptor(target: &str) -> Place {
+        Place::Descriptor { pid: PID, name: "x".into(), target: target.into() }
+    }
+
+    #[test]
+    fn places_are_told_apart_and_so_is_what_belongs_there() {
+        let environment = Place::Environment { pid: PID, name: "x".into() };
+        let table = [
+            (Role::Container, Kind::Argument, memory(), Row::Container, true),
+            (Role::Container, Kind::SecretVariable, environment.clone(), Row::Container, true),
+            (Role::Shim, Kind::SecretVariable, memory(), Row::Shim, true),
+            (Role::Shim, Kind::Variable, memory(), Row::Shim, false),
+            (Role::Shim, Kind::SecretVariable, environment, Row::Environ, false),
+            (Role::Shim, Kind::File, descriptor("/ 0/..gen1/file"), Row::Shim, true),
+            (Role::Shim, Kind::OldFile, descriptor("/ 0/..gen1/file"), Row::Shim, false),
+            (Role::Shim, Kind::OldFile, descriptor("/memfd:x (deleted)"), Row::Shim, true),
+            (Role::Launcher, Kind::NewFile, descriptor("/ 0/..gen2/file"), Row::Launcher, true),
+            (Role::Launcher, Kind::NewFile, descriptor("/memfd:files (deleted)"), Row::Launcher, false),
+            (Role::Launcher, Kind::File, memory(), Row::Launcher, false),
+            (Role::Executord, Kind::Token, memory(), Row::Executord, false),
+            (Role::Executord, Kind::File, Place::File("/run/e/state/containers/a/log.1".into()), Row::Logs, false),
+            (Role::Executord, Kind::File, Place::File("/run/e/state/ledger/x".into()), Row::StateDir, false),
+            (Role::Executord, Kind::File, Place::File("/run/e/containers/a/x".into()), Row::RunDir, false),
+            (Role::Executord, Kind::File, Place::File("/proc/10/root/etc/f".into()), Row::Container, true),
+            (Role::Executord, Kind::File, Place::Journal, Row::Journal, false),
+        ];
+        for (role, kind, place, row, fits) in table {
+            let found = Findings::new(
+                &scene(),
+                vec![kind],
+                false,
+                &sight(role, &[(kind, place.clone())]),
+                sight(role, &[(kind, place.clone())]),
+                None,
+            );
+            let seen = found.seen(kind, row).unwrap();
+            assert_eq!(seen, Seen { while_running: true, astray: !fits, after: true }, "{kind:?} {place}");
+            assert_eq!((found.astray.is_empty(), found.left.len()), (fits, 1), "{kind:?} {place}");
+        }
+    }
+
+    #[test]
+    fn clean_is_what_was_searched_found_and_is_gone() {
+        let kinds = vec![Kind::File, Kind::OldFile];
+        let there = || sight(Role::Container, &[(Kind::File, memory())]);
+        let nothing = || sight(Role::Container, &[]);
+        let findings = |during: Sight, after, old| Findings::new(&scene(), kinds.clone(), old, &during, after, None);
+        let clean = findings(there(), nothing(), true);
+        assert!(clean.is_clean());
+        assert_eq!(clean.seen(Kind::Token, Row::Container), None, "not offered");
+        assert_eq!(clean.seen(Kind::File, Row::Kernel), None, "not searched");
+        assert_eq!(findings(there(), nothing(), false).unproven, [Kind::OldFile]);
+        assert_eq!(findings(nothing(), nothing(), true).unproven, [Kind::File]);
+        assert!(!findings(there(), there(), true).is_clean());
+        let mut blind = nothing();
+        blind.report.unsearched.push(Unsearched { what: "memory of x".into(), why: "y".into() });
+        assert!(!findings(there(), blind, true).is_clean());
+        let mut quiet = nothing();
+        quiet.report.unsearched.push(Unsearched { what: "the journal".into(), why: "y".into() });
+        let quiet = findings(there(), quiet, true);
+        assert!(quiet.is_clean() && quiet.seen(Kind::File, Row::Journal).is_none());
+        let kernel = Report { bytes: 1, ..Report::default() };
+        let with = Findings::new(&scene(), kinds.clone(), true, &there(), nothing(), Some(kernel));
+        assert_eq!(with.seen(Kind::File, Row::Kernel), Some(Seen::default()));
+    }
+}

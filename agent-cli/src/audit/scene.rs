@@ -1,0 +1,189 @@
+//! The executor on this machine: its processes and directories, found from outside and searched.
+//!
+//! executord is the peer of its socket (where systemd made the socket, the holder of the lock in the state directory);
+//! the launcher is the holder of the lock in the run directory; shims descend from the launcher, or from nobody of ours
+//! when their launcher was lost. Processes in another pid namespace are a container's.
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use executor_proto::v1::InfoResponse;
+use executor_residue::process::Process;
+use executor_residue::{Needles, Report, Search};
+
+use super::inputs::Kind;
+
+const EXECUTORD: &str = "executord";
+/// The kernel keeps 15 bytes of `executor-launcher`.
+const LAUNCHER: &str = "executor-launch";
+const SHIM: &str = "executor-shim";
+
+/// Whose a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Executord,
+    Launcher,
+    Shim,
+    /// A process of a container.
+    Container,
+}
+
+/// Where one executor is.
+#[derive(Clone, Debug)]
+pub(crate) struct Scene {
+    socket: PathBuf,
+    pub(crate) run_dir: PathBuf,
+    pub(crate) state_dir: PathBuf,
+    /// Also search the journal.
+    pub(crate) journal: bool,
+    /// When the audit began.
+    pub(crate) begun: SystemTime,
+}
+
+/// What was seen at one time.
+#[derive(Debug)]
+pub(crate) struct Sight {
+    pub(crate) report: Report,
+    pub(crate) roles: HashMap<u32, Role>,
+}
+
+impl Scene {
+    /// Of the executord that `info` came from. One that does not tell its directories is taken to have its socket in
+    /// the one and the default of the other.
+    pub(crate) fn of(socket: &Path, info: &InfoResponse, journal: bool) -> Self {
+        let told = |dir: &str, otherwise: &Path| if dir.is_empty() { otherwise.to_owned() } else { PathBuf::from(dir) };
+        let beside = socket.parent().unwrap_or(Path::new("/run/executor"));
+        Self {
+            socket: socket.to_owned(),
+            run_dir: told(&info.run_dir, beside),
+            state_dir: told(&info.state_dir, Path::new("/var/lib/executor")),
+            journal,
+            begun: SystemTime::now(),
+        }
+    }
+
+    /// Every process of the executor, and whose it is.
+    fn cast(&self) -> Vec<(Process, Role)> {
+        let all = Process::all();
+        let named = |pid: u32, name: &str| all.iter().find(|process| process.pid == pid && process.name == name);
+        let daemon = peer(&self.socket).and_then(|pid| named(pid, EXECUTORD)).or_else(|| {
+            let pid = holder(&self.state_dir.join("ledger/lock"))?;
+            named(pid, EXECUTORD)
+        });
+        let launcher = holder(&self.run_dir.join("launcher.lock")).and_then(|pid| named(pid, LAUNCHER));
+        let launchers: Vec<u32> = all.iter().filter(|one| one.name == LAUNCHER).map(|one| one.pid).collect();
+        let mut below = launcher.map_or_else(Vec::new, |launcher| Process::descendants(&all, launcher.pid));
+        for orphan in all.iter().filter(|one| one.name == SHIM && !one.contained && !launchers.contains(&one.parent)) {
+            below.push(orphan.clone());
+            below.extend(Process::descendants(&all, orphan.pid));
+        }
+        let below = below.into_iter().map(|process| {
+            let role = if process.contained { Role::Container } else { Role::Shim };
+            (process, role)
+        });
+        let daemon = daemon.map(|process| (process.clone(), Role::Executord));
+        let launcher = launcher.map(|process| (process.clone(), Role::Launcher));
+        daemon.into_iter().chain(launcher).chain(below).collect()
+    }
+
+    /// Searches everything. It takes some time and blocks. `container` is where the host sees the container's own files.
+    pub(crate) fn search(&self, needles: &Needles, container: &[PathBuf]) -> Sight {
+        let cast = self.cast();
+        let mut search = Search::new(needles);
+        for (process, _) in &cast {
+            search.process(process);
+        }
+        search.files(&self.run_dir);
+        if !self.state_dir.starts_with(&self.run_dir) {
+            search.files(&self.state_dir);
+        }
+        for path in container {
+            search.files(path);
+        }
+        if self.journal {
+            search.journal(self.begun);
+        }
+        let mut report = search.report();
+        for (role, name) in [(Role::Executord, EXECUTORD), (Role::Launcher, "executor-launcher")] {
+            if !cast.iter().any(|(_, one)| *one == role) {
+                let why = "it was not found among the processes of this pid namespace: run the audit where it runs";
+                report.unsearched.push(executor_residue::Unsearched { what: name.into(), why: why.into() });
+            }
+        }
+        Sight { report, roles: cast.into_iter().map(|(process, role)| (process.pid, role)).collect() }
+    }
+
+    /// Searches the machine's memory.
+    pub(crate) fn search_kernel(needles: &Needles) -> Report {
+        let mut search = Search::new(needles);
+        search.kernel_memory();
+        search.report()
+    }
+}
+
+/// Whether a container's files hold a canary: the control of those that are gone when everything is searched.
+pub(crate) fn holds(needles: &Needles, container: &[PathBuf], kind: Kind) -> bool {
+    let mut search = Search::new(needles);
+    container.iter().for_each(|path| search.files(path));
+    search.report().hits.iter().any(|hit| hit.label == kind.name())
+}
+
+/// Who listens on a socket, as the kernel noted it down.
+fn peer(socket: &Path) -> Option<u32> {
+    let socket = socket.to_str()?;
+    let stream = UnixStream::connect(socket.strip_prefix("unix://").unwrap_or(socket)).ok()?;
+    let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
+    u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+}
+
+/// Who holds the lock (flock) on a file.
+fn holder(file: &Path) -> Option<u32> {
+    let inode = std::fs::metadata(file).ok()?.ino();
+    lock_in(&std::fs::read_to_string("/proc/locks").ok()?, inode)
+}
+
+/// `1: FLOCK  ADVISORY  WRITE 815 00:1b:4711 0 EOF`
+fn lock_in(locks: &str, inode: u64) -> Option<u32> {
+    let fields = locks.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+    let end = format!(":{inode}");
+    let mut of_file = fields.filter(|fields| fields.get(5).is_some_and(|file| file.ends_with(&end)));
+    of_file.find_map(|fields| fields.get(4)?.parse().ok().filter(|pid| *pid > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_of_a_lock() {
+        let locks = "1: POSIX  ADVISORY  WRITE 7 00:1b:11 0 EOF\n2: FLOCK  ADVISORY  WRITE 815 00:1b:4711 0 EOF\n";
+        assert_eq!(lock_in(locks, 4711), Some(815));
+        assert_eq!(lock_in(locks, 711), None);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(holder(file.path()), None);
+        file.as_file().lock().unwrap();
+        assert_eq!(holder(file.path()), Some(std::process::id()));
+    }
+
+    #[test]
+    fn the_peer_of_a_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        assert_eq!(peer(&path), None);
+        let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert_eq!(peer(&path), Some(std::process::id()));
+    }
+
+    #[test]
+    fn directories_are_told_or_guessed() {
+        let scene = |info: &InfoResponse| Scene::of(Path::new("/run/x/executor.sock"), info, false);
+        let old = scene(&InfoResponse::default());
+        assert_eq!((old.run_dir, old.state_dir), ("/run/x".into(), "/var/lib/executor".into()));
+        let info = InfoResponse { run_dir: "/a".into(), state_dir: "/b".into(), ..InfoResponse::default() };
+        let told = scene(&info);
+        assert_eq!((told.run_dir, told.state_dir), ("/a".into(), "/b".into()));
+    }
+}

@@ -1,0 +1,169 @@
+//! `audit`: a container with canaries, a search while it runs, a search one second after its end, a table.
+//!
+//! ```text
+//! run -> it has printed its secrets -> rotate -> it has printed the new file -> search
+//!     -> stop -> completed -> one second -> search -> delete -> table
+//! ```
+//! Whatever goes wrong on the way, the container is deleted.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_proto::v1::executor_client::ExecutorClient;
+use executor_proto::v1::{DeleteRequest, GetRequest, InfoRequest, StreamLogsRequest, StreamLogsResponse};
+use executor_residue::{Needles, Report};
+use tonic::{Code, Streaming};
+
+use super::{Session, expected, stop, wait};
+use crate::audit::findings::Findings;
+use crate::audit::inputs::{AGAIN, Inputs, Kind, READY, add_token, mounts, taken};
+use crate::audit::scene::{Scene, Sight, holds};
+use crate::cli::AuditArgs;
+use crate::connect::is_lost;
+use crate::exit;
+use crate::failure::Failure;
+use crate::interrupt::Interrupts;
+use crate::view::audit::{About, Json, human};
+
+/// By then nothing may be left.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// Fails early where the audit would see nothing.
+pub(super) fn require_root() -> Result<(), Failure> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    Err(Failure::Usage(
+        "audit reads the memory of executord, its launcher and its shims, which takes root: run `sudo agent-cli audit`"
+            .into(),
+    ))
+}
+
+pub(super) async fn audit(session: &Session, args: AuditArgs, interrupts: &mut Interrupts) -> Result<u8, Failure> {
+    let answer = session.client.rpc().info(InfoRequest {}).await;
+    let info = answer.map_err(|status| session.client.failure("info", &status))?.into_inner();
+    let scene = Scene::of(session.client.socket(), &info, args.journal);
+    let inputs = Inputs::random(args.size)?;
+    let about = About {
+        id: inputs.id().to_owned(),
+        version: info.version,
+        socket: session.client.socket().display().to_string(),
+        size: args.size,
+    };
+    let id = about.id.clone();
+    let result = tokio::select! {
+        findings = examine(session, &args, scene, inputs) => findings,
+        signal = interrupts.next() => Err(Failure::Interrupted(signal)),
+    };
+    delete(session, &id).await;
+    let findings = result?;
+    let status = if findings.is_clean() { 0 } else { exit::RESIDUE };
+    let text = human(&findings, &about, session.style);
+    session.print(&Json::new(&findings, about), || text).await;
+    Ok(status)
+}
+
+async fn examine(session: &Session, args: &AuditArgs, scene: Scene, inputs: Inputs) -> Result<Findings, Failure> {
+    let id = inputs.id().to_owned();
+    let refused = |doing: &str, status: &tonic::Status| session.client.failure(&format!("{doing} {id}"), status);
+    let mut rpc = session.client.rpc();
+    let answer = rpc.run(inputs.request(args)).await.map_err(|status| refused("run", &status))?;
+    let container = expected(answer.into_inner().container, "run")?;
+    let mut needles = inputs.needles()?;
+    let mut kinds = taken(&container);
+    let request = StreamLogsRequest { id: id.clone(), follow: true, since: None };
+    let log = rpc.stream_logs(request).await.map_err(|status| refused("logs of", &status))?;
+    let mut log = Log { session, id: &id, stream: log.into_inner(), tail: String::new() };
+    log.until(READY).await?;
+
+    let files = mounts(&container);
+    let old_file = holds(&needles, &files, Kind::OldFile);
+    match rpc.update_files(inputs.update()).await {
+        Ok(_) => {
+            log.until(AGAIN).await?;
+            kinds.push(Kind::NewFile);
+        }
+        Err(status) if status.code() == Code::Unimplemented => kinds.retain(|kind| *kind != Kind::OldFile),
+        Err(status) => return Err(refused("rotate", &status)),
+    }
+    // What is left of the log is the container's end.
+    drop(log);
+    if add_token(&mut needles, &container) {
+        kinds.push(Kind::Token);
+    }
+    drop(inputs);
+
+    let needles = Arc::new(needles);
+    let during = look(&scene, &needles, files).await?;
+    stop::ask(&session.client, &id, None).await?;
+    wait::completed(&session.client, &id).await?;
+    tokio::time::sleep(SETTLED).await;
+    let after = look(&scene, &needles, Vec::new()).await?;
+    let kernel = if args.kernel_memory { Some(look_at_kernel(&needles).await?) } else { None };
+    Ok(Findings::new(&scene, kinds, old_file, &during, after, kernel))
+}
+
+async fn look(scene: &Scene, needles: &Arc<Needles>, files: Vec<PathBuf>) -> Result<Sight, Failure> {
+    let (scene, needles) = (scene.clone(), Arc::clone(needles));
+    let search = tokio::task::spawn_blocking(move || scene.search(&needles, &files));
+    search.await.map_err(|error| Failure::System(error.into()))
+}
+
+async fn look_at_kernel(needles: &Arc<Needles>) -> Result<Report, Failure> {
+    let needles = Arc::clone(needles);
+    let search = tokio::task::spawn_blocking(move || Scene::search_kernel(&needles));
+    search.await.map_err(|error| Failure::System(error.into()))
+}
+
+/// The container's log, read for what its script says of itself.
+struct Log<'a> {
+    session: &'a Session,
+    id: &'a str,
+    stream: Streaming<StreamLogsResponse>,
+    tail: String,
+}
+
+impl Log<'_> {
+    async fn until(&mut self, words: &str) -> Result<(), Failure> {
+        loop {
+            match self.stream.message().await {
+                Ok(Some(entry)) => {
+                    self.tail += &String::from_utf8_lossy(&entry.data);
+                    if self.tail.contains(words) {
+                        self.tail.clear();
+                        return Ok(());
+                    }
+                    // The words may come in two pieces; what is before them may be long.
+                    let keep = self.tail.floor_char_boundary(self.tail.len().saturating_sub(words.len()));
+                    self.tail.drain(..keep);
+                }
+                Ok(None) => return Err(self.ended_early().await),
+                Err(status) => return Err(self.session.client.failure(&format!("logs of {}", self.id), &status)),
+            }
+        }
+    }
+
+    /// Why there is nothing to audit.
+    async fn ended_early(&self) -> Failure {
+        let answer = self.session.client.rpc().get(GetRequest { id: self.id.to_owned() }).await;
+        let result = answer.ok().and_then(|answer| answer.into_inner().container?.result);
+        let why = match result.and_then(|result| result.failure) {
+            Some(failure) => crate::view::table::plain(&failure.message),
+            None => "its script did not get as far as it should".to_owned(),
+        };
+        Failure::AuditEnded(why)
+    }
+}
+
+async fn delete(session: &Session, id: &str) {
+    let call = |mut rpc: ExecutorClient<_>| {
+        let request = DeleteRequest { id: id.to_owned(), force: true };
+        async move { rpc.delete(request).await }
+    };
+    match session.client.patiently(&format!("rm {id}"), is_lost, call).await {
+        Ok(_) => {}
+        Err(failure) if failure.code() == Some(Code::NotFound) => {}
+        Err(failure) => session.output.note(format!("the container {id} may still be there: {}", failure.describe())),
+    }
+}
