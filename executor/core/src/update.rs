@@ -1,11 +1,18 @@
-//! An update of the secret files of a running container (rotation): what the daemon asks of the shim.
+//! An update of the secret files of a running container (rotation): what the daemon asks of the shim, and what it
+//! comes to on the container's mounts.
 //!
 //! The daemon sends the whole list of files as it is to be, and which of them come with new content; the shim judges
-//! that list as it judged the first one, compares the generation, and swaps.
+//! that list as it judged the first one, compares the generation, and swaps. Mount points stay as they were made: a
+//! file is added below a directory that is mounted, and a file that is mounted by itself can only be replaced.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::PlannedFile;
+use crate::placement::{Content, MountPoint};
+use crate::plan::{Plan, PlannedFile};
+use crate::validate::Violation;
 
 /// Replaces the secret files of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,4 +24,249 @@ pub struct FileUpdate {
     pub files: Vec<PlannedFile>,
     /// Those that come with content, as ascending indices into `files`; in the order of the contents' payload.
     pub changed: Vec<usize>,
+}
+
+/// What an update comes to on the mounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// The mount points with their new contents, in their old order.
+    pub mounts: Vec<MountPoint>,
+    /// Those at which something changes.
+    pub changes: Vec<Change>,
+}
+
+/// What changes at one mount point.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Which of the mount points.
+    pub mount: usize,
+    /// What it shows next.
+    pub next: Next,
+}
+
+/// What a mount point shows next. Numbers are indices into the contents' payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// A file that is mounted by itself.
+    File(usize),
+    /// Files below a directory, by their paths there.
+    Directory {
+        /// As they are now.
+        kept: Vec<PathBuf>,
+        /// With new content.
+        new: Vec<(usize, PathBuf)>,
+    },
+}
+
+impl FileUpdate {
+    /// Checks the form of an update that came over a socket: what no daemon of ours would send.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self, plan: &Plan) -> Result<(), &'static str> {
+        if !self.changed.windows(2).all(|pair| pair[0] < pair[1]) {
+            return Err("the changed files are not in ascending order");
+        }
+        if self.changed.last().is_some_and(|last| *last >= self.files.len()) {
+            return Err("a changed file is not in the list");
+        }
+        if self.files.last().filter(|file| file.token) != plan.token_file() {
+            return Err("the runtime token's file is not as it was");
+        }
+        let there: BTreeMap<&Path, &PlannedFile> = plan.files.iter().map(|file| (&*file.path, file)).collect();
+        for (index, file) in self.files.iter().enumerate() {
+            let changed = self.changed.binary_search(&index).is_ok();
+            if changed && file.token {
+                return Err("the runtime token's file is among those that change");
+            }
+            let same = |old: &&PlannedFile| (old.size, old.public, old.token) == (file.size, file.public, file.token);
+            if !changed && there.get(&*file.path).filter(|old| same(old)).is_none() {
+                return Err("a file that is to stay is not there as it is described");
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of content that only the old list has, in whole pages: what an update leaves to be wiped.
+    pub fn replaced_bytes(&self, plan: &Plan, page: u64) -> u64 {
+        let kept: BTreeSet<&Path> = (0..self.files.len())
+            .filter(|index| self.changed.binary_search(index).is_err())
+            .map(|index| &*self.files[index].path)
+            .collect();
+        let gone = plan.files.iter().filter(|file| !kept.contains(&*file.path));
+        gone.map(|file| file.size.div_ceil(page).max(1) * page).sum()
+    }
+
+    /// Finds the mount point of every file. `mounts` are those of `plan`, which the update is to follow.
+    ///
+    /// # Errors
+    /// Every path for which there is no mount point.
+    pub fn place(&self, plan: &Plan, mounts: &[MountPoint]) -> Result<Placed, Vec<Violation>> {
+        let mut violations = Vec::new();
+        let homes = homes(plan, mounts);
+        let mut lists: Vec<Vec<usize>> = vec![Vec::new(); mounts.len()];
+        let directories: BTreeMap<&Path, usize> = (0..mounts.len())
+            .filter(|mount| matches!(mounts[*mount].content, Content::Directory(_)))
+            .map(|mount| (&*mounts[mount].target, mount))
+            .collect();
+        for (index, file) in self.files.iter().enumerate() {
+            let above = || file.path.ancestors().skip(1).find_map(|parent| directories.get(parent));
+            match homes.get(&*file.path).or_else(above).copied() {
+                Some(mount) => lists[mount].push(index),
+                None => violations.push(Violation::new(format!("{}.path", file.field), nowhere(&file.path, mounts))),
+            }
+        }
+        let mut placed = Placed { mounts: Vec::with_capacity(mounts.len()), changes: Vec::new() };
+        for (mount, (point, list)) in mounts.iter().zip(lists).enumerate() {
+            let payload = |index: &usize| self.changed.binary_search(index).ok();
+            let (content, next) = match (&point.content, &list[..]) {
+                (Content::File(_), [index]) => (Content::File(*index), payload(index).map(Next::File)),
+                (Content::File(old), _) => {
+                    violations.push(Violation::new("removed_paths", alone(plan, *old, &point.target)));
+                    continue;
+                }
+                (Content::Directory(old), _) => {
+                    let below = |index: &usize| {
+                        let path = &self.files[*index].path;
+                        path.strip_prefix(&point.target).unwrap_or(path).to_owned()
+                    };
+                    let (mut kept, mut new) = (Vec::new(), Vec::new());
+                    for index in &list {
+                        match payload(index) {
+                            None => kept.push(below(index)),
+                            Some(payload) => new.push((payload, below(index))),
+                        }
+                    }
+                    let changes = !new.is_empty() || kept.len() != old.len();
+                    let next = changes.then_some(Next::Directory { kept, new });
+                    (Content::Directory(list.iter().map(|index| (*index, below(index))).collect()), next)
+                }
+            };
+            placed.mounts.push(MountPoint { content, ..point.clone() });
+            placed.changes.extend(next.map(|next| Change { mount, next }));
+        }
+        if violations.is_empty() { Ok(placed) } else { Err(violations) }
+    }
+}
+
+/// The mount point of each file that is there.
+fn homes<'a>(plan: &'a Plan, mounts: &[MountPoint]) -> BTreeMap<&'a Path, usize> {
+    let mut homes = BTreeMap::new();
+    for (mount, point) in mounts.iter().enumerate() {
+        let indices: &mut dyn Iterator<Item = usize> = match &point.content {
+            Content::File(index) => &mut std::iter::once(*index),
+            Content::Directory(files) => &mut files.iter().map(|(index, _)| *index),
+        };
+        for file in indices.filter_map(|index| plan.files.get(index)) {
+            homes.insert(&*file.path, mount);
+        }
+    }
+    homes
+}
+
+fn nowhere(path: &Path, mounts: &[MountPoint]) -> String {
+    const TOLD: usize = 10;
+    let directories = mounts.iter().filter(|mount| matches!(mount.content, Content::Directory(_)));
+    let names: Vec<String> = directories.map(|mount| mount.target.display().to_string()).collect();
+    let path = path.display();
+    match names.len() {
+        0 => format!("`{path}` cannot be added: no directory of secret files is mounted in this container"),
+        count => format!(
+            "`{path}` lies below no directory of this container's secret files; those are {}{}",
+            names[..count.min(TOLD)].join(", "),
+            if count > TOLD { ", ..." } else { "" }
+        ),
+    }
+}
+
+fn alone(plan: &Plan, index: usize, target: &Path) -> String {
+    let path = plan.files.get(index).map_or(target, |file| &file.path);
+    format!(
+        "`{}` is mounted by itself, in a directory of the root file system: it can be replaced (an empty file takes its \
+         content away) and not removed",
+        path.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validate::{Draft, Policy, UpdateDraft, validate, validate_update};
+
+    const ROOT: &str = "/etc/cf-service-bindings";
+
+    fn plan() -> Plan {
+        let files = ["db/user", "db/password", "token", "/etc/key"].map(|path| ("f".to_owned(), path, 5000).into());
+        let draft = Draft { id: "c1", path: "/bin/true", files: files.into(), ..Draft::default() };
+        validate(&draft, &Policy::default()).unwrap()
+    }
+
+    fn mounts() -> Vec<MountPoint> {
+        let directory = vec![(0, "db/user".into()), (1, "db/password".into()), (2, "token".into())];
+        let point = |target: &str, content| MountPoint { target: target.into(), content, in_fresh_mount: false };
+        vec![point(ROOT, Content::Directory(directory)), point("/etc/key", Content::File(3))]
+    }
+
+    fn asked(files: &[&str], removed: &[&str]) -> FileUpdate {
+        let draft = UpdateDraft {
+            files: files.iter().enumerate().map(|(i, path)| (format!("files[{i}]"), *path, 1).into()).collect(),
+            removed: removed.to_vec(),
+            signal: 0,
+        };
+        let planned = validate_update(&draft, &plan(), &Policy::default()).unwrap();
+        FileUpdate { base_generation: 1, files: planned.files, changed: planned.changed }
+    }
+
+    #[test]
+    fn a_mount_point_changes_only_where_something_does() {
+        let update = asked(&["db/password", "new/x"], &["db/user"]);
+        update.check(&plan()).unwrap();
+        let placed = update.place(&plan(), &mounts()).unwrap();
+        let next =
+            Next::Directory { kept: vec!["token".into()], new: vec![(0, "db/password".into()), (1, "new/x".into())] };
+        assert_eq!(placed.changes, [Change { mount: 0, next }]);
+        let directory = vec![(0, "db/password".into()), (1, "token".into()), (3, "new/x".into())];
+        assert_eq!(placed.mounts[0].content, Content::Directory(directory));
+        assert_eq!(placed.mounts[1].content, Content::File(2));
+        assert_eq!(update.replaced_bytes(&plan(), 4096), 4 * 4096);
+
+        let single = asked(&["/etc/key"], &[]);
+        let placed = single.place(&plan(), &mounts()).unwrap();
+        assert_eq!(placed.changes, [Change { mount: 1, next: Next::File(0) }]);
+        assert_eq!(placed.mounts, mounts());
+
+        let all = asked(&[], &["db/user", "db/password", "token"]);
+        let placed = all.place(&plan(), &mounts()).unwrap();
+        assert_eq!(placed.mounts[0].content, Content::Directory(Vec::new()), "the mount point stays");
+    }
+
+    #[test]
+    fn what_has_no_mount_point_is_named_with_those_that_there_are() {
+        let violations = asked(&["/srv/x", "/etc/other", "ok"], &["/etc/key"]).place(&plan(), &mounts()).unwrap_err();
+        let fields: Vec<&str> = violations.iter().map(|violation| &*violation.field).collect();
+        assert_eq!(fields, ["files[0].path", "files[1].path", "removed_paths"]);
+        assert!(violations[0].description.ends_with(&format!("those are {ROOT}")), "{}", violations[0]);
+        assert!(violations[2].description.contains("`/etc/key` is mounted by itself"), "{}", violations[2]);
+        let none = asked(&["ok"], &[]).place(&plan(), &[]).unwrap_err();
+        assert!(none[0].description.contains("no directory"), "{}", none[0]);
+    }
+
+    /// What a daemon that was taken over could send.
+    #[test]
+    fn a_forged_update_is_refused() {
+        let good = asked(&["db/password"], &[]);
+        let forged = |change: fn(&mut FileUpdate)| {
+            let mut update = good.clone();
+            change(&mut update);
+            update.check(&plan())
+        };
+        assert!(forged(|_| {}).is_ok());
+        assert!(forged(|update| update.changed = vec![1, 1]).is_err());
+        assert!(forged(|update| update.changed = vec![4]).is_err());
+        assert!(forged(|update| update.changed.clear()).is_err(), "a size that changes without content");
+        assert!(forged(|update| update.files[0].size = 6000).is_err());
+        assert!(forged(|update| update.files[0].public = true).is_err(), "unmasked behind everybody's back");
+        assert!(forged(|update| update.files[0].path = "/etc/cf-service-bindings/nope".into()).is_err());
+        assert!(forged(|update| update.files[3].token = true).is_err());
+    }
 }

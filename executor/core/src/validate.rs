@@ -10,6 +10,7 @@ mod files;
 mod outputs;
 mod process;
 mod secrets;
+mod update;
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -21,6 +22,8 @@ use crate::ident::ContainerId;
 use crate::plan::{
     Limits, Network, OutputSource, Plan, PlannedFile, PlannedProcess, Principal, Redaction, Rootfs, UserRef,
 };
+
+pub use update::{PlannedUpdate, UpdateDraft, validate_update};
 
 /// Longest path, in bytes, NUL included (the kernel's PATH_MAX).
 pub const PATH_MAX: usize = 4096;

@@ -56,7 +56,7 @@ pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> 
 }
 
 /// The absolute path of a file, or what is wrong with the one given.
-fn resolve(path: &str, root: &Path) -> Result<PathBuf, String> {
+pub(super) fn resolve(path: &str, root: &Path) -> Result<PathBuf, String> {
     if path.is_empty() {
         return Err("is empty".into());
     }
@@ -89,7 +89,7 @@ fn resolve(path: &str, root: &Path) -> Result<PathBuf, String> {
 }
 
 /// No path twice, and no file where another needs a directory.
-fn against_one_another(files: &[PlannedFile], report: &mut Report) {
+pub(super) fn against_one_another(files: &[PlannedFile], report: &mut Report) {
     let mut first: BTreeMap<&Path, &str> = BTreeMap::new();
     for file in files {
         if let Some(earlier) = first.get(file.path.as_path()) {

@@ -1,0 +1,304 @@
+//! Updates of a running container's secret files: what a caller asks for against what there is.
+//!
+//! In goes the container's plan and a call's files and paths to be removed; out comes the whole list of files as it is
+//! to be, and which of them have new content. Files that stay keep their places, so that the order of a list is the
+//! order in which it was asked for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use super::{DraftFile, LIST_MAX, Policy, Report, Violation, files, outputs};
+use crate::plan::{Plan, PlannedFile};
+
+/// Largest signal.
+const SIGNAL_MAX: u32 = 64;
+/// How a file that is there already is called in what is told of another one.
+const STAYS: &str = "the container's file";
+
+/// An update as it came, borrowed.
+#[derive(Default)]
+pub struct UpdateDraft<'a> {
+    /// Replaced where the path is there, else added.
+    pub files: Vec<DraftFile<'a>>,
+    /// Paths to be removed.
+    pub removed: Vec<&'a str>,
+    /// To be sent afterwards; 0 for none.
+    pub signal: u32,
+}
+
+/// An update that may be asked of the shim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedUpdate {
+    /// Every file as it is to be, the runtime token's last.
+    pub files: Vec<PlannedFile>,
+    /// Those with new content, as ascending indices into `files`.
+    pub changed: Vec<usize>,
+    /// For each of `changed`, which file of the draft has its content.
+    pub sources: Vec<usize>,
+    /// The signal; 0 for none.
+    pub signal: i32,
+}
+
+/// Validates an update of a container with this plan.
+///
+/// # Errors
+/// Every violation, in the order of the interface's fields.
+pub fn validate_update(draft: &UpdateDraft<'_>, plan: &Plan, policy: &Policy) -> Result<PlannedUpdate, Vec<Violation>> {
+    let mut report = Report::default();
+    if draft.files.len() > LIST_MAX || draft.removed.len() > LIST_MAX {
+        for (field, count) in [("files", draft.files.len()), ("removed_paths", draft.removed.len())] {
+            if count > LIST_MAX {
+                report.add(field, format!("has {count} entries; at most {LIST_MAX}"));
+            }
+        }
+        return Err(report.0);
+    }
+    if draft.files.is_empty() && draft.removed.is_empty() {
+        report.add("files", "is empty, and so is removed_paths: there is nothing to update");
+    }
+    let given = given(draft, plan, policy, &mut report);
+    let removed = removed(draft, plan, &given, policy, &mut report);
+    let merged = merge(draft, plan, &given, &removed);
+    all_together(&merged, plan, policy, &mut report);
+    let signal = i32::try_from(draft.signal).ok().filter(|_| draft.signal <= SIGNAL_MAX);
+    if signal.is_none() {
+        report.add("signal", format!("is {}; 0 (none) to {SIGNAL_MAX} is allowed", draft.signal));
+    }
+    match signal {
+        Some(signal) if report.0.is_empty() => Ok(PlannedUpdate { signal, ..merged }),
+        _ => Err(report.0),
+    }
+}
+
+/// The files of the call by their absolute paths: which of the draft's each is.
+fn given(draft: &UpdateDraft<'_>, plan: &Plan, policy: &Policy, report: &mut Report) -> BTreeMap<PathBuf, usize> {
+    let mut given = BTreeMap::new();
+    for (index, file) in draft.files.iter().enumerate() {
+        let field = || format!("{}.path", file.field);
+        match files::resolve(file.path, &policy.files_root) {
+            Err(why) => report.add(field(), why),
+            Ok(path) if plan.token_file().is_some_and(|token| token.path == path) => {
+                report.add(field(), format!("`{}` holds the container's runtime token", path.display()));
+            }
+            Ok(path) => match given.get(&path) {
+                Some(earlier) => {
+                    let earlier: &DraftFile<'_> = &draft.files[*earlier];
+                    report.add(field(), format!("`{}` is also the path of {}", path.display(), earlier.field));
+                }
+                None => {
+                    given.insert(path, index);
+                }
+            },
+        }
+    }
+    given
+}
+
+fn removed(
+    draft: &UpdateDraft<'_>,
+    plan: &Plan,
+    given: &BTreeMap<PathBuf, usize>,
+    policy: &Policy,
+    report: &mut Report,
+) -> BTreeSet<PathBuf> {
+    let there: BTreeSet<&PathBuf> = plan.given_files().iter().map(|file| &file.path).collect();
+    let mut removed = BTreeSet::new();
+    for (index, path) in draft.removed.iter().enumerate() {
+        let path = match files::resolve(path, &policy.files_root) {
+            Ok(path) => path,
+            Err(why) => {
+                report.add(format!("removed_paths[{index}]"), why);
+                continue;
+            }
+        };
+        let shown = path.display();
+        let why = if plan.token_file().is_some_and(|token| token.path == path) {
+            format!("`{shown}` holds the container's runtime token")
+        } else if given.contains_key(&path) {
+            format!("`{shown}` is also to be replaced")
+        } else if removed.contains(&path) {
+            format!("`{shown}` is there twice")
+        } else if !there.contains(&path) {
+            format!("`{shown}` is none of the container's secret files")
+        } else {
+            removed.insert(path);
+            continue;
+        };
+        report.add(format!("removed_paths[{index}]"), why);
+    }
+    removed
+}
+
+/// What stays in its place, what is replaced there, what is added behind, and the token's file.
+fn merge(
+    draft: &UpdateDraft<'_>,
+    plan: &Plan,
+    given: &BTreeMap<PathBuf, usize>,
+    removed: &BTreeSet<PathBuf>,
+) -> PlannedUpdate {
+    let planned = |path: &PathBuf, index: usize| {
+        let DraftFile { field, size, public, .. } = &draft.files[index];
+        PlannedFile { path: path.clone(), size: *size, field: field.clone(), public: *public, token: false }
+    };
+    let mut merged = PlannedUpdate { files: Vec::new(), changed: Vec::new(), sources: Vec::new(), signal: 0 };
+    let mut placed = BTreeSet::new();
+    for file in plan.given_files().iter().filter(|file| !removed.contains(&file.path)) {
+        match given.get(&file.path) {
+            None => merged.files.push(file.clone()),
+            Some(index) => {
+                placed.insert(*index);
+                merged.changed.push(merged.files.len());
+                merged.sources.push(*index);
+                merged.files.push(planned(&file.path, *index));
+            }
+        }
+    }
+    let mut added: Vec<(&PathBuf, usize)> =
+        given.iter().map(|(path, index)| (path, *index)).filter(|(_, index)| !placed.contains(index)).collect();
+    added.sort_by_key(|(_, index)| *index);
+    for (path, index) in added {
+        merged.changed.push(merged.files.len());
+        merged.sources.push(index);
+        merged.files.push(planned(path, index));
+    }
+    merged.files.extend(plan.token_file().cloned());
+    merged
+}
+
+/// What holds for the whole of the new list, as it held for the first one.
+fn all_together(merged: &PlannedUpdate, plan: &Plan, policy: &Policy, report: &mut Report) {
+    // A file that stays has its field from another call, which says nothing to this caller.
+    let mut named = merged.files.clone();
+    for (index, file) in named.iter_mut().enumerate() {
+        if merged.changed.binary_search(&index).is_err() {
+            file.field = format!("{STAYS} `{}`", file.path.display());
+        }
+    }
+    let mut clashes = Report::default();
+    files::against_one_another(&named, &mut clashes);
+    for clash in clashes.0 {
+        let field = if clash.field.starts_with(STAYS) { "files".to_owned() } else { clash.field };
+        report.add(field, clash.description);
+    }
+    if let Some(Ok(words)) = plan.outputs.as_ref().map(outputs::Words::of) {
+        outputs::check(&words.draft(), &merged.files, policy, report);
+    }
+    let count = merged.files.len() - usize::from(plan.token_file().is_some());
+    if count > LIST_MAX {
+        report.add("files", format!("make {count} files of this container; at most {LIST_MAX}"));
+    }
+    let weight = |file: &PlannedFile| {
+        let path = file.path.strip_prefix(&policy.files_root).unwrap_or(&file.path);
+        file.size.saturating_add(path.as_os_str().len() as u64)
+    };
+    let all = &merged.files[..count];
+    let total = all.iter().map(weight).fold(0, u64::saturating_add);
+    if total > policy.files_bytes_max
+        && let Some(largest) = all.iter().max_by_key(|file| weight(file))
+    {
+        report.add(
+            "files",
+            format!(
+                "make {total} bytes over paths and contents of all files of this container; at most {} \
+                 (files_bytes_max); the largest is {} with {} bytes",
+                policy.files_bytes_max,
+                largest.path.display(),
+                weight(largest)
+            ),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{OutputSource, PlannedOutputs};
+    use crate::validate::{Draft, recheck, validate};
+
+    fn plan(files: &[&str], token: &str) -> Plan {
+        let files = files.iter().map(|path| ("f".to_owned(), *path, 3).into()).collect();
+        let draft = Draft { id: "c1", path: "/bin/true", files, token_path: token, ..Draft::default() };
+        validate(&draft, &Policy::default()).unwrap()
+    }
+
+    fn asked<'a>(files: &[(&'a str, u64)], removed: &[&'a str]) -> UpdateDraft<'a> {
+        let file = |(index, (path, size)): (usize, &(&'a str, u64))| (format!("files[{index}]"), *path, *size).into();
+        UpdateDraft { files: files.iter().enumerate().map(file).collect(), removed: removed.to_vec(), signal: 0 }
+    }
+
+    #[test]
+    fn files_stay_in_their_places() {
+        let plan = plan(&["a", "b", "c", "/x/y"], "token");
+        let draft = asked(&[("new", 7), ("c", 8), ("/etc/cf-service-bindings/a", 9)], &["b"]);
+        let planned = validate_update(&draft, &plan, &Policy::default()).unwrap();
+        let root = "/etc/cf-service-bindings";
+        let paths: Vec<String> = planned.files.iter().map(|file| file.path.display().to_string()).collect();
+        let expected = ["a", "c"].map(|name| format!("{root}/{name}")).into_iter();
+        let expected = expected.chain(["/x/y".into(), format!("{root}/new"), format!("{root}/token")]);
+        assert_eq!(paths, expected.collect::<Vec<_>>());
+        assert_eq!((&planned.changed[..], &planned.sources[..]), (&[0, 1, 3][..], &[2, 1, 0][..]));
+        let sizes: Vec<u64> = planned.files.iter().map(|file| file.size).collect();
+        assert_eq!(sizes[..4], [9, 8, 3, 7]);
+        assert!(planned.files[4].token && !planned.files[..4].iter().any(|file| file.token));
+        // What may be asked of the shim is what the shim's own check lets pass.
+        recheck(&Plan { files: planned.files, ..plan }, &Policy::default()).unwrap();
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_told_at_once() {
+        let plan = plan(&["a", "b", "d/e"], "token");
+        let files = [("../x", 1), ("a", 1), ("/etc/cf-service-bindings/a", 1), ("token", 1), ("b/c", 1), ("d", 1)];
+        let mut draft = asked(&files, &["a", "nope", "token", "/proc/x", "b", "b"]);
+        draft.signal = 65;
+        draft.removed.truncate(5);
+        let violations = validate_update(&draft, &plan, &Policy::default()).unwrap_err();
+        let told: Vec<(&str, &str)> = violations.iter().map(|v| (&*v.field, &*v.description)).collect();
+        let expected = [
+            ("files[0].path", "contains `..`"),
+            ("files[2].path", "is also the path of files[1]"),
+            ("files[3].path", "runtime token"),
+            ("removed_paths[0]", "also to be replaced"),
+            ("removed_paths[1]", "none of the container's"),
+            ("removed_paths[2]", "runtime token"),
+            ("removed_paths[3]", "lies under /proc"),
+            ("files", "needs a directory where files[5] is a file"),
+            ("signal", "is 65"),
+        ];
+        assert_eq!(told.len(), expected.len(), "{told:#?}");
+        for ((field, description), (expected_field, words)) in told.iter().zip(expected) {
+            assert!(*field == expected_field && description.contains(words), "{field}: {description}");
+        }
+        // `b` goes, and so may become a directory.
+        let told = validate_update(&asked(&[("b/c", 1)], &["b"]), &plan, &Policy::default());
+        assert!(told.is_ok(), "{told:?}");
+        let nothing = validate_update(&UpdateDraft::default(), &plan, &Policy::default()).unwrap_err();
+        assert_eq!(nothing[0].field, "files");
+    }
+
+    #[test]
+    fn limits_hold_for_the_whole_list() {
+        let plan = plan(&["a", "b"], "");
+        let policy = Policy { files_bytes_max: 20, ..Policy::default() };
+        let sum = |size| validate_update(&asked(&[("b", size)], &[]), &plan, &policy);
+        assert!(sum(15).is_ok(), "3 + 15 bytes and 2 of paths");
+        let violations = sum(16).unwrap_err();
+        assert_eq!(violations[0].field, "files");
+        assert!(violations[0].description.contains("make 21 bytes"), "{}", violations[0]);
+        let many = vec!["x"; LIST_MAX + 1];
+        let violations = validate_update(&asked(&[], &many), &plan, &policy).unwrap_err();
+        assert_eq!((violations.len(), &*violations[0].field), (1, "removed_paths"));
+        let names: Vec<String> = (0..LIST_MAX).map(|i| format!("n{i}")).collect();
+        let files: Vec<(&str, u64)> = names.iter().map(|name| (&**name, 1)).collect();
+        let violations = validate_update(&asked(&files, &[]), &plan, &Policy::default()).unwrap_err();
+        assert!(violations[0].description.contains("10002 files"), "{}", violations[0]);
+    }
+
+    /// Rule 3 of secrets.md holds for files that come later, too.
+    #[test]
+    fn a_declared_output_cannot_become_a_secret() {
+        let outputs = PlannedOutputs { source: OutputSource::Files(vec!["/srv/out".into()]), bytes_max: 10 };
+        let plan = Plan { outputs: Some(outputs), ..plan(&["a"], "") };
+        let violations = validate_update(&asked(&[("/srv/out", 1)], &[]), &plan, &Policy::default()).unwrap_err();
+        assert!(violations[0].description.contains("never captured"), "{}", violations[0]);
+    }
+}
