@@ -12,8 +12,9 @@
 //! /1                  mount point 1, a single file
 //! ```
 //! This is the layout of Kubernetes' AtomicWriter, so that a later generation replaces an earlier one by one
-//! rename.
+//! rename (see the module `generation`).
 
+mod generation;
 mod wipe;
 
 use std::ffi::OsStr;
@@ -27,6 +28,7 @@ use executor_sys::mount::{Attributes, clone_tree, detached, set_attributes};
 use rustix::fs::{Gid, Mode, OFlags, Uid};
 use rustix::mount::MountAttrFlags;
 
+pub use generation::{Replaced, Rotation};
 pub use wipe::Receipt;
 
 /// How the source of the mount shows in /proc/PID/mountinfo.
@@ -127,13 +129,18 @@ impl Volume {
     /// # Errors
     /// On kernels before 6.15 `InvalidInput` while the volume is attached nowhere: see [`Volume::attach`].
     pub fn views(&self, mounts: &[MountPoint]) -> io::Result<Vec<OwnedFd>> {
+        (0..mounts.len()).map(|number| self.view(Path::new(&number.to_string()))).collect()
+    }
+
+    /// A detached read-only view of what lies at a path in the volume.
+    ///
+    /// # Errors
+    /// As [`Volume::views`].
+    pub fn view(&self, path: &Path) -> io::Result<OwnedFd> {
         let read_only = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
-        let view = |number: usize| {
-            let view = clone_tree(self.handle(), Path::new(&number.to_string()), false)?;
-            set_attributes(view.as_fd(), read_only)?;
-            Ok(view)
-        };
-        (0..mounts.len()).map(view).collect()
+        let view = clone_tree(self.handle(), path, false)?;
+        set_attributes(view.as_fd(), read_only)?;
+        Ok(view)
     }
 
     /// Attaches the writable side at a directory of the calling process's own, private mount namespace, for
@@ -173,6 +180,12 @@ fn open_dir(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
 
 /// Writes a file, and the directories above it that are not there yet.
 fn write_below(root: BorrowedFd<'_>, path: &Path, content: &[u8], owner: Owner) -> io::Result<()> {
+    let (dir, name) = make_parents(root, path, owner)?;
+    write_file(dir.as_fd(), Path::new(name), content, owner)
+}
+
+/// Makes the directories above a path that are not there yet: the last of them, and the path's name in it.
+fn make_parents<'a>(root: BorrowedFd<'_>, path: &'a Path, owner: Owner) -> io::Result<(OwnedFd, &'a OsStr)> {
     let mut dir = root.try_clone_to_owned()?;
     for parent in path.parent().into_iter().flat_map(Path::components) {
         dir = match make_dir(dir.as_fd(), parent.as_os_str(), owner) {
@@ -181,10 +194,10 @@ fn write_below(root: BorrowedFd<'_>, path: &Path, content: &[u8], owner: Owner) 
         };
     }
     let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-    write_file(dir.as_fd(), name, content, owner)
+    Ok((dir, name))
 }
 
-fn write_file(dir: BorrowedFd<'_>, name: &OsStr, content: &[u8], owner: Owner) -> io::Result<()> {
+fn write_file(dir: BorrowedFd<'_>, name: &Path, content: &[u8], owner: Owner) -> io::Result<()> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir, name, flags, FILE)?;
     rustix::fs::fchmod(&file, FILE)?;

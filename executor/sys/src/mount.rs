@@ -1,14 +1,14 @@
 //! Mounts by descriptor: file systems that are made, filled and changed before they stand anywhere.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag,
-    fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+    FsMountFlags, FsOpenFlags, FsPickFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
+    fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, fspick, move_mount, open_tree,
 };
 
 /// Attributes of a mount that can be set.
@@ -38,14 +38,29 @@ pub fn detached(
 ) -> io::Result<OwnedFd> {
     let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     fsconfig_set_string(&context, "source", source)?;
-    for (name, value) in options {
-        match value {
-            Some(value) => fsconfig_set_string(&context, *name, *value)?,
-            None => fsconfig_set_flag(&context, *name)?,
-        }
-    }
+    set_options(&context, options)?;
     fsconfig_create(&context)?;
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
+}
+
+/// Changes options of the file system of a mount, by the root of that mount. What is not named stays as it is.
+///
+/// # Errors
+/// The file system takes no such change.
+pub fn reconfigure(root: BorrowedFd<'_>, options: &[(&str, Option<&str>)]) -> io::Result<()> {
+    let context = fspick(root, c"", FsPickFlags::FSPICK_EMPTY_PATH | FsPickFlags::FSPICK_CLOEXEC)?;
+    set_options(&context, options)?;
+    Ok(fsconfig_reconfigure(&context)?)
+}
+
+fn set_options(context: &OwnedFd, options: &[(&str, Option<&str>)]) -> io::Result<()> {
+    for (name, value) in options {
+        match value {
+            Some(value) => fsconfig_set_string(context, *name, *value)?,
+            None => fsconfig_set_flag(context, *name)?,
+        }
+    }
+    Ok(())
 }
 
 /// A second, detached mount of what `path` below `dir` shows; of `dir` itself where `path` is empty.
@@ -73,6 +88,26 @@ pub fn clone_tree(dir: BorrowedFd<'_>, path: &Path, recursive: bool) -> io::Resu
 pub fn attach(mount: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     Ok(move_mount(mount, c"", target, c"", flags)?)
+}
+
+/// Mounts a detached mount beneath the one whose root `top` is open on: once the upper one goes, the lower one is what
+/// shows, and there is no moment at which neither does.
+///
+/// # Errors
+/// `InvalidInput` where the kernel is older than 6.5 (see [`attaches_beneath`]), or `top` is no root of a mount.
+pub fn attach_beneath(mount: BorrowedFd<'_>, top: BorrowedFd<'_>) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH
+        | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH
+        | MoveMountFlags::MOVE_MOUNT_BENEATH;
+    Ok(move_mount(mount, c"", top, c"", flags)?)
+}
+
+/// Whether the kernel can mount beneath a mount.
+pub fn attaches_beneath() -> bool {
+    // The kernel looks at the flags before it looks at the paths, and there is nothing at these.
+    let nowhere = c"/proc/self/nowhere";
+    let tried = move_mount(rustix::fs::CWD, nowhere, rustix::fs::CWD, nowhere, MoveMountFlags::MOVE_MOUNT_BENEATH);
+    tried != Err(rustix::io::Errno::INVAL)
 }
 
 /// Sets attributes of a mount.
@@ -171,6 +206,16 @@ pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
 /// Nothing is mounted there.
 pub fn detach(path: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH | rustix::mount::UnmountFlags::NOFOLLOW)?)
+}
+
+/// Detaches the uppermost mount on a name of a directory, lazily. By name, because a mount cannot be detached by its
+/// descriptor; the directory becomes the caller's working directory, so this is for processes that go on to end.
+///
+/// # Errors
+/// Nothing is mounted there.
+pub fn detach_at(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+    rustix::process::fchdir(dir)?;
+    detach(Path::new(name))
 }
 
 /// The mount of a descriptor can be read from but not written to.

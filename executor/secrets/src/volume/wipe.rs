@@ -3,14 +3,18 @@
 //! In place matters: a truncated and rewritten file gets other page frames, and the old ones keep the secret
 //! until the kernel happens to reuse them. A process that still has a file open or mapped sees zeros.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use executor_core::record::WipeRecord;
 use executor_core::time::Timestamp;
-use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, fstat, openat, statat, unlinkat};
+use rustix::fs::{AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, Stat, fstat, openat, statat, unlinkat};
 
 use super::Volume;
 
@@ -65,12 +69,36 @@ impl Volume {
             return Ok(receipt);
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        wipe_dir(openat(self.handle(), ".", flags, Mode::empty())?, &mut receipt, 0)?;
+        let mut met = Links::Met(BTreeSet::new());
+        wipe_dir(openat(self.handle(), ".", flags, Mode::empty())?, &mut met, &mut receipt, 0)?;
         Ok(receipt)
+    }
+
+    /// Overwrites, reads back and removes what lies at a path; a file that has a name elsewhere only loses this one.
+    pub(super) fn wipe_below(&self, path: &Path, receipt: &mut Receipt) -> io::Result<()> {
+        wipe_entry(self.handle(), path, &mut Links::Spared, receipt, 0)
     }
 }
 
-fn wipe_dir(dir: impl AsFd, receipt: &mut Receipt, depth: usize) -> io::Result<()> {
+/// What becomes of a file that has several names: generations share what did not change.
+enum Links {
+    /// It stays until its last name goes.
+    Spared,
+    /// It is overwritten and counted when it is met first; these were.
+    Met(BTreeSet<u64>),
+}
+
+impl Links {
+    fn is_to_be_wiped(&mut self, stat: &Stat) -> bool {
+        match self {
+            Self::Spared => stat.st_nlink <= 1,
+            Self::Met(inodes) if stat.st_nlink <= 1 => !inodes.contains(&stat.st_ino),
+            Self::Met(inodes) => inodes.insert(stat.st_ino),
+        }
+    }
+}
+
+fn wipe_dir(dir: impl AsFd, links: &mut Links, receipt: &mut Receipt, depth: usize) -> io::Result<()> {
     if depth > DEPTH_MAX {
         return Err(io::Error::other("directories are nested too deeply"));
     }
@@ -80,29 +108,30 @@ fn wipe_dir(dir: impl AsFd, receipt: &mut Receipt, depth: usize) -> io::Result<(
         if matches!(name.to_bytes(), b"." | b"..") {
             continue;
         }
-        let kind = FileType::from_raw_mode(statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode);
-        let flags = match kind {
-            FileType::Directory => {
-                let below = openat(
-                    &dir,
-                    name,
-                    OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-                    Mode::empty(),
-                )?;
-                wipe_dir(below, receipt, depth + 1)?;
-                AtFlags::REMOVEDIR
-            }
-            FileType::RegularFile => {
+        wipe_entry(&dir, Path::new(OsStr::from_bytes(name.to_bytes())), links, receipt, depth)?;
+    }
+    Ok(())
+}
+
+fn wipe_entry(dir: impl AsFd, name: &Path, links: &mut Links, receipt: &mut Receipt, depth: usize) -> io::Result<()> {
+    let stat = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    let flags = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            wipe_dir(openat(&dir, name, flags, Mode::empty())?, links, receipt, depth + 1)?;
+            AtFlags::REMOVEDIR
+        }
+        FileType::RegularFile => {
+            if links.is_to_be_wiped(&stat) {
                 let file = openat(&dir, name, OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
                 receipt.bytes += wipe_file(&File::from(file))?;
                 receipt.files += 1;
-                AtFlags::empty()
             }
-            _ => AtFlags::empty(),
-        };
-        unlinkat(&dir, name, flags)?;
-    }
-    Ok(())
+            AtFlags::empty()
+        }
+        _ => AtFlags::empty(),
+    };
+    Ok(unlinkat(&dir, name, flags)?)
 }
 
 /// Zeros over the whole file, read back. Gives its size.

@@ -56,3 +56,31 @@ fn an_unknown_option_is_told() {
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
     }
 }
+
+/// A file system that grows keeps what it has, `noswap` too: the kernel lets that be asked for again where it is in
+/// force, and nowhere else (the control).
+#[test]
+fn a_file_system_grows_and_stays_as_it_was() {
+    if !root() {
+        return;
+    }
+    let small = |noswap: bool| {
+        let options = [("size", Some("64k")), ("noswap", None)];
+        detached("tmpfs", "test", &options[..1 + usize::from(noswap)], MountAttrFlags::empty())
+    };
+    let fs = match small(true) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => return, // kernel before 6.4
+        fs => fs.unwrap(),
+    };
+    let file = rustix::fs::openat(&fs, "x", OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC, Mode::RUSR).unwrap();
+    let mut file = std::fs::File::from(file);
+    let page = [7; 4096];
+    while file.write_all(&page).is_ok() {}
+    assert_eq!(file.metadata().unwrap().len(), 64 << 10);
+    reconfigure(fs.as_fd(), &[("size", Some("128k")), ("nr_inodes", Some("100"))]).unwrap();
+    file.write_all(&page).unwrap();
+    assert_eq!(rustix::fs::fstatvfs(&fs).unwrap().f_files, 100);
+    reconfigure(fs.as_fd(), &[("noswap", None)]).unwrap();
+    assert!(reconfigure(small(false).unwrap().as_fd(), &[("noswap", None)]).is_err(), "the control");
+    assert!(reconfigure(fs.as_fd(), &[("size", Some("4k"))]).is_err(), "it does not shrink below what is there");
+}

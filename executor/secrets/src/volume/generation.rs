@@ -1,0 +1,272 @@
+//! A later generation of the files: written beside the one in force, swapped in, and the old one handed out to be wiped.
+//!
+//! ```text
+//! /0/..gen1/db/user, ..gen1/db/password
+//!    ..gen2/db/user -> the same inode        what stays is linked, and costs no page
+//!    ..gen2/db/password                      what is new is written
+//!    ..data_new -> ..gen2                    one rename onto `..data`, and all of them have changed
+//! /1, /1..gen2                               a single file: the names are exchanged, its mounts are the caller's
+//! ```
+//! Within a mount point the swap is one rename. Over several it is one after the other, some microseconds apart, and
+//! back again where one fails. Nothing of it is seen before the swap, but for entries that lead nowhere yet.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use executor_core::placement::VolumeSize;
+use executor_core::record::VolumeKind;
+use executor_core::update::{Change, Next};
+use executor_sys::mount::reconfigure;
+use rustix::fs::{AtFlags, Dir, RenameFlags, readlinkat, renameat, renameat_with, statat, symlinkat, unlinkat};
+use rustix::io::Errno;
+
+use super::{Owner, Receipt, Volume, make_dir, make_parents, open_dir, write_below, write_file};
+
+/// What programs look through.
+const DATA: &str = "..data";
+/// Its successor, for a moment.
+const DATA_NEW: &str = "..data_new";
+
+/// A change of generations.
+#[derive(Debug)]
+pub struct Rotation<'a> {
+    volume: &'a Volume,
+    number: u64,
+    changes: &'a [Change],
+    /// What each change finds.
+    before: Vec<Before>,
+}
+
+#[derive(Debug)]
+enum Before {
+    /// The name of the generation's directory.
+    Directory(PathBuf),
+    /// The file's inode.
+    File(u64),
+}
+
+/// An old generation. Whoever has just looked it up may read it for as long as it is there.
+#[derive(Debug, Default)]
+pub struct Replaced(Vec<PathBuf>);
+
+impl Volume {
+    /// Gives the file system this size. Nothing else of it changes. ramfs has none.
+    ///
+    /// # Errors
+    /// There is more in it.
+    pub fn resize(&self, size: VolumeSize) -> io::Result<()> {
+        if self.kind == VolumeKind::Ramfs {
+            return Ok(());
+        }
+        let (bytes, inodes) = (size.bytes.to_string(), size.inodes.to_string());
+        reconfigure(self.handle(), &[("size", Some(&bytes)), ("nr_inodes", Some(&inodes))])
+    }
+
+    /// Overwrites and removes an old generation. What a newer one has too stays.
+    ///
+    /// # Errors
+    /// A file could not be overwritten; what was not removed goes with the whole volume.
+    pub fn wipe_replaced(&self, replaced: &Replaced) -> io::Result<Receipt> {
+        let mut receipt = Receipt::default();
+        replaced.0.iter().try_for_each(|path| self.wipe_below(path, &mut receipt))?;
+        Ok(receipt)
+    }
+
+    /// The directory of a mount point.
+    fn top(&self, mount: usize) -> io::Result<OwnedFd> {
+        open_dir(self.handle(), mount.to_string().as_ref())
+    }
+}
+
+impl<'a> Rotation<'a> {
+    /// Looks at what is in force. `number` is the new generation's, larger than that of any before it.
+    ///
+    /// # Errors
+    /// A mount point is not as the volume made it.
+    pub fn begin(volume: &'a Volume, number: u64, changes: &'a [Change]) -> io::Result<Self> {
+        let look = |change: &Change| match change.next {
+            Next::Directory { .. } => {
+                let name = readlinkat(volume.top(change.mount)?, DATA, Vec::new())?;
+                let name = PathBuf::from(OsStr::new(name.to_str().map_err(io::Error::other)?));
+                Ok(Before::Directory(name))
+            }
+            Next::File(_) => Ok(Before::File(inode(volume, change.mount.to_string().as_ref())?)),
+        };
+        let before = changes.iter().map(look).collect::<io::Result<_>>()?;
+        Ok(Self { volume, number, changes, before })
+    }
+
+    /// Writes the new generation, for nobody to see. New pages are charged to the cgroup of the calling process.
+    ///
+    /// # Errors
+    /// No room. What was written is there to be discarded.
+    ///
+    /// # Panics
+    /// Where `contents` is shorter than the indices in the changes say: the caller counts them first.
+    pub fn write(&self, contents: &[&[u8]], owner: Owner) -> io::Result<()> {
+        for (change, before) in self.changes.iter().zip(&self.before) {
+            match (&change.next, before) {
+                (Next::File(index), _) => {
+                    write_file(self.volume.handle(), &self.single(change.mount), contents[*index], owner)?;
+                }
+                (Next::Directory { kept, new }, Before::Directory(before)) => {
+                    let top = self.volume.top(change.mount)?;
+                    let generation = make_dir(top.as_fd(), self.name().as_ref(), owner)?;
+                    let old = open_dir(top.as_fd(), before.as_os_str())?;
+                    for path in kept {
+                        let (dir, name) = make_parents(generation.as_fd(), path, owner)?;
+                        rustix::fs::linkat(&old, path, &dir, name, AtFlags::empty())?;
+                    }
+                    for (index, path) in new {
+                        write_below(generation.as_fd(), path, contents[*index], owner)?;
+                    }
+                    symlinkat(self.name(), &top, DATA_NEW)?;
+                    let paths = kept.iter().chain(new.iter().map(|(_, path)| path));
+                    let entries: BTreeSet<&OsStr> =
+                        paths.filter_map(|path| path.components().next().map(Component::as_os_str)).collect();
+                    for entry in entries {
+                        match symlinkat(Path::new(DATA).join(entry), &top, entry) {
+                            Ok(()) | Err(Errno::EXIST) => {}
+                            Err(error) => return Err(error.into()),
+                        }
+                    }
+                }
+                (Next::Directory { .. }, Before::File(_)) => return Err(io::ErrorKind::InvalidInput.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The name in the volume of a single file's new content before the swap, and of its old content afterwards.
+    pub fn single(&self, mount: usize) -> PathBuf {
+        PathBuf::from(format!("{mount}{}", self.name()))
+    }
+
+    /// Puts the new generation in force at every mount point, or leaves the old one in force at all of them.
+    ///
+    /// # Errors
+    /// A rename failed.
+    pub fn swap(&self) -> io::Result<()> {
+        let swapped = self.changes.iter().try_for_each(|change| match change.next {
+            Next::File(_) => self.exchange(change.mount),
+            Next::Directory { .. } => {
+                let top = self.volume.top(change.mount)?;
+                Ok(renameat(&top, DATA_NEW, &top, DATA)?)
+            }
+        });
+        swapped.inspect_err(|_| {
+            // Told below if it fails; the error that led here is the one to be told then, too.
+            let _ = self.swap_back();
+        })
+    }
+
+    /// Puts the old generation in force again wherever it is not.
+    ///
+    /// # Errors
+    /// The first mount point at which that failed; others are tried all the same.
+    pub fn swap_back(&self) -> io::Result<()> {
+        let mut result = Ok(());
+        for (change, before) in self.changes.iter().zip(&self.before) {
+            result = result.and(match before {
+                Before::File(before) => match inode(self.volume, change.mount.to_string().as_ref()) {
+                    Ok(now) if now != *before => self.exchange(change.mount),
+                    same => same.map(drop),
+                },
+                Before::Directory(before) => self.link_again(change.mount, before),
+            });
+        }
+        result
+    }
+
+    fn link_again(&self, mount: usize, before: &Path) -> io::Result<()> {
+        let top = self.volume.top(mount)?;
+        if readlinkat(&top, DATA, Vec::new())?.as_bytes() == before.as_os_str().as_encoded_bytes() {
+            return Ok(());
+        }
+        absent_is_fine(unlinkat(&top, DATA_NEW, AtFlags::empty()))?;
+        symlinkat(before, &top, DATA_NEW)?;
+        Ok(renameat(&top, DATA_NEW, &top, DATA)?)
+    }
+
+    fn exchange(&self, mount: usize) -> io::Result<()> {
+        let (root, single) = (self.volume.handle(), self.single(mount));
+        Ok(renameat_with(root, single, root, mount.to_string(), RenameFlags::EXCHANGE)?)
+    }
+
+    /// Overwrites and removes what was written of a generation that did not come into force.
+    ///
+    /// # Errors
+    /// A file could not be overwritten.
+    pub fn discard(self) -> io::Result<()> {
+        let mut result = Ok(());
+        for change in self.changes {
+            result = result.and(match change.next {
+                Next::File(_) => {
+                    absent_is_fine(self.volume.wipe_below(&self.single(change.mount), &mut Receipt::default()))
+                }
+                Next::Directory { .. } => self.discard_directory(change.mount),
+            });
+        }
+        result
+    }
+
+    fn discard_directory(&self, mount: usize) -> io::Result<()> {
+        let top = self.volume.top(mount)?;
+        absent_is_fine(unlinkat(&top, DATA_NEW, AtFlags::empty()))?;
+        let generation = Path::new(&mount.to_string()).join(self.name());
+        absent_is_fine(self.volume.wipe_below(&generation, &mut Receipt::default()))?;
+        prune(&top)
+    }
+
+    /// After the swap: takes away entries whose files went, and gives out the old generation.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn settle(self) -> io::Result<Replaced> {
+        let mut replaced = Vec::with_capacity(self.changes.len());
+        for (change, before) in self.changes.iter().zip(&self.before) {
+            replaced.push(match before {
+                Before::File(_) => self.single(change.mount),
+                Before::Directory(before) => {
+                    prune(&self.volume.top(change.mount)?)?;
+                    Path::new(&change.mount.to_string()).join(before)
+                }
+            });
+        }
+        Ok(Replaced(replaced))
+    }
+
+    fn name(&self) -> String {
+        format!("..gen{}", self.number)
+    }
+}
+
+/// Removes entries that lead nowhere.
+fn prune(top: &OwnedFd) -> io::Result<()> {
+    for entry in Dir::read_from(top)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let ours = name.to_bytes() == b"." || name.to_bytes().starts_with(b"..");
+        if !ours && statat(top, name, AtFlags::empty()).err() == Some(Errno::NOENT) {
+            unlinkat(top, name, AtFlags::empty())?;
+        }
+    }
+    Ok(())
+}
+
+fn inode(volume: &Volume, name: &Path) -> io::Result<u64> {
+    Ok(statat(volume.handle(), name, AtFlags::SYMLINK_NOFOLLOW)?.st_ino)
+}
+
+fn absent_is_fine<E: Into<io::Error>>(result: Result<(), E>) -> io::Result<()> {
+    match result.map_err(Into::into) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests;
