@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod capacity;
+pub mod disclosure;
 pub mod ident;
 pub mod lifecycle;
 pub mod logline;

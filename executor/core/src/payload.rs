@@ -9,10 +9,15 @@
 //! ```
 //!
 //! A process payload is `path, dir, argument count (decimal), arguments..., environment strings...`; a files
-//! payload is one string per planned file, in the plan's order.
+//! payload is one string per planned file that is given with the request, in the plan's order. The secret variables
+//! follow the others, in the plan's order too.
+
+use crate::plan::PlannedProcess;
 
 /// Marks a payload, and its version.
 pub const MAGIC: [u8; 8] = *b"EXECPL01";
+/// Bytes before the first string: the magic and the count.
+pub const HEAD: usize = MAGIC.len() + 4;
 /// Most strings in a payload.
 pub const COUNT_MAX: u32 = 65_536;
 /// The environment string that a process gets where the request says nothing of PATH.
@@ -42,7 +47,7 @@ pub enum PayloadError {
 
 /// Bytes that the payload of these strings takes.
 pub fn encoded_len<'a>(strings: impl Iterator<Item = &'a [u8]>) -> usize {
-    strings.map(|s| 4 + s.len()).sum::<usize>() + MAGIC.len() + 4
+    strings.map(|s| 4 + s.len()).sum::<usize>() + HEAD
 }
 
 /// Writes a payload into `out`, which has exactly [`encoded_len`] bytes.
@@ -50,17 +55,46 @@ pub fn encoded_len<'a>(strings: impl Iterator<Item = &'a [u8]>) -> usize {
 /// # Panics
 /// Where `out` has another length, or a string 4 GiB: the caller's own mistake.
 pub fn encode<'a>(strings: impl ExactSizeIterator<Item = &'a [u8]>, out: &mut [u8]) {
-    let (head, mut rest) = out.split_at_mut(MAGIC.len() + 4);
-    head[..8].copy_from_slice(&MAGIC);
-    head[8..].copy_from_slice(&u32::try_from(strings.len()).expect("bounded by validation").to_le_bytes());
+    let mut writer = Writer::new(out, strings.len());
     for string in strings {
-        let (length, tail) = rest.split_at_mut(4);
-        length.copy_from_slice(&u32::try_from(string.len()).expect("bounded by validation").to_le_bytes());
-        let (bytes, tail) = tail.split_at_mut(string.len());
-        bytes.copy_from_slice(string);
-        rest = tail;
+        writer.string(string.len()).copy_from_slice(string);
     }
-    assert!(rest.is_empty(), "encoded_len and encode must be given the same strings");
+    writer.finish();
+}
+
+/// Writes a payload string by string, each straight into its place: for strings that are read from a file, and are to
+/// be nowhere else. Every method panics where the place is too small: the caller's own mistake.
+pub struct Writer<'a> {
+    rest: &'a mut [u8],
+}
+
+impl<'a> Writer<'a> {
+    /// Begins a payload of `count` strings in `out`, which has exactly [`encoded_len`] bytes.
+    pub fn new(out: &'a mut [u8], count: usize) -> Self {
+        let (head, rest) = out.split_at_mut(HEAD);
+        head[..8].copy_from_slice(&MAGIC);
+        head[8..].copy_from_slice(&u32::try_from(count).expect("bounded by validation").to_le_bytes());
+        Self { rest }
+    }
+
+    /// Where the next string goes.
+    pub fn string(&mut self, length: usize) -> &'a mut [u8] {
+        let prefix = u32::try_from(length).expect("bounded by validation").to_le_bytes();
+        self.encoded(4).copy_from_slice(&prefix);
+        self.encoded(length)
+    }
+
+    /// Where strings go that are encoded already: what follows the [`HEAD`] of another payload.
+    pub fn encoded(&mut self, length: usize) -> &'a mut [u8] {
+        let (place, rest) = std::mem::take(&mut self.rest).split_at_mut(length);
+        self.rest = rest;
+        place
+    }
+
+    /// All of it is written.
+    pub fn finish(self) {
+        assert!(self.rest.is_empty(), "encoded_len and the writer must be given the same strings");
+    }
 }
 
 /// Reads the strings of a payload, borrowed.
@@ -135,6 +169,24 @@ impl<'a> ProcessPayload<'a> {
         let (args, env) = rest.split_at(count);
         Ok(Self { path, dir, args: args.to_vec(), env: env.to_vec() })
     }
+
+    /// The values that the plan of this process calls secret, in the order of a
+    /// [`Manifest`](crate::disclosure::Manifest): of variables, then of arguments.
+    ///
+    /// # Errors
+    /// The plan is of another process.
+    pub fn secrets(&self, plan: &PlannedProcess) -> Result<Vec<&'a [u8]>, PayloadError> {
+        let public = plan.environment_names.len();
+        let names = &plan.secret_environment_names;
+        let value = |(name, pair): (&String, &&'a [u8])| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"=");
+        let of_env = self.env.get(public..public + names.len()).ok_or(PayloadError::Shape("environment"))?;
+        let of_env = names.iter().zip(of_env).map(|pair| value(pair).ok_or(PayloadError::Shape("environment")));
+        let of_args = plan
+            .secret_arguments
+            .iter()
+            .map(|index| self.args.get(*index as usize).copied().ok_or(PayloadError::Shape("argument list")));
+        of_env.chain(of_args).collect()
+    }
 }
 
 #[cfg(test)]
@@ -176,6 +228,34 @@ mod tests {
             assert!(ProcessPayload::decode(&encoded(&[b"/x", b"/", count, b"a", b"b"])).is_err());
         }
         assert!(ProcessPayload::decode(&encoded(&[b"/x\0y", b"/", b"0"])).is_err());
+    }
+
+    #[test]
+    fn secrets_are_found_by_their_places_and_another_plan_is_noticed() {
+        let strings =
+            ProcessPayload::strings(b"/x", b"/", b"2", &[b"-p", b"pw"], &[b"A=1", b"B=2=3", b"C=", b"PATH=/"]);
+        let bytes = encoded(&strings);
+        let payload = ProcessPayload::decode(&bytes).unwrap();
+        let words = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let mut plan = PlannedProcess {
+            id: "main".into(),
+            path: "/x".into(),
+            argument_count: 2,
+            dir: "/".into(),
+            environment_names: words(&["A"]),
+            secret_environment_names: words(&["B", "C"]),
+            secret_arguments: vec![1],
+            log_source: String::new(),
+            suppress_log_output: false,
+        };
+        assert_eq!(payload.secrets(&plan).unwrap(), [&b"2=3"[..], b"", b"pw"]);
+        plan.secret_arguments = vec![2];
+        assert!(payload.secrets(&plan).is_err());
+        plan.secret_arguments = Vec::new();
+        plan.secret_environment_names = words(&["B", "X"]);
+        assert!(payload.secrets(&plan).is_err());
+        plan.secret_environment_names = words(&["B", "C", "PATH", "D"]);
+        assert!(payload.secrets(&plan).is_err());
     }
 
     proptest::proptest! {

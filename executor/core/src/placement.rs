@@ -97,7 +97,7 @@ pub fn place<V: RootfsView>(
                     list.push((index, below.to_owned()));
                 }
             }
-            Err(why) => violations.push(Violation::new(format!("{}.path", file.field), why)),
+            Err(why) => violations.push(Violation::new(file.path_field(), why)),
         }
     }
     if violations.is_empty() { Ok(points.into_values().collect()) } else { Err(PlacementError::Violations(violations)) }

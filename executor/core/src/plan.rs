@@ -103,6 +103,13 @@ pub struct PlannedFile {
     pub token: bool,
 }
 
+impl PlannedFile {
+    /// The request's own name of its path.
+    pub fn path_field(&self) -> String {
+        if self.token { self.field.clone() } else { format!("{}.path", self.field) }
+    }
+}
+
 /// What is masked in a container's output (secrets.md, redaction).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

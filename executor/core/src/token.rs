@@ -6,6 +6,13 @@
 
 use crate::ident::ContainerId;
 
+/// Where a container that has a token finds the way to the daemon: a directory of sockets, mounted read-only. The
+/// directory and not the socket, so that a daemon that comes later is found, too.
+pub const RUNTIME_DIR: &str = "/run/executor";
+/// The socket in it, and in the directory `runtime` of the daemon's run directory.
+pub const RUNTIME_SOCKET: &str = "runtime.sock";
+/// The directory in the daemon's run directory that containers get to see. Nothing else lies in it.
+pub const RUNTIME_SOURCE: &str = "runtime";
 /// Random bytes in a token.
 pub const RANDOM_BYTES: usize = 32;
 /// Bytes of a digest (SHA-256).

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use executor_core::placement::{Content, Entry, MountPoint, PlacementError, RootfsView, place};
-use executor_core::plan::{Plan, Rootfs};
+use executor_core::plan::{Plan, PlannedFile, Rootfs};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::spec;
 use executor_core::users::{self, ResolvedUser};
@@ -181,7 +181,7 @@ fn field_of(plan: &Plan, mount: &MountPoint) -> String {
         Content::File(index) => *index,
         Content::Directory(files) => files.first().map_or(0, |(index, _)| *index),
     };
-    plan.files.get(index).map_or_else(|| "volume_mounted_files".to_owned(), |file| format!("{}.path", file.field))
+    plan.files.get(index).map_or_else(|| "volume_mounted_files".to_owned(), PlannedFile::path_field)
 }
 
 /// A refusal for an error of the system, told with what it was about.

@@ -3,6 +3,7 @@
 //! - [`ZeroOnFree`]: the allocator of every process of ours that meets a secret.
 //! - [`TagKey`]: tells whether two requests are the same without keeping either.
 //! - [`redact`]: masks the values in what a container prints.
+//! - [`Token`]: the key to a container's own secret inputs, and [`TokenDigest`], which judges it.
 //! - [`volume`]: the tmpfs that a container's secret files live on, from its making to its receipt.
 //!
 //! The feature `residue-control` makes all of them do nothing ([`CONTROL`]), for the one test that shows that the others
@@ -27,7 +28,9 @@ pub const VERSION: &str = if CONTROL {
 mod allocator;
 pub mod redact;
 mod tag;
+mod token;
 pub mod volume;
 
 pub use allocator::ZeroOnFree;
 pub use tag::{BadKey, TagKey};
+pub use token::{Token, TokenDigest};

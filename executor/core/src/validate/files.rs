@@ -50,6 +50,9 @@ pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> 
             Err(why) => report.add(TOKEN_FIELD, why),
         }
     }
+    if !draft.token_path.is_empty() {
+        beside_the_runtime_directory(&files, report);
+    }
     against_one_another(&files, report);
     within_the_limit(draft, policy, report);
     files
@@ -88,15 +91,25 @@ pub(super) fn resolve(path: &str, root: &Path) -> Result<PathBuf, String> {
     Ok(absolute)
 }
 
+/// A container with a token finds the way to the daemon in a directory of its own: no file in it, and none in its place.
+fn beside_the_runtime_directory(files: &[PlannedFile], report: &mut Report) {
+    let taken = Path::new(token::RUNTIME_DIR);
+    for file in files.iter().filter(|file| file.path.starts_with(taken) || taken.starts_with(&file.path)) {
+        let why = format!(
+            "`{}`: {} holds the runtime socket of a container with a token",
+            file.path.display(),
+            taken.display()
+        );
+        report.add(file.path_field(), why);
+    }
+}
+
 /// No path twice, and no file where another needs a directory.
 pub(super) fn against_one_another(files: &[PlannedFile], report: &mut Report) {
     let mut first: BTreeMap<&Path, &str> = BTreeMap::new();
     for file in files {
         if let Some(earlier) = first.get(file.path.as_path()) {
-            report.add(
-                format!("{}.path", file.field),
-                format!("`{}` is also the path of {earlier}", file.path.display()),
-            );
+            report.add(file.path_field(), format!("`{}` is also the path of {earlier}", file.path.display()));
         } else {
             first.insert(&file.path, &file.field);
         }
@@ -105,7 +118,7 @@ pub(super) fn against_one_another(files: &[PlannedFile], report: &mut Report) {
         for parent in file.path.ancestors().skip(1) {
             if let Some(other) = first.get(parent) {
                 report.add(
-                    format!("{}.path", file.field),
+                    file.path_field(),
                     format!("`{}` needs a directory where {other} is a file", file.path.display()),
                 );
             }

@@ -233,6 +233,21 @@ fn secret_inputs_and_public_ones() {
     validate(&Draft { args: vec![""], ..draft() }, &Policy::default()).unwrap();
 }
 
+/// secrets.md, rule 4: a container with a token finds the way to the daemon where nothing else may be.
+#[test]
+fn no_file_lies_where_the_runtime_socket_is() {
+    let with = |token_path| Draft { files: vec![file("/run/executor/a", 1), file("/run/x", 1)], token_path, ..draft() };
+    validate(&with(""), &Policy::default()).unwrap();
+    let field = |draft: &Draft<'_>| fields(draft).join(" ");
+    assert_eq!(field(&with("token")), "f.path");
+    assert_eq!(field(&with("/run/executor/token")), "f.path runtime_token_path");
+    assert_eq!(
+        field(&Draft { files: vec![file("/run", 1)], token_path: "t", ..draft() }),
+        "f.path"
+    );
+    assert_eq!(field(&Draft { files: vec![file("/a", 1)], token_path: "/a", ..draft() }), "runtime_token_path");
+}
+
 /// A plan of a daemon that was taken over names secret inputs that cannot be.
 #[test]
 fn forged_secret_inputs_are_refused() {

@@ -1,0 +1,87 @@
+//! Runtime tokens: made where they are written, and known by their digest alone everywhere else.
+//!
+//! The form is `executor_core::token`'s. Whoever judges a token keeps a [`TokenDigest`]: it cannot be presented, it
+//! cannot be guessed from (32 random bytes lie behind it), and comparing it takes the same time wherever two differ.
+
+use executor_core::ident::ContainerId;
+use executor_core::token::{DIGEST_BYTES, RANDOM_BYTES};
+use hmac::digest::CtOutput;
+use sha2::{Digest, Sha256};
+use zeroize::Zeroizing;
+
+/// A runtime token. Wipes itself, prints as `[REDACTED]`.
+pub struct Token(Zeroizing<Vec<u8>>);
+
+impl Token {
+    /// A new one for a container.
+    ///
+    /// # Errors
+    /// The kernel has no randomness.
+    pub fn random(id: &ContainerId) -> Result<Self, getrandom::Error> {
+        let mut random = Zeroizing::new([0; RANDOM_BYTES]);
+        getrandom::fill(&mut *random)?;
+        let head = id.as_str().len() + 1;
+        // One allocation of the final size, so that none is left behind with a part of it.
+        let mut token = Zeroizing::new(vec![b'.'; head + 2 * RANDOM_BYTES]);
+        token[..head - 1].copy_from_slice(id.as_str().as_bytes());
+        hex::encode_to_slice(&*random, &mut token[head..]).expect("the room was made for it");
+        Ok(Self(token))
+    }
+
+    /// As it is presented.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("[REDACTED]")
+    }
+}
+
+/// What is kept of a token. Two are compared in constant time.
+#[derive(PartialEq, Eq)]
+pub struct TokenDigest(CtOutput<Sha256>);
+
+impl TokenDigest {
+    /// Of a token as it was presented.
+    pub fn of(token: &[u8]) -> Self {
+        Self(CtOutput::new(Sha256::digest(token)))
+    }
+
+    /// Of the bytes that another process of ours passed; `None` for another number of them.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes: [u8; DIGEST_BYTES] = bytes.try_into().ok()?;
+        Some(Self(CtOutput::new(bytes.into())))
+    }
+
+    /// To pass it to another process of ours.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.0.as_bytes().to_vec()
+    }
+}
+
+impl std::fmt::Debug for TokenDigest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("[REDACTED]")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_has_the_form_and_is_known_by_its_digest() {
+        let id: ContainerId = "web.1".parse().unwrap();
+        let (token, other) = (Token::random(&id).unwrap(), Token::random(&id).unwrap());
+        let text = std::str::from_utf8(token.as_bytes()).unwrap();
+        assert_eq!(executor_core::token::container(text), Some(id));
+        let digest = TokenDigest::of(token.as_bytes());
+        assert_eq!(TokenDigest::from_bytes(&digest.to_bytes()).unwrap(), digest);
+        assert_ne!(TokenDigest::of(other.as_bytes()), digest);
+        assert!(TokenDigest::from_bytes(b"short").is_none() && TokenDigest::from_bytes(&[0; 33]).is_none());
+        assert_eq!(format!("{token:?} {digest:?}"), "[REDACTED] [REDACTED]");
+    }
+}
