@@ -50,6 +50,25 @@ pub fn encoded_len<'a>(strings: impl Iterator<Item = &'a [u8]>) -> usize {
     strings.map(|s| 4 + s.len()).sum::<usize>() + HEAD
 }
 
+/// How a payload of so many strings begins.
+///
+/// # Panics
+/// More than 2^32: the caller's own mistake.
+pub fn head(count: usize) -> [u8; HEAD] {
+    let mut head = [0; HEAD];
+    head[..8].copy_from_slice(&MAGIC);
+    head[8..].copy_from_slice(&u32::try_from(count).expect("bounded by validation").to_le_bytes());
+    head
+}
+
+/// What stands before a string of so many bytes.
+///
+/// # Panics
+/// 4 GiB: the caller's own mistake.
+pub fn prefix(length: usize) -> [u8; 4] {
+    u32::try_from(length).expect("bounded by validation").to_le_bytes()
+}
+
 /// Writes a payload into `out`, which has exactly [`encoded_len`] bytes.
 ///
 /// # Panics
@@ -71,16 +90,14 @@ pub struct Writer<'a> {
 impl<'a> Writer<'a> {
     /// Begins a payload of `count` strings in `out`, which has exactly [`encoded_len`] bytes.
     pub fn new(out: &'a mut [u8], count: usize) -> Self {
-        let (head, rest) = out.split_at_mut(HEAD);
-        head[..8].copy_from_slice(&MAGIC);
-        head[8..].copy_from_slice(&u32::try_from(count).expect("bounded by validation").to_le_bytes());
+        let (place, rest) = out.split_at_mut(HEAD);
+        place.copy_from_slice(&head(count));
         Self { rest }
     }
 
     /// Where the next string goes.
     pub fn string(&mut self, length: usize) -> &'a mut [u8] {
-        let prefix = u32::try_from(length).expect("bounded by validation").to_le_bytes();
-        self.encoded(4).copy_from_slice(&prefix);
+        self.encoded(4).copy_from_slice(&prefix(length));
         self.encoded(length)
     }
 

@@ -10,11 +10,13 @@
 //!    ..data -> ..gen1
 //!    db -> ..data/db  what the process opens: swapping `..data` changes all files at once
 //! /1                  mount point 1, a single file
+//! /inputs/values      variables and arguments, where the container may ask for them again (0600, root)
 //! ```
 //! This is the layout of Kubernetes' AtomicWriter, so that a later generation replaces an earlier one by one
 //! rename (see the module `generation`).
 
 mod generation;
+mod inputs;
 mod wipe;
 
 use std::ffi::OsStr;
@@ -29,6 +31,7 @@ use rustix::fs::{Gid, Mode, OFlags, Uid};
 use rustix::mount::MountAttrFlags;
 
 pub use generation::{Replaced, Rotation};
+pub use inputs::Stored;
 pub use wipe::Receipt;
 
 /// How the source of the mount shows in /proc/PID/mountinfo.
@@ -37,6 +40,11 @@ pub const SOURCE: &str = "executor-secrets";
 const DIRECTORY: Mode = Mode::RWXU;
 /// Secret files.
 const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
+/// How a container sees them.
+const READ_ONLY: Attributes =
+    Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
+/// The link to the generation in force.
+const DATA: &str = "..data";
 /// The first generation's directory.
 const GENERATION: &str = "..gen1";
 
@@ -103,7 +111,7 @@ impl Volume {
         for (number, mount) in mounts.iter().enumerate() {
             let name = number.to_string();
             match &mount.content {
-                Content::File(index) => write_file(self.handle(), name.as_ref(), contents[*index], owner)?,
+                Content::File(index) => drop(write_file(self.handle(), name.as_ref(), contents[*index], owner)?),
                 Content::Directory(files) => {
                     let top = make_dir(self.handle(), name.as_ref(), owner)?;
                     let generation = make_dir(top.as_fd(), GENERATION.as_ref(), owner)?;
@@ -112,11 +120,11 @@ impl Volume {
                         write_below(generation.as_fd(), path, contents[*index], owner)?;
                         entries.extend(path.components().next().map(Component::as_os_str));
                     }
-                    rustix::fs::symlinkat(GENERATION, &top, "..data")?;
+                    rustix::fs::symlinkat(GENERATION, &top, DATA)?;
                     entries.sort_unstable();
                     entries.dedup();
                     for entry in entries {
-                        rustix::fs::symlinkat(Path::new("..data").join(entry), &top, entry)?;
+                        rustix::fs::symlinkat(Path::new(DATA).join(entry), &top, entry)?;
                     }
                 }
             }
@@ -137,9 +145,8 @@ impl Volume {
     /// # Errors
     /// As [`Volume::views`].
     pub fn view(&self, path: &Path) -> io::Result<OwnedFd> {
-        let read_only = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
         let view = clone_tree(self.handle(), path, false)?;
-        set_attributes(view.as_fd(), read_only)?;
+        set_attributes(view.as_fd(), READ_ONLY)?;
         Ok(view)
     }
 
@@ -181,7 +188,7 @@ fn open_dir(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
 /// Writes a file, and the directories above it that are not there yet.
 fn write_below(root: BorrowedFd<'_>, path: &Path, content: &[u8], owner: Owner) -> io::Result<()> {
     let (dir, name) = make_parents(root, path, owner)?;
-    write_file(dir.as_fd(), Path::new(name), content, owner)
+    write_file(dir.as_fd(), Path::new(name), content, owner).map(drop)
 }
 
 /// Makes the directories above a path that are not there yet: the last of them, and the path's name in it.
@@ -197,12 +204,14 @@ fn make_parents<'a>(root: BorrowedFd<'_>, path: &'a Path, owner: Owner) -> io::R
     Ok((dir, name))
 }
 
-fn write_file(dir: BorrowedFd<'_>, name: &Path, content: &[u8], owner: Owner) -> io::Result<()> {
+fn write_file(dir: BorrowedFd<'_>, name: &Path, content: &[u8], owner: Owner) -> io::Result<std::fs::File> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir, name, flags, FILE)?;
     rustix::fs::fchmod(&file, FILE)?;
     own(&file, owner)?;
-    std::fs::File::from(file).write_all(content)
+    let mut file = std::fs::File::from(file);
+    file.write_all(content)?;
+    Ok(file)
 }
 
 fn own(fd: &OwnedFd, owner: Owner) -> io::Result<()> {

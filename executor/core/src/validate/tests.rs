@@ -241,10 +241,7 @@ fn no_file_lies_where_the_runtime_socket_is() {
     let field = |draft: &Draft<'_>| fields(draft).join(" ");
     assert_eq!(field(&with("token")), "f.path");
     assert_eq!(field(&with("/run/executor/token")), "f.path runtime_token_path");
-    assert_eq!(
-        field(&Draft { files: vec![file("/run", 1)], token_path: "t", ..draft() }),
-        "f.path"
-    );
+    assert_eq!(field(&Draft { files: vec![file("/run", 1)], token_path: "t", ..draft() }), "f.path");
     assert_eq!(field(&Draft { files: vec![file("/a", 1)], token_path: "/a", ..draft() }), "runtime_token_path");
 }
 

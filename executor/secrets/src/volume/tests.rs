@@ -140,3 +140,28 @@ fn a_volume_takes_two_generations_and_not_much_more() {
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     }
 }
+
+/// secrets.md, rule 4: what the holder of the token may ask for is kept where no view of the container reaches it, and
+/// is wiped with the rest.
+#[test]
+fn inputs_are_roots_alone_and_read_back_as_they_came() {
+    let volume = filled(&[b"u", b"p", b"", b"one"]);
+    volume.keep_inputs(&[b"pw", b"", b"key=1"]).unwrap();
+    for (path, mode) in [("inputs", 0o700), ("inputs/values", 0o600)] {
+        let meta = rustix::fs::statat(volume.handle(), path, rustix::fs::AtFlags::empty()).unwrap();
+        assert_eq!((meta.st_mode & 0o777, meta.st_uid, meta.st_gid), (mode, 0, 0), "{path}");
+    }
+    let stored = volume.inputs().unwrap();
+    let mut read = vec![0; stored.len()];
+    stored.read_into(&mut read).unwrap();
+    assert_eq!(read, b"\x02\0\0\0pw\0\0\0\0\x05\0\0\0key=1");
+    for (index, content) in [&b"u"[..], b"p", b"", b"one"].into_iter().enumerate() {
+        let stored = volume.current(&mounts(), index).unwrap();
+        let mut read = vec![0; stored.len()];
+        stored.read_into(&mut read).unwrap();
+        assert_eq!(read, content, "file {index}");
+    }
+    assert!(volume.current(&mounts(), 4).is_err());
+    assert_eq!(volume.wipe().unwrap().files(), 5);
+    assert!(volume.inputs().is_err());
+}

@@ -1,0 +1,119 @@
+//! Secret inputs that are no files, kept for the holder of the runtime token, and files read back for it.
+//!
+//! A process has its own copy of its environment and its arguments, and the memory file that brought them is wiped once
+//! it runs. Where a container may ask for its inputs again (secrets.md, rule 4) they are kept here: charged to the
+//! container as its files are, wiped with them, reached by whoever holds a handle of the volume. They lie in a directory
+//! beside the mount points, root's alone.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use executor_core::payload;
+use executor_core::placement::{Content, MountPoint};
+use executor_sys::mount::{clone_tree, set_attributes};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+
+use super::{DATA, Owner, READ_ONLY, Volume, make_dir, write_file};
+
+/// The directory; mount points are numbers.
+const DIRECTORY: &str = "inputs";
+/// The file in it: a payload.
+const VALUES: &str = "values";
+const ROOT: Owner = Owner { uid: 0, gid: 0 };
+
+impl Volume {
+    /// Keeps values. The pages are charged to the cgroup of the calling process.
+    ///
+    /// # Errors
+    /// No room: in the volume, or in the cgroup's memory limit.
+    pub fn keep_inputs(&self, values: &[&[u8]]) -> io::Result<()> {
+        let dir = make_dir(self.handle(), DIRECTORY.as_ref(), ROOT)?;
+        let mut file = write_file(dir.as_fd(), VALUES.as_ref(), &[], ROOT)?;
+        // Piece by piece, so that they are nowhere else on their way.
+        file.write_all(&payload::head(values.len()))?;
+        for value in values {
+            file.write_all(&payload::prefix(value.len()))?;
+            file.write_all(value)?;
+        }
+        Ok(())
+    }
+
+    /// A detached read-only view of the directory of inputs.
+    ///
+    /// # Errors
+    /// As for [`Volume::views`]; there are none.
+    pub fn inputs_view(&self) -> io::Result<OwnedFd> {
+        let view = clone_tree(self.handle(), Path::new(DIRECTORY), false)?;
+        set_attributes(view.as_fd(), READ_ONLY)?;
+        Ok(view)
+    }
+
+    /// The inputs that are kept: so many bytes of encoded strings (what follows a payload's head).
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn inputs(&self) -> io::Result<Stored> {
+        let stored = self.open(&Path::new(DIRECTORY).join(VALUES))?;
+        let mut head = [0; payload::HEAD];
+        (&stored.file).read_exact(&mut head)?;
+        let length = stored.length.checked_sub(head.len()).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Stored { length, ..stored })
+    }
+
+    /// The file of this index as the container sees it now.
+    ///
+    /// # Errors
+    /// No mount point shows it.
+    pub fn current(&self, mounts: &[MountPoint], index: usize) -> io::Result<Stored> {
+        let place = mounts.iter().enumerate().find_map(|(number, mount)| match &mount.content {
+            Content::File(file) => (*file == index).then(|| PathBuf::from(number.to_string())),
+            Content::Directory(files) => {
+                let (_, below) = files.iter().find(|(file, _)| *file == index)?;
+                Some(Path::new(&number.to_string()).join(DATA).join(below))
+            }
+        });
+        self.open(&place.ok_or(io::ErrorKind::NotFound)?)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Stored> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // The links of the layout are followed; none leads out of it.
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let file = File::from(rustix::fs::openat2(self.handle(), path, flags, Mode::empty(), resolve)?);
+        let length = usize::try_from(file.metadata()?.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        Ok(Stored { file, length })
+    }
+}
+
+/// Bytes of the volume, to be read once into where they belong.
+#[derive(Debug)]
+pub struct Stored {
+    file: File,
+    length: usize,
+}
+
+impl Stored {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// There are none.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Reads all of them into a place of that size: from the volume's pages, with no copy between.
+    ///
+    /// # Errors
+    /// It became shorter.
+    ///
+    /// # Panics
+    /// The place has another size: the caller's own mistake.
+    pub fn read_into(mut self, place: &mut [u8]) -> io::Result<()> {
+        assert_eq!(place.len(), self.length);
+        self.file.read_exact(place)
+    }
+}
