@@ -149,6 +149,14 @@ pub struct VolumeSize {
     pub inodes: u64,
 }
 
+impl VolumeSize {
+    /// The same with room for one more file of so many bytes, in a directory of its own.
+    #[must_use]
+    pub fn and_a_file_of(self, bytes: u64, page: u64) -> Self {
+        Self { bytes: self.bytes + bytes.div_ceil(page).max(1) * page, inodes: self.inodes + 2 }
+    }
+}
+
 /// Content twice over (an old and a new generation during a rotation) plus slack, counted in pages: 90,000
 /// files of one byte fit a byte limit of 1 MB and need 355 MiB.
 pub fn volume_size(files: &[PlannedFile], page: u64) -> VolumeSize {

@@ -15,6 +15,7 @@ mod host;
 mod log;
 mod memfd_exec;
 mod rootfs;
+mod runtime;
 mod seccomp;
 mod server;
 mod shim;

@@ -135,6 +135,18 @@ impl Tree {
     }
 }
 
+impl Tree {
+    /// Makes a directory in a directory that is there.
+    pub(crate) fn make_dir(&self, path: &Path) -> io::Result<()> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let parent = open_in_root(self.root.as_fd(), parent, flags, Mode::empty(), Follow::NoLinks)?;
+        Ok(mkdirat(&parent, name, Mode::from_raw_mode(0o755))?)
+    }
+}
+
 impl RootfsView for Tree {
     type Error = io::Error;
 

@@ -314,7 +314,7 @@ fn make_dirs(host: &Host) -> io::Result<()> {
             result => result?,
         }
     }
-    Ok(())
+    crate::runtime::make_source(host).map_err(|error| at(&host.run_dir, &error))
 }
 
 /// One launcher for a run directory.

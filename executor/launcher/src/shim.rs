@@ -15,6 +15,7 @@
 
 mod control;
 mod create;
+mod disclosure;
 mod executor;
 mod inject;
 mod prepare;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 use executor_core::lifecycle::State;
 use executor_core::record::{ContainerRecord, Failure, FailureKind, Timings};
 use executor_core::time::Timestamp;
+use executor_secrets::TokenDigest;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, SignalEvents};
 use executor_sys::seqpacket::Seqpacket;
@@ -36,6 +38,7 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::seccomp::Filter;
 use control::Control;
+pub(crate) use inject::keeps_inputs;
 
 /// What a shim is given.
 pub(crate) struct Launch {
@@ -60,6 +63,8 @@ struct Ready {
     container: create::Created,
     log: stdio::Log,
     watch: watch::Watch,
+    /// Of the runtime token, where the container has one. The token itself is in the volume alone.
+    token: Option<TokenDigest>,
     begun: Timestamp,
 }
 

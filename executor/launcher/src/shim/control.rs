@@ -8,9 +8,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use executor_core::lifecycle::State;
 use executor_core::protocol::{
-    Done, PACKET_MAX, Reached, Reason, Refused, ShimCall, ShimNews, ShimReport, ShimRequest, Signal, Stop, state_number,
+    Done, PACKET_MAX, Reached, ReadSecrets, Reason, Refused, ShimCall, ShimNews, ShimReport, ShimRequest, Signal, Stop,
+    state_number,
 };
 use executor_secrets::volume::Volume;
+use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
 use nix::sys::socket::{getsockopt, sockopt};
 use prost::Message;
@@ -39,6 +41,8 @@ pub(super) enum Command {
     Stop(Stop),
     /// Signal one of its processes.
     Signal(Signal),
+    /// Answer with its secret inputs.
+    ReadSecrets(ReadSecrets),
 }
 
 /// A command, to be answered.
@@ -143,15 +147,18 @@ impl Control {
         asked
     }
 
-    /// Answers a command.
-    pub(super) fn answer(&mut self, asked: &Asked, result: Result<(), Refused>) {
-        let news = match result {
-            Ok(()) => ShimNews::Done(Done {}),
-            Err(refused) => ShimNews::Refused(refused),
+    /// Answers a command. A memory file of secrets is the peer's to wipe, if it comes to the peer.
+    pub(super) fn answer(&mut self, asked: &Asked, result: Result<Option<MemFile>, Refused>) {
+        let (news, file) = match result {
+            Ok(file) => (ShimNews::Done(Done {}), file),
+            Err(refused) => (ShimNews::Refused(refused), None),
         };
         let report = ShimReport { sequence: asked.sequence, news: Some(news) }.encode_to_vec();
-        if let Some(connection) = self.connections.get(asked.connection) {
-            let _ = connection.send(&report, &[]); // one that is gone asks again
+        let fds: Vec<BorrowedFd<'_>> = file.iter().map(AsFd::as_fd).collect();
+        let connection = self.connections.get(asked.connection);
+        let sent = connection.is_some_and(|connection| connection.send(&report, &fds).is_ok()); // one that is gone asks again
+        if let Some(Err(error)) = file.filter(|_| !sent).map(|file| file.wipe()) {
+            log::line(Level::Error, "", format_args!("an answer that nobody took was not wiped: {error}"));
         }
     }
 
@@ -189,7 +196,8 @@ impl Control {
                 self.share_with(connection, request.sequence);
                 return None;
             }
-            Some(ShimCall::UpdateFiles(_) | ShimCall::ReadSecrets(_)) | None => {
+            Some(ShimCall::ReadSecrets(asked)) => Command::ReadSecrets(asked),
+            Some(ShimCall::UpdateFiles(_)) | None => {
                 let refused = Refused::new(Reason::Invalid, "a request that this shim does not know");
                 let report = ShimReport { sequence: request.sequence, news: Some(ShimNews::Refused(refused)) };
                 let _ = self.connections[connection].send(&report.encode_to_vec(), &[]);

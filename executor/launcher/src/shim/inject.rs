@@ -4,17 +4,25 @@
 //! against the container's own limit), writes the files into the detached volume straight from the memory file,
 //! enters the container's namespaces and moves the read-only views into place. It is gone before the container
 //! starts. It also brings loopback up, which needs the same namespaces.
+//!
+//! Where the container has a runtime token, the helper makes it, writes it as one of the files and hands its digest back:
+//! no process that lives on has ever held it. It then keeps the other secret inputs in the volume, and shows the
+//! container the way to the daemon. A view of those inputs lies below that mount, where only root of the host reaches it:
+//! a launcher that finds a container without its shim and without a handle takes the handle from there.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use executor_core::payload;
+use executor_core::disclosure::Manifest;
+use executor_core::payload::{self, ProcessPayload};
 use executor_core::placement::{Content, MountPoint};
 use executor_core::plan::{Network, Plan};
 use executor_core::protocol::{Reason, Refused};
+use executor_core::token::RUNTIME_DIR;
 use executor_core::validate::Violation;
 use executor_secrets::volume::{Owner, Volume};
+use executor_secrets::{Token, TokenDigest};
 use executor_sys::memfile::MemFile;
 use executor_sys::mount::{self, Follow, open_dir, open_in_root};
 use executor_sys::process::{self, Ended, Fork};
@@ -24,6 +32,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::dirs::plain;
 use crate::host::Host;
 use crate::rootfs::{failed, make_target};
+use crate::runtime;
 
 /// What is carried into a container.
 pub(super) struct Injection<'a> {
@@ -34,6 +43,7 @@ pub(super) struct Injection<'a> {
     pub(super) owner: (u32, u32),
     pub(super) mounts: &'a [MountPoint],
     pub(super) volume: Option<&'a Volume>,
+    pub(super) process: &'a MemFile,
     pub(super) files: &'a MemFile,
     /// A directory in the shim's namespace where the volume can be attached on kernels that need that.
     pub(super) staging: &'a Path,
@@ -43,17 +53,20 @@ pub(super) struct Injection<'a> {
 struct Failed(String, io::Error);
 
 impl Injection<'_> {
-    /// Does it, in a helper.
-    pub(super) fn carry_out(&self) -> Result<(), Refused> {
+    /// Does it, in a helper. Gives the digest of the runtime token, where there is one.
+    pub(super) fn carry_out(&self) -> Result<Option<TokenDigest>, Refused> {
         if self.volume.is_none() && self.plan.network == Network::Host {
-            return Ok(());
+            return Ok(None);
         }
         let (ours, theirs) = Seqpacket::pair().map_err(|error| failed("socket", &error))?;
         let helper = match process::fork().map_err(|error| failed("fork", &error))? {
             Fork::Parent(pid) => pid,
             Fork::Child => {
                 let code = match self.act() {
-                    Ok(()) => 0,
+                    Ok(token) => match token.map(|token| theirs.send(&token.to_bytes(), &[])) {
+                        Some(Err(_)) => 1,
+                        None | Some(Ok(())) => 0,
+                    },
                     Err(Failed(what, error)) => {
                         let kind = error.raw_os_error().unwrap_or(0).to_le_bytes();
                         let _ = theirs.send(&[&kind, format!("{what}: {}", plain(&error)).as_bytes()].concat(), &[]);
@@ -68,7 +81,14 @@ impl Injection<'_> {
         let told_length = ours.recv(&mut told);
         let ended = process::wait_for(helper).map_err(|error| failed("helper", &error))?;
         match (ended, told_length) {
-            (Ended::Code(0), _) => Ok(()),
+            (Ended::Code(0), told_length) => {
+                let length = told_length.ok().flatten().map_or(0, |(length, _)| length);
+                let token = TokenDigest::from_bytes(&told[..length]);
+                match (self.plan.token_file(), token) {
+                    (Some(_), None) => Err(Refused::new(Reason::Internal, "the helper told no digest of the token")),
+                    (_, token) => Ok(token),
+                }
+            }
             (Ended::Signal(libc::SIGKILL), _) => Err(self.too_small()),
             (_, Ok(Some((length, _)))) => {
                 let (errno, words) = told[..length].split_first_chunk::<4>().unwrap_or((&[0; 4], b"injection failed"));
@@ -91,18 +111,16 @@ impl Injection<'_> {
         Refused::of_fields(Reason::Precondition, &[Violation::new("limits.memory_bytes", why)])
     }
 
-    fn act(&self) -> Result<(), Failed> {
-        let views = match self.volume {
-            None => Vec::new(),
-            Some(volume) => {
-                self.host
-                    .hierarchies
-                    .join_memory(self.cgroup)
-                    .map_err(|error| Failed("memory cgroup".into(), error))?;
-                self.fill(volume)?;
-                self.views(volume)?
-            }
-        };
+    fn act(&self) -> Result<Option<TokenDigest>, Failed> {
+        let (mut views, mut runtime, mut token) = (Vec::new(), Vec::new(), None);
+        if let Some(volume) = self.volume {
+            self.host.hierarchies.join_memory(self.cgroup).map_err(|error| Failed("memory cgroup".into(), error))?;
+            token = self.fill(volume)?;
+            (views, runtime) = self.views(volume)?;
+        }
+        if self.plan.token_file().is_some() {
+            runtime.push(runtime::view(self.host).map_err(|error| Failed("runtime directory".into(), error))?);
+        }
         let init = process::pidfd(self.init).map_err(|error| Failed("init".into(), error))?;
         let network = self.plan.network == Network::None;
         process::enter_namespaces(init.as_fd(), !views.is_empty(), network)
@@ -113,29 +131,50 @@ impl Injection<'_> {
         for (mount, view) in self.mounts.iter().zip(&views) {
             self.place(mount, view).map_err(|error| Failed(format!("mount at {}", mount.target.display()), error))?;
         }
-        Ok(())
+        if !runtime.is_empty() {
+            open_dir(Path::new("/"))
+                .and_then(|root| runtime::place(root.as_fd(), &runtime))
+                .map_err(|error| Failed(format!("mount at {RUNTIME_DIR}"), error))?;
+        }
+        Ok(token)
     }
 
-    fn fill(&self, volume: &Volume) -> Result<(), Failed> {
-        let mismatch = || io::Error::new(io::ErrorKind::InvalidData, "contents and plan do not fit one another");
+    fn fill(&self, volume: &Volume) -> Result<Option<TokenDigest>, Failed> {
         let owner = Owner { uid: self.owner.0, gid: self.owner.1 };
+        let token = self.plan.token_file().map(|_| Token::random(&self.plan.id)).transpose();
+        let token = token.map_err(|error| Failed("runtime token".into(), io::Error::other(error)))?;
         let filled = self.files.read(|bytes| {
-            let contents = payload::decode(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let mut contents = payload::decode(bytes).map_err(malformed)?;
+            contents.extend(token.as_ref().map(Token::as_bytes));
             let sizes = contents.iter().map(|content| content.len() as u64);
             if !sizes.eq(self.plan.files.iter().map(|file| file.size)) {
-                return Err(mismatch());
+                return Err(malformed("contents and plan do not fit one another"));
             }
             volume.fill(self.mounts, &contents, owner)
         });
-        filled.and_then(|filled| filled).map_err(|error| Failed("secret files".into(), error))
+        filled.and_then(|filled| filled).map_err(|error| Failed("secret files".into(), error))?;
+        if keeps_inputs(self.plan) {
+            let kept = self.process.read(|bytes| {
+                let main = self.plan.main().ok_or(io::ErrorKind::InvalidData)?;
+                let process = ProcessPayload::decode(bytes).map_err(malformed)?;
+                volume.keep_inputs(&process.secrets(main).map_err(malformed)?)
+            });
+            kept.and_then(|kept| kept).map_err(|error| Failed("secret inputs".into(), error))?;
+        }
+        Ok(token.map(|token| TokenDigest::of(token.as_bytes())))
     }
 
-    /// Views of the volume; attached in the shim's namespace first where the kernel cannot clone it detached.
-    fn views(&self, volume: &Volume) -> Result<Vec<OwnedFd>, Failed> {
-        let views = match volume.views(self.mounts) {
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => open_dir(self.staging)
-                .and_then(|staging| volume.attach(staging.as_fd()))
-                .and_then(|()| volume.views(self.mounts)),
+    /// Views of the volume, and of the inputs in it; attached in the shim's namespace first where the kernel cannot
+    /// clone it detached.
+    fn views(&self, volume: &Volume) -> Result<(Vec<OwnedFd>, Vec<OwnedFd>), Failed> {
+        let views = || -> io::Result<_> {
+            let inputs = keeps_inputs(self.plan).then(|| volume.inputs_view()).transpose()?;
+            Ok((volume.views(self.mounts)?, inputs.into_iter().collect()))
+        };
+        let views = match views() {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                open_dir(self.staging).and_then(|staging| volume.attach(staging.as_fd())).and_then(|()| views())
+            }
             views => views,
         };
         views.map_err(|error| Failed("views of the secret files".into(), error))
@@ -151,4 +190,13 @@ impl Injection<'_> {
         let target = open_in_root(root.as_fd(), &point.target, OFlags::PATH | kind, Mode::empty(), Follow::NoLinks)?;
         mount::attach(view.as_fd(), target.as_fd())
     }
+}
+
+/// Whether a container may ask for inputs that are no files, so that these are kept in its volume.
+pub(crate) fn keeps_inputs(plan: &Plan) -> bool {
+    plan.token_file().is_some() && Manifest::of(plan).inputs() > 0
+}
+
+fn malformed(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
 }

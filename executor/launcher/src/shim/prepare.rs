@@ -11,9 +11,11 @@ use executor_core::record::{ContainerRecord, Prepared, RECORD_VERSION};
 use executor_core::time::Timestamp;
 use executor_core::validate::recheck;
 use executor_core::{placement, spec};
+use executor_secrets::TokenDigest;
 use executor_secrets::volume::Volume;
 use executor_sys::identity;
 use executor_sys::memfile::MemFile;
+use zeroize::Zeroizing;
 
 use super::control::Control;
 use super::watch::Watch;
@@ -57,8 +59,8 @@ pub(super) fn prepare(
         remains: Remains { by: "shim", dirs, cgroup: record.cgroup.clone(), volumes: Vec::new(), inputs },
     };
     match build(host, filter, record, &mut site, control) {
-        Ok((record, container, log, watch)) => {
-            Ok(Ready { record, remains: site.remains, container, log, watch, begun })
+        Ok(Built { record, container, log, token, watch }) => {
+            Ok(Ready { record, remains: site.remains, container, log, watch, token, begun })
         }
         Err(refused) => {
             if let Some(init) = site.init {
@@ -122,6 +124,15 @@ fn isolate() -> std::io::Result<()> {
     Ok(())
 }
 
+/// What was made.
+struct Built {
+    record: ContainerRecord,
+    container: create::Created,
+    log: stdio::Log,
+    token: Option<TokenDigest>,
+    watch: Watch,
+}
+
 /// Makes the container, step by step.
 fn build(
     host: &Host,
@@ -129,7 +140,7 @@ fn build(
     mut record: ContainerRecord,
     site: &mut Site,
     control: &mut Control,
-) -> Result<(ContainerRecord, create::Created, stdio::Log, Watch), Refused> {
+) -> Result<Built, Refused> {
     let dirs = site.remains.dirs.clone();
     dirs.write_first_record(&record).map_err(|error| failed("state directory", &error))?;
     control.listen(&dirs).map_err(|error| failed("control socket", &error))?;
@@ -140,6 +151,9 @@ fn build(
     dirs.private(&root).map_err(|error| failed("run directory", &error))?;
     let tree = Tree::assemble(&record.plan.rootfs, &host.policy.rootfs_dirs, &root, &dirs)?;
     let user = Arc::new(tree.resolve_user(&record.plan)?);
+    if record.plan.token_file().is_some() {
+        tree.make_runtime_dir(&record.plan.rootfs)?;
+    }
     let mounts = tree.place(&record.plan)?;
 
     let mut warnings = Vec::new();
@@ -168,7 +182,11 @@ fn build(
     let volume = if mounts.is_empty() {
         None
     } else {
-        let size = placement::volume_size(&record.plan.files, host.page);
+        let mut size = placement::volume_size(&record.plan.files, host.page);
+        if inject::keeps_inputs(&record.plan) {
+            // Their number and their names are known, their sizes are not: together they are less than the payload.
+            size = size.and_a_file_of(site.remains.inputs[0].len() as u64, host.page);
+        }
         let volume = Volume::create(size).map_err(|error| failed("secret file system", &error))?;
         control.share_volume(&volume);
         Some(volume)
@@ -183,14 +201,25 @@ fn build(
         owner: (user.uid, user.gid),
         mounts: &mounts,
         volume: site.remains.volumes.first(),
+        process: &site.remains.inputs[0],
         files: &site.remains.inputs[1],
         staging: &dirs.run.join("bundle"),
     };
-    injection.carry_out()?;
+    let token = injection.carry_out()?;
     let [process, files] = &site.remains.inputs[..] else {
         return Err(Refused::new(Reason::Internal, "a launch has two payloads"));
     };
-    let watch = Watch::begin(&record.plan, &host.policy.files_root, process, files, None)
+    let read_token = || match (site.remains.volumes.first(), record.plan.token_file()) {
+        (Some(volume), Some(_)) => {
+            let stored = volume.current(&mounts, record.plan.files.len() - 1)?;
+            let mut token = Zeroizing::new(vec![0; stored.len()]);
+            stored.read_into(&mut token)?;
+            Ok(Some(token))
+        }
+        _ => Ok(None),
+    };
+    let watch = read_token()
+        .and_then(|token| Watch::begin(&record.plan, &host.policy.files_root, process, files, token))
         .map_err(|error| failed("secrets to be masked", &error))?;
     let redactor = watch.redactor();
     warnings.extend_from_slice(redactor.warnings());
@@ -202,7 +231,7 @@ fn build(
     record.state = State::Created;
     dirs.write_record(&record).map_err(|error| failed("run directory", &error))?;
     control.reached(State::Created);
-    Ok((record, container, log, watch))
+    Ok(Built { record, container, log, token, watch })
 }
 
 /// Takes the container's root out of this shim's namespace, so that its place is an empty directory again.

@@ -7,11 +7,12 @@ use executor_core::lifecycle::State;
 use executor_core::plan::MAIN_PROCESS;
 use executor_core::protocol::{Reason, Refused, Signal};
 use executor_core::record::Exit;
+use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended, SignalEvents};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::control::{Asked, Command, Control};
-use super::{Ready, save};
+use super::{Ready, disclosure, save};
 use crate::host::Host;
 use crate::log::{self, Level};
 
@@ -86,11 +87,15 @@ fn carry_out(
     ready: &mut Ready,
     control: &mut Control,
     kill_at: &mut Option<Instant>,
-) -> Result<(), Refused> {
+) -> Result<Option<MemFile>, Refused> {
     match &asked.command {
+        Command::ReadSecrets(asked) => {
+            let volume = ready.remains.volumes.first();
+            disclosure::answer(asked, ready.token.as_ref(), &ready.record, volume).map(Some)
+        }
         Command::Stop(asked) => {
             stop(host, ready, control, Duration::from_millis(asked.grace_ms), kill_at);
-            Ok(())
+            Ok(None)
         }
         Command::Signal(Signal { process_id, signal }) => {
             if process_id != MAIN_PROCESS {
@@ -103,7 +108,7 @@ fn carry_out(
                 return Err(Refused::new(Reason::Invalid, format!("{signal} is no signal")));
             }
             signal_init(ready, *signal);
-            Ok(())
+            Ok(None)
         }
     }
 }

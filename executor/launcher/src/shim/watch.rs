@@ -42,7 +42,7 @@ impl Watch {
         root: &Path,
         process: &MemFile,
         files: &MemFile,
-        token: Option<&[u8]>,
+        token: Option<Zeroizing<Vec<u8>>>,
     ) -> io::Result<Self> {
         let printed = plan.main().is_some_and(|main| !main.suppress_log_output);
         let mode = if printed { plan.redaction } else { Redaction::None };
@@ -51,7 +51,7 @@ impl Watch {
         }
         let mut inputs = inputs(plan, process)?;
         if let (Some(file), Some(token)) = (plan.token_file(), token) {
-            inputs.push(Value { name: name(file, root), value: Zeroizing::new(token.to_vec()) });
+            inputs.push(Value { name: name(file, root), value: token });
         }
         let mut watch = Self { mode, root: root.to_owned(), inputs, files: Vec::new() };
         let given: Vec<&PlannedFile> = plan.given_files().iter().collect();
@@ -102,20 +102,12 @@ fn inputs(plan: &Plan, process: &MemFile) -> io::Result<Vec<Value>> {
         return Ok(Vec::new());
     }
     process.read(|bytes| {
-        let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
-        let payload = ProcessPayload::decode(bytes).map_err(|error| invalid(error.to_string()))?;
-        let mut values = Vec::new();
-        for index in &main.secret_arguments {
-            let value = payload.args.get(*index as usize).ok_or_else(|| invalid(format!("no argument {index}")))?;
-            values.push(Value { name: format!("args[{index}]"), value: Zeroizing::new(value.to_vec()) });
-        }
-        for name in &main.secret_environment_names {
-            let of_name = |pair: &&[u8]| pair.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"="));
-            let pair =
-                payload.env.iter().copied().find(of_name).ok_or_else(|| invalid(format!("no variable {name}")))?;
-            values.push(Value { name: name.clone(), value: Zeroizing::new(pair[name.len() + 1..].to_vec()) });
-        }
-        Ok(values)
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+        let values = ProcessPayload::decode(bytes).and_then(|payload| payload.secrets(main)).map_err(invalid)?;
+        let variables = main.secret_environment_names.iter().cloned();
+        let names = variables.chain(main.secret_arguments.iter().map(|index| format!("args[{index}]")));
+        let value = |(name, value): (String, &[u8])| Value { name, value: Zeroizing::new(value.to_vec()) };
+        Ok(names.zip(values).map(value).collect())
     })?
 }
 

@@ -5,20 +5,22 @@
 //! are), and hands it back. What is wiped through it is the very same file system.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use executor_core::placement::Content;
 use executor_core::record::{ContainerRecord, VolumeKind};
+use executor_core::token::RUNTIME_DIR;
 use executor_secrets::volume::Volume;
 use executor_sys::identity;
-use executor_sys::mount::{Follow, clone_tree, open_dir, open_in_root, set_writable};
+use executor_sys::mount::{self, Follow, clone_tree, open_dir, open_in_root, set_writable};
 use executor_sys::process::{self, Fork};
 use executor_sys::seqpacket::{FDS_MAX, Seqpacket};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, fstat};
 
 use crate::host::Host;
 use crate::log::{self, Level};
+use crate::shim::keeps_inputs;
 
 /// Handles on the volume of a container whose init still lives. Empty where there is none, or it cannot be reached:
 /// then the memory goes, unwritten, with the container's namespace, and the exit record has no receipt.
@@ -68,13 +70,31 @@ fn send_handles(record: &ContainerRecord, init: i32, socket: &Seqpacket) -> io::
     process::enter_namespaces(process::pidfd(init)?.as_fd(), true, false)?;
     let root = open_dir(Path::new("/"))?;
     let mounts = record.prepared.iter().flat_map(|prepared| &prepared.mounts);
-    const { assert!(FDS_MAX > 0) };
+    let mut devices = Vec::new();
     for mount in mounts {
         let kind = if matches!(mount.content, Content::Directory(_)) { OFlags::DIRECTORY } else { OFlags::empty() };
         let shown = open_in_root(root.as_fd(), &mount.target, OFlags::PATH | kind, Mode::empty(), Follow::NoLinks)?;
-        let handle = clone_tree(shown.as_fd(), Path::new(""), false)?;
-        set_writable(handle.as_fd())?;
-        socket.send(b"handle", &[handle.as_fd()])?;
+        devices.push(fstat(&shown)?.st_dev);
+        send(shown.as_fd(), socket)?;
+    }
+    if keeps_inputs(&record.plan) {
+        // They lie below the runtime directory, which the container needs no more.
+        mount::detach(Path::new(RUNTIME_DIR))?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let below = open_in_root(root.as_fd(), Path::new(RUNTIME_DIR), flags, Mode::empty(), Follow::NoLinks)?;
+        // What is handed back is wiped: it must be of the volume, whatever the container did to the way there.
+        if !devices.contains(&fstat(&below)?.st_dev) {
+            return Err(io::Error::other(format!("{RUNTIME_DIR} does not lead to the inputs")));
+        }
+        send(below.as_fd(), socket)?;
     }
     Ok(())
+}
+
+/// A second mount of what is shown, writable.
+fn send(shown: BorrowedFd<'_>, socket: &Seqpacket) -> io::Result<()> {
+    const { assert!(FDS_MAX > 0) };
+    let handle = clone_tree(shown, Path::new(""), false)?;
+    set_writable(handle.as_fd())?;
+    socket.send(b"handle", &[handle.as_fd()])
 }
