@@ -21,6 +21,7 @@ mod host;
 mod latency;
 mod memory;
 mod oci;
+mod redaction;
 mod report;
 mod rootfs;
 mod runtime;
@@ -74,11 +75,18 @@ enum Part {
     Memory,
     /// Many runs, counting failures
     Failures,
+    /// How fast output is masked; runs no container
+    Redaction,
 }
 
 impl Options {
     fn wants(&self, part: Part) -> bool {
         self.only.is_empty() || self.only.contains(&part)
+    }
+
+    /// Whether any part runs containers.
+    fn wants_containers(&self) -> bool {
+        self.only.is_empty() || self.only.iter().any(|part| *part != Part::Redaction)
     }
 
     fn wants_contestant(&self, name: &str) -> bool {
@@ -111,7 +119,7 @@ async fn measure(options: &Options, host: &Host) -> anyhow::Result<ExitCode> {
     let profile = options.seccomp.as_deref().map(seccomp::load).transpose()?;
     let runtimes = Runtimes::find(scratch.path(), &rootfs, profile.as_ref(), host)?;
     let mut daemon = None;
-    if options.wants_contestant("executor") {
+    if options.wants_containers() && options.wants_contestant("executor") {
         daemon = Some(Daemon::start(&options.dist, scratch.path(), &rootfs).await?);
     }
     let mut report = Report::new(options.runs, host, &runtimes, profile.is_some());
@@ -150,6 +158,9 @@ async fn parts(
         if options.wants(Part::Failures) {
             report.failures(&failures::measure(host, client).await?);
         }
+    }
+    if options.wants(Part::Redaction) {
+        report.redaction(&redaction::measure(host).await?);
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use crate::failures::{self, Failures};
 use crate::host::Host;
 use crate::latency::Latency;
 use crate::memory::{self, Memory};
+use crate::redaction::Speeds;
 use crate::runtime::Runtimes;
 use crate::stats::Sample;
 use crate::throughput::{self, Throughput};
@@ -147,6 +148,26 @@ impl Report {
         }
         self.failed |= !failures.0.is_empty();
         self.json["failures"] = json!({"runs": failures::RUNS, "at_once": failures::LANES, "failed": failures.0.len()});
+    }
+
+    pub(crate) fn redaction(&mut self, speeds: &Speeds) {
+        println!(
+            "\nMasking {} values ({} forms) in output, MB per second of processor time (median)",
+            speeds.values, speeds.forms
+        );
+        for (name, rate) in &speeds.rates {
+            println!("{name:<24} {rate:>9.0}");
+        }
+        let (build, kilobytes) = (milliseconds(speeds.build), speeds.bytes / 1000);
+        println!("made in {build} ms; holds {kilobytes} kB, aho-corasick {} kB", speeds.peer_bytes / 1000);
+        self.json["redaction"] = json!({
+            "values": speeds.values,
+            "forms": speeds.forms,
+            "megabytes_per_second": speeds.rates.iter().copied().collect::<BTreeMap<_, _>>(),
+            "build_us": speeds.build.as_micros() as u64,
+            "bytes": speeds.bytes,
+            "aho_corasick_bytes": speeds.peer_bytes,
+        });
     }
 
     /// All of it.

@@ -1,0 +1,206 @@
+//! How fast secret values are masked in output: the redactor beside a plain copy and beside the `aho-corasick` crate
+//! on the very same forms.
+//!
+//! 100 random values of 32 bytes, a private key of 4 KiB and a service account in JSON are watched; the output is
+//! lines of a log, one in a thousand with a value in it, in parts as large as a shim reads them. In hostile
+//! output every byte looks like the beginning of a value. The peer gets whole parts, so that it masks nothing
+//! across two of them: it has less to do. Time is processor time.
+
+use std::cell::RefCell;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use aho_corasick::{AhoCorasick, MatchKind};
+use anyhow::ensure;
+use executor_core::logline::CHUNK_MAX;
+use executor_core::plan::Redaction;
+use executor_secrets::redact::{Redactor, Stream, Watched};
+
+use crate::host::Host;
+use crate::stats::{Sample, Shuffle};
+
+/// Rounds. In each, every contestant goes once over all of the output.
+const ROUNDS: usize = 21;
+/// Bytes of output.
+const OUTPUT: usize = 32 << 20;
+/// Bytes of hostile output.
+const HOSTILE: usize = 1 << 20;
+/// One line in so many holds a value.
+const MATCH_EVERY: u64 = 1000;
+const VALUES: u32 = 100;
+
+/// What was measured.
+pub(crate) struct Speeds {
+    /// Values watched.
+    pub(crate) values: usize,
+    /// Forms of them.
+    pub(crate) forms: usize,
+    /// Bytes that the redactor holds.
+    pub(crate) bytes: usize,
+    /// Bytes that the peer holds.
+    pub(crate) peer_bytes: usize,
+    /// To make a redactor.
+    pub(crate) build: Duration,
+    /// Name and millions of bytes a second, median.
+    pub(crate) rates: Vec<(&'static str, f64)>,
+}
+
+/// Takes a part of the output, and appends what becomes of it.
+type Run<'a> = Box<dyn Fn(&[u8], &mut Vec<u8>) + 'a>;
+
+/// A way to get output from one place to another.
+struct Contestant<'a> {
+    name: &'static str,
+    output: &'a [u8],
+    run: Run<'a>,
+    took: Sample,
+}
+
+/// Measures.
+pub(crate) async fn measure(host: &Host) -> anyhow::Result<Speeds> {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let values = values(&mut random);
+    let (output, printed) = log(&values, &mut random);
+    let start = processor_time();
+    let redactor = Redactor::new(Redaction::Auto, values.iter().map(|(name, value)| watched(name, value)));
+    let build = processor_time() - start;
+    let forms: Vec<_> = redactor.forms().collect();
+    let peer = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&forms)?;
+
+    // Long values that differ at their end only, and their common beginning without end.
+    let hostile: Vec<_> = (0..VALUES).map(|number| format!("{}{number}", "a".repeat(220))).collect();
+    let hostile = Redactor::new(Redaction::Auto, hostile.iter().map(|value| watched("hostile", value)));
+    let letters = vec![b'a'; HOSTILE];
+
+    let mut contestants = [
+        Contestant::new("copy", &output, |part, out| out.extend_from_slice(part)),
+        Contestant::new("redactor", &output, mask(&redactor)),
+        Contestant::new("aho-corasick, same forms", &output, |part, out| replace(&peer, part, out)),
+        Contestant::new("redactor, hostile output", &letters, mask(&hostile)),
+    ];
+    let mut order: Vec<_> = (0..contestants.len()).collect();
+    let mut shuffle = Shuffle::default();
+    let mut out = Vec::with_capacity(2 * OUTPUT);
+    for _ in 0..ROUNDS {
+        host.go_on().await?;
+        shuffle.shuffle(&mut order);
+        for index in &order {
+            contestants[*index].go(&mut out);
+            if contestants[*index].name == "redactor" {
+                let markers = memchr::memmem::find_iter(&out, "[REDACTED:").count();
+                ensure!(markers == printed, "{markers} markers for {printed} values");
+            }
+        }
+    }
+    let rates = contestants.iter().map(|one| (one.name, rate(one.output.len(), one.took.median()))).collect();
+    Ok(Speeds {
+        values: values.len(),
+        forms: forms.len(),
+        bytes: redactor.bytes(),
+        peer_bytes: peer.memory_usage(),
+        build,
+        rates,
+    })
+}
+
+impl<'a> Contestant<'a> {
+    fn new(name: &'static str, output: &'a [u8], run: impl Fn(&[u8], &mut Vec<u8>) + 'a) -> Self {
+        Self { name, output, run: Box::new(run), took: Sample::default() }
+    }
+
+    /// All of the output once, in parts.
+    fn go(&mut self, out: &mut Vec<u8>) {
+        out.clear();
+        let start = processor_time();
+        self.output.chunks(CHUNK_MAX).for_each(|part| (self.run)(part, out));
+        self.took.add(processor_time() - start);
+    }
+}
+
+/// Ours. What the last part leaves held is less than a form.
+fn mask(redactor: &Redactor) -> impl Fn(&[u8], &mut Vec<u8>) {
+    let stream = RefCell::new(Stream::default());
+    move |part, out| stream.borrow_mut().push(redactor, part, out)
+}
+
+/// The peer's.
+fn replace(peer: &AhoCorasick, part: &[u8], out: &mut Vec<u8>) {
+    let mut done = 0;
+    for found in peer.find_iter(part) {
+        out.extend_from_slice(&part[done..found.start()]);
+        out.extend_from_slice(b"[REDACTED:value]");
+        done = found.end();
+    }
+    out.extend_from_slice(&part[done..]);
+}
+
+fn watched<'a>(name: &'a str, value: &'a str) -> Watched<'a> {
+    Watched { name, value: value.as_bytes() }
+}
+
+/// What is watched, by name.
+fn values(random: &mut Random) -> Vec<(String, String)> {
+    let mut values: Vec<_> = (0..VALUES).map(|number| (format!("TOKEN_{number}"), random.text(32))).collect();
+    let lines: Vec<_> = (0..62).map(|_| random.text(64)).collect();
+    let key = format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n", lines.join("\n"));
+    let account = serde_json::json!({
+        "type": "service_account",
+        "project_id": "example-project",
+        "private_key_id": random.text(40),
+        "private_key": key,
+        "client_email": "robot@example-project.iam.example.com",
+        "token_uri": "https://oauth2.example.com/token",
+    });
+    values.push(("tls/key.pem".to_owned(), key));
+    values.push(("account.json".to_owned(), format!("{account:#}\n")));
+    values
+}
+
+/// Lines of a log, and how many of them hold a value.
+fn log(values: &[(String, String)], random: &mut Random) -> (Vec<u8>, usize) {
+    const PATHS: [&str; 4] = ["/v1/containers", "/healthz", "/v1/projects/example-project/keys?limit=100", "/login"];
+    let (mut output, mut printed) = (String::with_capacity(OUTPUT + 1024), 0);
+    while output.len() < OUTPUT {
+        let (time, status, path) = (random.next(), 200 + random.next() % 5, PATHS[(random.next() % 4) as usize]);
+        let (second, nano, took) = (time % 60, time / 60 % 1_000_000_000, random.next() % 5000);
+        let _ = write!(output, "2026-11-21T10:14:{second:02}.{nano:09}Z INFO http request finished method=GET ");
+        let _ = write!(output, "path={path} status={status} took={took}us peer=10.0.{}.{}", time % 200, took % 250);
+        if random.next().is_multiple_of(MATCH_EVERY) {
+            let token = usize::try_from(random.next() % u64::from(VALUES)).unwrap_or(0);
+            let _ = write!(output, " authorization=\"Bearer {}\"", values[token].1);
+            printed += 1;
+        }
+        let _ = writeln!(output, " trace={:016x}", random.next());
+    }
+    (output.into_bytes(), printed)
+}
+
+/// What this thread has used: whoever else uses the machine takes nothing from a contestant but caches.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
+/// Millions of bytes a second.
+#[allow(clippy::cast_precision_loss)] // far below 2^52
+fn rate(bytes: usize, took: Duration) -> f64 {
+    bytes as f64 / 1e6 / took.as_secs_f64()
+}
+
+/// xorshift: the same output in each run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// As in base64.
+    fn text(&mut self, length: usize) -> String {
+        const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        (0..length).map(|_| char::from(DIGITS[(self.next() >> 58) as usize])).collect()
+    }
+}
