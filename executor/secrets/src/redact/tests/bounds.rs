@@ -1,6 +1,6 @@
 //! What it costs at worst, what it holds, and what it says about the rest.
 
-use super::super::forms::{ENCODED_MAX, FORM_MAX};
+use super::super::forms::{ENCODED_MAX, FORM_MAX, VALUES_MAX};
 use super::super::matcher::cost;
 use super::*;
 
@@ -66,6 +66,21 @@ fn memory_is_bounded_and_what_does_not_fit_is_named() {
     assert_eq!(out.as_slice(), b"[REDACTED:large]");
     out = masked(&redactor, b"a%20small%20value YSBzbWFsbCB2YWx1ZQ==", &[]);
     assert_eq!(out.as_slice(), b"[REDACTED:small] [REDACTED:small]");
+}
+
+#[test]
+fn more_values_than_are_watched_are_watched_as_far_as_possible() {
+    let large = b"0123456789abcdef\n".repeat(VALUES_MAX / 17 + 10);
+    let larger = [b"x", &large[..]].concat();
+    let watched = |name, value| Watched { name, value };
+    let values = [watched("larger", &larger[..]), watched("large", &large[..]), watched("small", b"a small value")];
+    let redactor = Redactor::new(Redaction::Auto, values);
+    let told = redactor.warnings();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert!(told[0].contains("not masked in full") && told[0].ends_with(": large, larger"), "{told:?}");
+    assert!(told[1].contains("not masked in every encoding") && told[1].ends_with(": large, larger"), "{told:?}");
+    assert_eq!(redactor.text("a small value"), "[REDACTED:small]");
+    assert_eq!(redactor.text("0123456789abcdef\n".repeat(100).as_str()).matches("[REDACTED:large]").count(), 1);
 }
 
 #[test]
