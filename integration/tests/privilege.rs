@@ -8,6 +8,7 @@ use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
+use executor_residue::{Canary, Needles, Place, Search};
 use integration::api::{exit, pid};
 use integration::cli::{command, finish};
 use integration::daemon::{Daemon, Setup};
@@ -142,21 +143,14 @@ fn segments(program: &Path) -> Vec<u32> {
     (0..count).map(|index| number(table + index * size, 4) as u32).collect()
 }
 
-/// Regular files below a directory that hold some bytes.
+/// Regular files below a directory that hold some of these bytes.
 fn holding(dir: &Path, bytes: &[u8]) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        let kind = entry.file_type().unwrap();
-        if kind.is_dir() {
-            found.extend(holding(&entry.path(), bytes));
-        } else if kind.is_file() {
-            let content = std::fs::read(entry.path()).unwrap_or_default();
-            if content.windows(bytes.len()).any(|window| window == bytes) {
-                found.push(entry.path());
-            }
-        }
-    }
-    found
+    let mut needles = Needles::new().unwrap();
+    needles.add("it", bytes);
+    let mut search = Search::new(&needles);
+    search.files(dir);
+    let hits = search.report().hits.into_iter();
+    hits.map(|hit| if let Place::File(path) = hit.place { path } else { unreachable!("{hit}") }).collect()
 }
 
 /// Arguments, environment and files are in no file of ours: neither the bundle's config.json nor the records, the
@@ -164,22 +158,24 @@ fn holding(dir: &Path, bytes: &[u8]) -> Vec<PathBuf> {
 /// and find what is no secret in those very files by the same search.
 #[test]
 fn nothing_secret_is_on_disk() {
-    let canary = |what: &str| format!("canary-{what}-{:08x}", std::process::id().wrapping_mul(2_654_435_761));
-    let (argument, variable, content) = (canary("argument"), canary("variable"), canary("content"));
+    let canaries = [(); 3].map(|()| Canary::random(64).unwrap());
+    let [argument, variable, content] = [0, 1, 2].map(|index: usize| canaries[index].as_str());
+    // What is no secret, as long as the search wants it.
+    const PLAIN: &str = "plain-word-of-more-than-thirty-two-bytes";
     let daemon = Setup::default().config("log_level = \"trace\"\n").start();
     let home = daemon.setup().home();
-    let request = program("/bin/sh", &["-c", "echo plain-up; exec sleep 100000", &argument]);
-    let request = request.id("plain-id").env("TOKEN", &variable).file("db/password", content.as_bytes());
-    let init = pid(&daemon.api.started(request.label("plain-label", "plain-value")));
-    daemon.api.follow("plain-id").until(|entry| entry.data == b"plain-up\n");
+    let request = program("/bin/sh", &["-c", &format!("echo {PLAIN}; exec sleep 100000"), argument]);
+    let request = request.id(PLAIN).env("TOKEN", variable).file("db/password", content.as_bytes());
+    let init = pid(&daemon.api.started(request.label("label", PLAIN)));
+    daemon.api.follow(PLAIN).until(|entry| entry.data == format!("{PLAIN}\n").as_bytes());
     wait::until("the script has gone on", || (status(init, "Name")? == "sleep").then_some(()));
 
     let in_container = |path: &str| std::fs::read(format!("/proc/{init}/{path}")).unwrap();
     let contains = |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
-    assert!(contains(&in_container("environ"), &variable));
-    assert!(contains(&in_container("root/etc/cf-service-bindings/db/password"), &content));
+    assert!(contains(&in_container("environ"), variable));
+    assert!(contains(&in_container("root/etc/cf-service-bindings/db/password"), content));
     let names = || -> BTreeSet<String> {
-        let names = holding(home, b"plain-").into_iter().map(|path| path.file_name().unwrap().to_os_string());
+        let names = holding(home, PLAIN.as_bytes()).into_iter().map(|path| path.file_name().unwrap().to_os_string());
         names.map(|name| name.into_string().unwrap()).collect()
     };
     wait::until_ok("what is no secret is found in all of them", || {
@@ -188,20 +184,20 @@ fn nothing_secret_is_on_disk() {
     });
 
     let nowhere = |when: &str| {
-        for canary in [&argument, &variable, &content] {
+        for (canary, what) in [(argument, "argument"), (variable, "variable"), (content, "content")] {
             let found = holding(home, canary.as_bytes());
-            assert!(found.is_empty(), "{when}: {canary} is in {found:?}");
+            assert!(found.is_empty(), "{when}: {what} is in {found:?}");
         }
     };
     nowhere("while it runs");
     // Refused for something else, and the same id with another secret: errors that are logged.
-    let other = program("/bin/sh", &[&argument]).env("TOKEN", &variable).file("a", content.as_bytes());
-    daemon.api.run(other.clone().id("plain-id")).unwrap_err();
+    let other = program("/bin/sh", &[argument]).env("TOKEN", variable).file("a", content.as_bytes());
+    daemon.api.run(other.clone().id(PLAIN)).unwrap_err();
     daemon.api.run(other.clone().user("nobodyx")).unwrap_err();
     daemon.api.run(other.user("a b").file("../x", content.as_bytes())).unwrap_err();
-    daemon.api.stop("plain-id", None).unwrap();
-    daemon.api.wait("plain-id").unwrap();
+    daemon.api.stop(PLAIN, None).unwrap();
+    daemon.api.wait(PLAIN).unwrap();
     nowhere("after its end");
-    daemon.api.delete("plain-id", false).unwrap();
+    daemon.api.delete(PLAIN, false).unwrap();
     nowhere("after it was deleted");
 }

@@ -4,7 +4,8 @@
 //! that a clean clone on a machine with Rust and gcc needs no step before it. What comes out lands below
 //! `target/`; nothing is installed into the system but the Debian packages listed in [`needs`].
 //!
-//! It knows the product from outside only: the binaries' command lines, never their crates.
+//! It knows the product from outside only: the binaries' command lines, never their crates. (The search for residue is
+//! none of the product's daemons.)
 
 #![forbid(unsafe_code)]
 

@@ -1,45 +1,37 @@
-//! Searches for the secret: in files, and in the memory of processes.
+//! The searches for the secret, each with what it covered in words; and a process that has the secret on purpose.
 
 use std::fmt;
-use std::fs::File;
-use std::io::Read as _;
-use std::os::unix::fs::FileExt as _;
+use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
 
 use anyhow::Context as _;
-use memchr::memmem;
+use executor_residue::process::Process;
+use executor_residue::{Report, Search};
 
 use super::secret::Secret;
 
-/// Read at once from a process's memory.
-const CHUNK: usize = 1 << 20;
-
 /// What a search covered, and where it found something.
-#[derive(Default)]
-pub(super) struct Traces {
-    bytes: u64,
-    places: u64,
-    what: &'static str,
-    hits: Vec<String>,
-}
+pub(super) struct Traces(Report);
 
 impl Traces {
     pub(super) fn found(&self) -> bool {
-        !self.hits.is_empty()
+        self.0.found()
     }
 }
 
 impl fmt::Display for Traces {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kilobytes = self.bytes.div_ceil(1000);
-        let plural = match (self.places, self.what) {
-            (1, what) => what.to_owned(),
-            (_, "process") => "processes".to_owned(),
-            (_, what) => format!("{what}s"),
-        };
-        write!(out, "{} {plural} searched, {kilobytes} kB", self.places)?;
-        if self.found() {
-            write!(out, "; found in {}", self.hits.join(", "))?;
+        let Report { processes, files, bytes, hits, .. } = &self.0;
+        let kilobytes = bytes.div_ceil(1000);
+        match (processes, files) {
+            (0, 1) => write!(out, "1 file searched, {kilobytes} kB")?,
+            (0, files) => write!(out, "{files} files searched, {kilobytes} kB")?,
+            (1, _) => write!(out, "1 process searched, {kilobytes} kB")?,
+            (processes, _) => write!(out, "{processes} processes searched, {kilobytes} kB")?,
+        }
+        for hit in hits {
+            write!(out, "; {hit}")?;
         }
         Ok(())
     }
@@ -47,75 +39,56 @@ impl fmt::Display for Traces {
 
 /// Every regular file at or below these paths. Contents only: what is named after a secret is no secret.
 pub(super) fn files(paths: &[PathBuf], secret: &Secret) -> anyhow::Result<Traces> {
-    let mut traces = Traces { what: "file", ..Traces::default() };
-    let mut queue = paths.to_vec();
-    while let Some(path) = queue.pop() {
-        let kind = match path.symlink_metadata() {
-            Ok(metadata) => metadata.file_type(),
-            // Directories of a running daemon change while we walk.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error).with_context(|| path.display().to_string()),
-        };
-        if kind.is_dir() {
-            for entry in path.read_dir().with_context(|| path.display().to_string())? {
-                queue.push(entry?.path());
-            }
-        } else if kind.is_file() {
-            let mut content = Vec::new();
-            File::open(&path)?.read_to_end(&mut content).with_context(|| path.display().to_string())?;
-            traces.places += 1;
-            traces.bytes += content.len() as u64;
-            if contains(&content, secret) {
-                traces.hits.push(path.display().to_string());
-            }
-        }
+    finished(secret, |search| paths.iter().for_each(|path| search.files(path)))
+}
+
+/// All of these processes: memory, what their descriptors lead to, environment, command line.
+pub(super) fn processes(pids: &[u32], secret: &Secret) -> anyhow::Result<Traces> {
+    finished(secret, |search| pids.iter().copied().filter_map(Process::of).for_each(|process| search.process(&process)))
+}
+
+fn finished(secret: &Secret, search: impl FnOnce(&mut Search<'_>)) -> anyhow::Result<Traces> {
+    let needles = secret.needles()?;
+    let mut under_way = Search::new(&needles);
+    search(&mut under_way);
+    let report = under_way.report();
+    if let Some(one) = report.unsearched.first() {
+        anyhow::bail!("{} could not be searched: {}", one.what, one.why);
     }
-    Ok(traces)
+    Ok(Traces(report))
 }
 
-/// All readable memory of these processes.
-pub(super) fn memory(pids: &[u32], secret: &Secret) -> anyhow::Result<Traces> {
-    let mut traces = Traces { what: "process", ..Traces::default() };
-    let mut buffer = vec![0; CHUNK];
-    for pid in pids {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).with_context(|| format!("process {pid}"))?;
-        let memory = File::open(format!("/proc/{pid}/mem")).with_context(|| format!("memory of process {pid}"))?;
-        traces.places += 1;
-        for line in maps.lines() {
-            let Some((start, end)) = readable_region(line) else { continue };
-            let mut at = start;
-            while at < end {
-                let wanted = CHUNK.min(usize::try_from(end - at)?);
-                // A hole (a mapped file that is shorter than its mapping) ends the region.
-                let Ok(count @ 1..) = memory.read_at(&mut buffer[..wanted], at) else { break };
-                traces.bytes += count as u64;
-                if contains(&buffer[..count], secret) {
-                    traces.hits.push(format!("process {pid} at {at:x}"));
-                }
-                // Once more over the seam, for a copy that lies across it.
-                let seam = if at + (count as u64) < end { secret.reveal().len() as u64 } else { 0 };
-                at += (count as u64).saturating_sub(seam).max(1);
-            }
-        }
+/// A shell that has read the secret and waits.
+pub(super) struct Witness {
+    child: Child,
+    _stdin: ChildStdin,
+}
+
+impl Witness {
+    pub(super) fn of(secret: &Secret) -> anyhow::Result<Self> {
+        let mut child = Command::new("sh")
+            .args(["-c", "read -r secret; echo; read -r end"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("sh")?;
+        let mut stdin = child.stdin.take().context("no pipe")?;
+        stdin.write_all(secret.reveal())?;
+        stdin.write_all(b"\n")?;
+        child.stdout.as_mut().context("no pipe")?.read_exact(&mut [0])?;
+        Ok(Self { child, _stdin: stdin })
     }
-    // This search's own buffer is no trace to be found by the next one.
-    buffer.fill(0);
-    std::hint::black_box(&buffer);
-    Ok(traces)
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
 }
 
-/// Start and end of a line of /proc/PID/maps, if it can be read and is memory of the process.
-fn readable_region(line: &str) -> Option<(u64, u64)> {
-    let mut words = line.split_ascii_whitespace();
-    let (start, end) = words.next()?.split_once('-')?;
-    let readable = words.next()?.starts_with('r');
-    let kernels = ["[vvar]", "[vvar_vclock]", "[vsyscall]"].contains(&words.nth(3).unwrap_or_default());
-    let number = |digits| u64::from_str_radix(digits, 16).ok();
-    (readable && !kernels).then_some((number(start)?, number(end)?))
-}
-
-fn contains(haystack: &[u8], secret: &Secret) -> bool {
-    secret.needles().iter().any(|needle| memmem::find(haystack, needle).is_some())
+impl Drop for Witness {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 #[cfg(test)]
@@ -123,22 +96,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_half_a_secret_in_a_file_and_in_memory() {
-        let secret = Secret::random().unwrap();
-        let other = Secret::random().unwrap();
+    fn finds_half_a_secret_in_a_file_and_a_whole_one_in_memory() {
+        let (secret, other) = (Secret::random().unwrap(), Secret::random().unwrap());
         let directory = tempfile::tempdir().unwrap();
         std::fs::create_dir(directory.path().join("below")).unwrap();
-        std::fs::write(directory.path().join("below/file"), [b"x".as_slice(), secret.needles()[1]].concat()).unwrap();
+        std::fs::write(directory.path().join("below/file"), [b"x", &secret.reveal()[32..]].concat()).unwrap();
         let paths = [directory.path().to_owned()];
         assert!(files(&paths, &secret).unwrap().found());
         assert!(!files(&paths, &other).unwrap().found());
-        assert!(memory(&[std::process::id()], &secret).unwrap().found());
-    }
-
-    #[test]
-    fn reads_maps() {
-        assert_eq!(readable_region("1000-3000 r--p 00000000 00:00 0"), Some((0x1000, 0x3000)));
-        assert_eq!(readable_region("1000-3000 ---p 00000000 00:00 0"), None);
-        assert_eq!(readable_region("1000-3000 r--p 00000000 00:00 0 [vvar]"), None);
+        let witness = Witness::of(&secret).unwrap();
+        assert!(processes(&[witness.pid()], &secret).unwrap().found());
+        assert!(!processes(&[witness.pid()], &other).unwrap().found());
     }
 }

@@ -1,33 +1,32 @@
 //! The demo's secret: random, so that finding it anywhere means that it came from here.
 
 use std::fmt;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, ensure};
+use executor_residue::{Canary, Needles};
 
 /// Bytes of the secret.
 pub(super) const LENGTH: u64 = 64;
 
-/// 64 hexadecimal digits. Shown by its first four.
-pub(super) struct Secret(String);
+/// 64 random letters and digits. Shown by its first four.
+pub(super) struct Secret(Canary);
 
 impl Secret {
     pub(super) fn random() -> anyhow::Result<Self> {
-        let mut bytes = [0; LENGTH as usize / 2];
-        std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-        Ok(Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
+        Ok(Self(Canary::random(LENGTH as usize)?))
     }
 
     pub(super) fn reveal(&self) -> &[u8] {
         self.0.as_bytes()
     }
 
-    /// What to search for: each half, because what an allocator does with freed memory may have overwritten
-    /// one end of a copy.
-    pub(super) fn needles(&self) -> [&[u8]; 2] {
-        let (first, second) = self.reveal().split_at(self.0.len() / 2);
-        [first, second]
+    /// What to search for.
+    pub(super) fn needles(&self) -> anyhow::Result<Needles> {
+        let mut needles = Needles::new()?;
+        needles.add("the secret", self.reveal());
+        Ok(needles)
     }
 
     /// As coreutils' sha256sum tells it, which the container uses too.
@@ -43,6 +42,6 @@ impl Secret {
 
 impl fmt::Display for Secret {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}\u{2026} ({} random hexadecimal digits)", &self.0[..4], self.0.len())
+        write!(out, "{}\u{2026} ({LENGTH} random letters and digits)", &self.0.as_str()[..4])
     }
 }
