@@ -24,6 +24,7 @@ pub struct Setup {
     disk: Option<Tmpfs>,
     home: TempDir,
     arguments: Vec<OsString>,
+    binaries: Option<PathBuf>,
 }
 
 /// A running daemon.
@@ -38,7 +39,7 @@ impl Default for Setup {
     fn default() -> Self {
         let home = tempfile::Builder::new().prefix("ex").tempdir_in("/run").expect("a directory in /run");
         fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("chmod");
-        Self { disk: None, home, arguments: Vec::new() }
+        Self { disk: None, home, arguments: Vec::new(), binaries: None }
     }
 }
 
@@ -46,6 +47,12 @@ impl Setup {
     /// Adds arguments to executord's command line.
     pub fn arguments(mut self, arguments: &[&str]) -> Self {
         self.arguments.extend(arguments.iter().map(OsString::from));
+        self
+    }
+
+    /// Takes the binaries that wipe nothing: the control of a search for residue.
+    pub fn control(mut self) -> Self {
+        self.binaries = Some(dist::control());
         self
     }
 
@@ -92,7 +99,8 @@ impl Setup {
     /// The command that starts it.
     pub fn command(&self) -> Command {
         let log = File::options().create(true).append(true).open(self.home().join("daemon.log")).expect("a log");
-        let mut command = Command::new(dist::binary("executord"));
+        let mut command =
+            Command::new(self.binaries.as_ref().map_or_else(|| dist::binary("executord"), |dir| dir.join("executord")));
         command.arg("--run-dir").arg(self.run_dir()).arg("--state-dir").arg(self.state_dir());
         command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         command

@@ -2,6 +2,18 @@
 
 use std::path::PathBuf;
 
+/// Directory of the control binaries, which wipe nothing.
+///
+/// # Panics
+/// They were not built: `cargo xtask test` does that first.
+pub fn control() -> PathBuf {
+    let workspace = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
+    let dir = std::env::var_os("EXECUTOR_CONTROL_DIST");
+    let dir = dir.map_or_else(|| workspace.join("target/control"), PathBuf::from);
+    assert!(dir.join("executord").exists(), "{}: run `cargo xtask test`, which builds it", dir.display());
+    dir
+}
+
 /// Path of one of the product's binaries.
 ///
 /// # Panics

@@ -44,6 +44,29 @@ pub(crate) fn build_tool(workspace: &Workspace, package: &str, binary: &str) -> 
     Ok(built(workspace, binary))
 }
 
+/// Builds executord and executor-launcher so that they wipe nothing (feature `residue-control`), and answers the directory
+/// that they are in: for the test that shows that the search for residue would find some. Debug binaries, which is all
+/// that the feature compiles as.
+pub(crate) fn build_control(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    const CONTROLS: [&str; 2] = [DYNAMIC[0], STATIC];
+    step("Building the control that wipes nothing");
+    let mut command = workspace.cargo(["build"]);
+    for name in CONTROLS {
+        command.args(["-p", name, "--features"]).arg(format!("{name}/residue-control"));
+    }
+    // Where ordinary debug builds go, too, because all but our own crates are the same.
+    run(command.arg("--target-dir").arg(&workspace.target))?;
+    let dir = workspace.target.join("control");
+    std::fs::create_dir_all(&dir)?;
+    for name in CONTROLS {
+        let built = workspace.target.join("debug").join(name);
+        install(&built, &dir.join(name))?;
+        // Nobody shall take it for an ordinary one; the next build puts that there.
+        std::fs::remove_file(&built).with_context(|| built.display().to_string())?;
+    }
+    Ok(dir)
+}
+
 fn cargo(workspace: &Workspace, what: &[&str], crt_static: bool) -> anyhow::Result<()> {
     let mut command = workspace.cargo(["build", "--profile", PROFILE, "--target", &workspace.host]);
     command.arg("--target-dir").arg(build_dir(workspace)).args(what);

@@ -1,9 +1,9 @@
 //! `cargo xtask test`: every test there is, with all set-up.
 //!
 //! The tests that need root start the real binaries out of `target/dist/`. They are handed over by the
-//! environment: EXECUTOR_DIST (the binaries), EXECUTOR_PYTHON (an interpreter with grpcio). One cargo run
-//! builds and runs everything: two with different packages would unify features differently and build the
-//! large dependencies twice.
+//! environment: EXECUTOR_DIST (the binaries), EXECUTOR_CONTROL_DIST (the same, so that they wipe nothing),
+//! EXECUTOR_PYTHON (an interpreter with grpcio). One cargo run builds and runs everything: two with different
+//! packages would unify features differently and build the large dependencies twice.
 
 use std::process::ExitCode;
 
@@ -32,6 +32,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         cargo.env("EXECUTOR_PYTHON", python::environment(workspace)?);
         dist::build(workspace)?;
         cargo.env("EXECUTOR_DIST", workspace.dist());
+        cargo.env("EXECUTOR_CONTROL_DIST", dist::build_control(workspace)?);
         // They count what is on the host before and after: one at a time.
         cargo.env("RUST_TEST_THREADS", "1");
         step("Running all tests");
