@@ -13,5 +13,6 @@ pub mod launcher;
 pub mod mount;
 pub mod race;
 pub mod request;
+pub mod residue;
 pub mod rootfs;
 pub mod wait;

@@ -90,10 +90,10 @@ impl Row {
         let volume = matches!(place, Place::Descriptor { .. }) && !memory_file;
         match self {
             Self::Container => true,
-            // It masks them in the log; and it holds the writable side of the secret tmpfs.
-            Self::Shim => kind.is_masked() && (!volume || kind.is_current_file()),
+            // It masks them in the log; and it holds the writable side of the secret tmpfs, where old files are not.
+            Self::Shim => kind.is_masked() && !(volume && kind == Kind::OldFile),
             // The second handle on the secret tmpfs.
-            Self::Launcher => volume && kind.is_current_file(),
+            Self::Launcher => volume && kind.is_masked() && kind != Kind::OldFile,
             _ => false,
         }
     }
@@ -263,6 +263,9 @@ mod tests {
             (Role::Shim, Kind::OldFile, descriptor("/memfd:x (deleted)"), Row::Shim, true),
             (Role::Launcher, Kind::NewFile, descriptor("/ 0/..gen2/file"), Row::Launcher, true),
             (Role::Launcher, Kind::NewFile, descriptor("/memfd:files (deleted)"), Row::Launcher, false),
+            (Role::Launcher, Kind::OldFile, descriptor("/ 0/..gen1/file"), Row::Launcher, false),
+            (Role::Launcher, Kind::SecretArgument, descriptor("/ inputs"), Row::Launcher, true),
+            (Role::Launcher, Kind::Argument, descriptor("/ inputs"), Row::Launcher, false),
             (Role::Launcher, Kind::File, memory(), Row::Launcher, false),
             (Role::Executord, Kind::Token, memory(), Row::Executord, false),
             (Role::Executord, Kind::File, Place::File("/run/e/state/containers/a/log.1".into()), Row::Logs, false),

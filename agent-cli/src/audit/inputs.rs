@@ -58,11 +58,6 @@ impl Kind {
     pub(crate) fn is_masked(self) -> bool {
         !matches!(self, Self::Variable | Self::Argument)
     }
-
-    /// Whether it is a file of the container's secret tmpfs as long as the container runs.
-    pub(crate) fn is_current_file(self) -> bool {
-        matches!(self, Self::File | Self::NewFile | Self::Token)
-    }
 }
 
 /// Where the files are in the container: a directory that no image has.

@@ -1,0 +1,199 @@
+//! A container with canaries in every kind of secret input, somebody who keeps its files open, and the search for what is
+//! left of them.
+//!
+//! The process prints all its secrets, too, so that logs are worth a search. Sizes are those of the claim: 64 bytes,
+//! 4 KiB, 64 KiB, and the largest that a kind can have.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use executor_proto::v1::{self, Container, RunRequest, SecretArgument, UpdateFilesRequest};
+use executor_residue::process::Process;
+use executor_residue::{Canary, Needles, Report, Search};
+
+use crate::api::pid;
+use crate::daemon::Daemon;
+use crate::request::{Words, program};
+use crate::{footprint, wait};
+
+/// A directory that no image has.
+const DIR: &str = "/etc/executor-residue";
+const TOKEN: &str = "/etc/executor-residue/token";
+/// Paths and contents of a container's files may have 1,000,000 bytes together; each generation of them.
+const FILES: [usize; 4] = [64, 4096, 65_536, 900_000];
+/// A variable and an argument may have 131,071 bytes with its name, and all together 2 MiB.
+const STRINGS: [usize; 4] = [64, 4096, 65_536, 120_000];
+/// Prints everything; ends when it is told to, as it is told to.
+const SCRIPT: &str = r#"
+show() { cat /etc/executor-residue/file-*; }
+trap 'exit 0' USR1
+trap 'exit 3' USR2
+trap 'exec dd if=/dev/zero of=/dev/null bs=1G count=1' HUP
+trap 'show; echo residue-again' WINCH
+show; cat /etc/executor-residue/token
+printf '%s\n' "$SECRET_64" "$SECRET_4096" "$SECRET_65536" "$SECRET_120000" "$@"
+echo residue-up
+while :; do sleep 100000 & wait $!; done"#;
+/// SIGWINCH.
+const SHOW_AGAIN: u32 = 28;
+
+/// A container's secrets, and what finds them.
+pub struct Batch {
+    /// The container's id.
+    pub id: String,
+    files: Vec<Canary>,
+    variables: Vec<Canary>,
+    arguments: Vec<Canary>,
+    needles: Needles,
+}
+
+fn canaries(sizes: &[usize]) -> Vec<Canary> {
+    sizes.iter().map(|size| Canary::random(*size).expect("randomness")).collect()
+}
+
+impl Batch {
+    /// New secrets for a container of this name.
+    pub fn new(id: &str) -> Self {
+        let [files, variables, arguments] = [FILES, STRINGS, STRINGS].map(|sizes| canaries(&sizes));
+        let mut batch =
+            Self { id: id.into(), files, variables, arguments, needles: Needles::new().expect("randomness") };
+        let kinds = [("file", &batch.files), ("variable", &batch.variables), ("argument", &batch.arguments)];
+        for (kind, canaries) in kinds {
+            add(&mut batch.needles, kind, canaries);
+        }
+        batch
+    }
+
+    /// What the container is asked for with.
+    pub fn request(&self) -> RunRequest {
+        self.asking_for("/bin/sh")
+    }
+
+    /// The same, with another program than the shell that can make use of it.
+    pub fn asking_for(&self, path: &str) -> RunRequest {
+        let secrets = ["", "", "", ""];
+        let request = program(path, &[&["-c", SCRIPT, "sh"], &secrets[..]].concat());
+        let mut request = request.id(&self.id).action(|run| {
+            for (canary, size) in self.variables.iter().zip(STRINGS) {
+                let (name, value) = (format!("SECRET_{size}"), canary.as_str().into());
+                run.secret_environment.push(v1::EnvironmentVariable { name, value });
+            }
+            for (canary, index) in self.arguments.iter().zip(3..) {
+                run.secret_arguments.push(SecretArgument { index, value: canary.as_str().into() });
+            }
+            run.volume_mounted_files = files(&self.files);
+        });
+        request.runtime_token_path = TOKEN.into();
+        request
+    }
+
+    /// Waits until the process has printed its secrets, and takes note of its token.
+    pub fn is_up(&mut self, daemon: &Daemon, container: &Container) {
+        daemon.api.follow(&self.id).until(|entry| entry.data.ends_with(b"residue-up\n"));
+        let token = fs::read(format!("/proc/{}/root{TOKEN}", pid(container))).expect("a token");
+        // What is before the point is the container's id.
+        self.needles.add("token", token.rsplit(|byte| *byte == b'.').next().expect("a token"));
+    }
+
+    /// Replaces every file, and waits until the process has printed the new ones.
+    pub fn rotate(&mut self, daemon: &Daemon) {
+        let new = canaries(&FILES);
+        add(&mut self.needles, "new file", &new);
+        let mut log = daemon.api.follow(&self.id);
+        let request =
+            UpdateFilesRequest { id: self.id.clone(), files: files(&new), signal: SHOW_AGAIN, ..Default::default() };
+        let mut rpc = daemon.api.rpc();
+        daemon.api.block_on(rpc.update_files(request)).expect("UpdateFiles");
+        log.until(|entry| entry.data.ends_with(b"residue-again\n"));
+    }
+
+    /// Searches every process of the daemon's and every file of its; `also` are further processes.
+    pub fn search(&self, daemon: &Daemon, also: &[u32]) -> Report {
+        let mut search = Search::new(&self.needles);
+        let mut pids: Vec<u32> = vec![daemon.pid() as u32];
+        let ours = footprint::processes(&daemon.setup().run_dir(), daemon.launcher());
+        pids.extend(ours.into_iter().map(|pid| pid as u32).chain(also.iter().copied()));
+        pids.sort_unstable();
+        pids.dedup();
+        pids.into_iter().filter_map(Process::of).for_each(|process| search.process(&process));
+        search.files(daemon.setup().home());
+        search.report()
+    }
+
+    /// Searches one process.
+    pub fn search_process(&self, pid: u32) -> Report {
+        let mut search = Search::new(&self.needles);
+        Process::of(pid).iter().for_each(|process| search.process(process));
+        search.report()
+    }
+}
+
+fn add(needles: &mut Needles, kind: &str, canaries: &[Canary]) {
+    for canary in canaries {
+        needles.add(&format!("{kind} of {}", canary.as_bytes().len()), canary.as_bytes());
+    }
+}
+
+fn files(canaries: &[Canary]) -> Vec<v1::File> {
+    let file = |canary: &Canary| v1::File {
+        path: format!("{DIR}/file-{}", canary.as_bytes().len()),
+        content: canary.as_bytes().into(),
+        public: false,
+    };
+    canaries.iter().map(file).collect()
+}
+
+/// A process that does nothing but keep open what a container's secrets lie in.
+pub struct Keeper(Child);
+
+impl Keeper {
+    /// Of all files that are there now: those that the container sees, and what its shim keeps beside them.
+    pub fn of(daemon: &Daemon, container: &Container) -> Self {
+        let mut paths = regular(Path::new(&format!("/proc/{}/root{DIR}", pid(container))));
+        let shim = format!("/proc/{}/fd", daemon.record(&container.id).shim.pid);
+        let descriptors = fs::read_dir(shim).expect("a shim").flatten();
+        paths.extend(descriptors.flat_map(|descriptor| regular(&descriptor.path().join("inputs"))));
+        let files: Vec<File> = paths.iter().map(|path| File::open(path).expect("a secret file")).collect();
+        for file in &files {
+            rustix::io::fcntl_setfd(file, rustix::io::FdFlags::empty()).expect("a descriptor");
+        }
+        let child = Command::new("sleep").arg("100000").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        Self(child.expect("sleep"))
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Regular files below a directory, none where there is none.
+fn regular(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => found.extend(regular(&entry.path())),
+            Ok(kind) if kind.is_file() => found.push(entry.path()),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Waits for the end of a container, and the second that may pass until nothing is left.
+pub fn settled(daemon: &Daemon, id: &str) -> Container {
+    let container = daemon.api.wait(id).expect("Wait");
+    wait::until("its run directory is gone", || {
+        (!daemon.setup().run_dir().join("containers").join(id).exists()).then_some(())
+    });
+    std::thread::sleep(std::time::Duration::from_secs(1)); // it is what is claimed
+    container
+}

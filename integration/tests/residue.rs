@@ -1,0 +1,221 @@
+//! Nothing of a secret is left one second after its container's end, however that ended: not in executord, its launcher
+//! or a shim, not behind a descriptor that somebody kept, not on disk, not in a log. For files, secret variables, secret
+//! arguments, files before and after a rotation, the runtime token; 64 bytes, 4 KiB, 64 KiB, and the largest that the kind
+//! can have.
+//!
+//! The control is the same search against binaries that wipe nothing: it finds every kind.
+
+#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+
+use executor_proto::v1::{Container, failure};
+use executor_residue::{Place, Report};
+use integration::api::{ending, exit, pid};
+use integration::daemon::{Daemon, Setup, ended, kill};
+use integration::request::Words;
+use integration::residue::{Batch, Keeper, settled};
+use integration::wait;
+
+const USR1: u32 = 10;
+const USR2: u32 = 12;
+const HUP: u32 = 1;
+
+/// A container that runs, has printed its secrets, and whose files somebody keeps open.
+struct Running {
+    batch: Batch,
+    container: Container,
+    keepers: Vec<Keeper>,
+}
+
+impl Running {
+    fn start(daemon: &Daemon, id: &str) -> Self {
+        let mut batch = Batch::new(id);
+        let container = daemon.api.started(batch.request());
+        batch.is_up(daemon, &container);
+        let keepers = vec![Keeper::of(daemon, &container)];
+        Self { batch, container, keepers }
+    }
+
+    /// One whose files were all replaced.
+    fn rotated(daemon: &Daemon, id: &str) -> Self {
+        let mut running = Self::start(daemon, id);
+        running.batch.rotate(daemon);
+        running.keepers.push(Keeper::of(daemon, &running.container));
+        running
+    }
+
+    /// The search finds everything where it is meant to be.
+    fn is_found(&self) {
+        let init = self.batch.search_process(pid(&self.container) as u32);
+        let kept = self.keepers.iter().map(|keeper| self.batch.search_process(keeper.pid()));
+        let found: Vec<String> = kept.chain([init]).flat_map(|report| labels(&report)).collect();
+        let kinds = ["file", "variable", "argument"];
+        let new = if self.keepers.len() > 1 { &["new file"][..] } else { &[] };
+        for kind in kinds.iter().chain(new) {
+            for size in [64, 4096, 65_536] {
+                assert!(found.contains(&format!("{kind} of {size}")), "{kind} of {size} is not in {found:?}");
+            }
+        }
+        assert!(found.contains(&"token".to_owned()), "{found:?}");
+    }
+
+    fn search(&self, daemon: &Daemon) -> Report {
+        let keepers: Vec<u32> = self.keepers.iter().map(Keeper::pid).collect();
+        self.batch.search(daemon, &keepers)
+    }
+}
+
+fn labels(report: &Report) -> Vec<String> {
+    report.hits.iter().map(|hit| hit.label.clone()).collect()
+}
+
+/// Nothing is found, and everything was searched.
+fn is_clean(report: &Report, when: &str) {
+    assert!(!report.found(), "{when}:\n{report}");
+    assert_eq!(report.unsearched, [], "{when}");
+    assert!(report.processes >= 1 && report.files > 3, "{when}: {report:?}");
+}
+
+/// A container that is there, its files replaced or not, is brought to its end; then nothing is left.
+fn ends(daemon: &mut Daemon, name: &str, mut end: impl FnMut(&mut Daemon, &Running)) {
+    for rotated in [false, true] {
+        let id = format!("{name}-{rotated}");
+        let running = if rotated { Running::rotated(daemon, &id) } else { Running::start(daemon, &id) };
+        running.is_found();
+        end(daemon, &running);
+        settled(daemon, &id);
+        is_clean(&running.search(daemon), &id);
+        let log = daemon.api.output(&id).text();
+        assert!(log.contains("residue-up") && log.contains("[REDACTED:"), "{id}: the control of the log");
+    }
+}
+
+fn wait_for(daemon: &Daemon, running: &Running) -> Container {
+    daemon.api.wait(&running.batch.id).unwrap()
+}
+
+#[test]
+fn after_success() {
+    ends(&mut Daemon::start(), "success", |daemon, running| {
+        daemon.api.signal(&running.batch.id, USR1).unwrap();
+        assert_eq!(exit(&wait_for(daemon, running)), Ok(0));
+    });
+}
+
+#[test]
+fn after_failure() {
+    ends(&mut Daemon::start(), "failure", |daemon, running| {
+        daemon.api.signal(&running.batch.id, USR2).unwrap();
+        assert_eq!(exit(&wait_for(daemon, running)), Ok(3));
+    });
+}
+
+#[test]
+fn after_a_program_that_cannot_be_executed() {
+    let daemon = Daemon::start();
+    let batch = Batch::new("exec");
+    let container = daemon.api.ran(batch.asking_for("/nope"));
+    assert_eq!(ending(&container).failure.as_ref().unwrap().kind(), failure::Kind::Exec);
+    settled(&daemon, "exec");
+    is_clean(&batch.search(&daemon, &[]), "exec");
+    // And one that is refused when its secrets were there already.
+    let refused = Batch::new("refused");
+    daemon.api.run(refused.request().user("nobodyx")).unwrap_err();
+    std::thread::sleep(std::time::Duration::from_secs(1)); // it is what is claimed
+    is_clean(&refused.search(&daemon, &[]), "refused");
+}
+
+#[test]
+fn after_the_memory_limit() {
+    ends(&mut Daemon::start(), "oom", |daemon, running| {
+        daemon.api.signal(&running.batch.id, HUP).unwrap();
+        let container = wait_for(daemon, running);
+        assert!(ending(&container).oom_killed, "{container:#?}");
+    });
+}
+
+#[test]
+fn after_a_stop() {
+    ends(&mut Daemon::start(), "stop", |daemon, running| {
+        daemon.api.stop(&running.batch.id, Some(0)).unwrap();
+        assert!(ending(&wait_for(daemon, running)).stopped);
+    });
+}
+
+#[test]
+fn after_a_shim_was_killed() {
+    ends(&mut Daemon::start(), "shim", |daemon, running| {
+        kill(daemon.record(&running.batch.id).shim.pid, 9);
+        let container = wait_for(daemon, running);
+        let result = ending(&container);
+        assert_eq!(result.failure.as_ref().unwrap().kind(), failure::Kind::SupervisorLost);
+        assert_eq!(result.wipe.as_ref().unwrap().wiped_by, "launcher");
+    });
+}
+
+#[test]
+fn after_executord_was_killed() {
+    ends(&mut Daemon::start(), "daemon", |daemon, running| {
+        daemon.kill();
+        // The container ends while there is no daemon.
+        kill(pid(&running.container), USR1 as i32);
+        wait::until("it has ended", || ended(pid(&running.container)).then_some(()));
+        daemon.start_again();
+        assert_eq!(exit(&wait_for(daemon, running)), Ok(0));
+    });
+}
+
+#[test]
+fn after_the_launcher_was_killed() {
+    ends(&mut Daemon::start(), "launcher", |daemon, running| {
+        let launcher = daemon.launcher().unwrap();
+        kill(launcher, 9);
+        wait::until("the launcher is gone", || ended(launcher).then_some(()));
+        daemon.api.signal(&running.batch.id, USR1).unwrap();
+        assert_eq!(exit(&wait_for(daemon, running)), Ok(0));
+        settled(daemon, &running.batch.id);
+        is_clean(&running.search(daemon), "without a launcher");
+        // The next one has nothing to add.
+        daemon.terminate();
+        daemon.start_again();
+    });
+}
+
+#[test]
+fn after_all_were_killed() {
+    ends(&mut Daemon::start(), "all", |daemon, running| {
+        let (launcher, shim) = (daemon.launcher().unwrap(), daemon.record(&running.batch.id).shim.pid);
+        daemon.kill();
+        for pid in [launcher, shim] {
+            kill(pid, 9);
+            wait::until("it is gone", || ended(pid).then_some(()));
+        }
+        daemon.start_again();
+        let container = wait_for(daemon, running);
+        assert_eq!(ending(&container).failure.as_ref().unwrap().kind(), failure::Kind::SupervisorLost);
+    });
+}
+
+/// The control: with an allocator that overwrites nothing and a wipe that wipes nothing the very same search finds every
+/// kind, in the daemon's memory and behind kept descriptors.
+#[test]
+fn without_the_wipe_residue_is_found() {
+    let daemon = Setup::default().control().start();
+    assert!(daemon.api.info().version.contains("RESIDUE CONTROL"), "{:?}", daemon.api.info());
+    let running = Running::rotated(&daemon, "control");
+    running.is_found();
+    daemon.api.signal("control", USR1).unwrap();
+    settled(&daemon, "control");
+    let report = running.search(&daemon);
+    let is_in = |place: fn(&Place) -> bool| -> Vec<&str> {
+        report.hits.iter().filter(|hit| place(&hit.place)).map(|hit| hit.label.as_str()).collect()
+    };
+    let memory = is_in(|place| matches!(place, Place::Memory { name, .. } if name == "executord"));
+    let kept = is_in(|place| matches!(place, Place::Descriptor { name, .. } if name == "sleep"));
+    for kind in ["file of", "new file of", "variable of", "argument of"] {
+        assert!(memory.iter().any(|label| label.starts_with(kind)), "{kind} is not in executord: {memory:?}");
+    }
+    for kind in ["file of", "new file of", "variable of", "argument of", "token"] {
+        assert!(kept.iter().any(|label| label.starts_with(kind)), "{kind} is not kept open: {kept:?}");
+    }
+    assert!(!daemon.api.output("control").text().is_empty());
+}
