@@ -33,6 +33,11 @@ use nix::mount::{MsFlags, mount};
 
 use crate::log::Level;
 
+// A panic in a created init must end it: unwound, it would go on in the shim's code, as the first process of the
+// container. Tests and documentation are built otherwise.
+#[cfg(not(any(test, doc, panic = "abort")))]
+compile_error!("the launcher must be built with panic = \"abort\"");
+
 #[global_allocator]
 static ALLOCATOR: executor_secrets::ZeroOnFree = executor_secrets::ZeroOnFree;
 

@@ -299,12 +299,16 @@ pub fn forbid_dumps() -> io::Result<()> {
 
 /// Whether a filter on system calls is in force for this thread, and new privileges are not to be had.
 ///
+/// That there is a filter is not enough, for it can be that of who started us: one call that a container's filter denies
+/// must be denied. It is one that everybody may make and that does nothing.
+///
 /// # Errors
 /// None in practice.
 pub fn is_confined() -> io::Result<bool> {
     // SAFETY: PR_GET_SECCOMP takes no arguments; it answers 2 in filter mode.
     let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
-    Ok(mode == 2 && nix::sys::prctl::get_no_new_privs()?)
+    let denied = nix::sched::unshare(nix::sched::CloneFlags::empty()) == Err(nix::errno::Errno::EPERM);
+    Ok(mode == 2 && denied && nix::sys::prctl::get_no_new_privs()?)
 }
 
 #[cfg(test)]
