@@ -1,0 +1,121 @@
+//! The traps of what the containers are built on (libcontainer, cgroups, the filter on system calls), each sprung on
+//! purpose.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use executor_core::lifecycle::State;
+use executor_core::plan::Plan;
+use executor_core::record::FailureKind;
+use executor_core::validate::{Draft, Policy, validate};
+use integration::launcher::{Launcher, Payload};
+use integration::rootfs::Rootfs;
+use integration::{footprint, host, wait};
+
+fn plan(id: &str, rootfs: &str, path: &str) -> Plan {
+    validate(&Draft { id, rootfs, path, memory_bytes: 64 << 20, ..Draft::default() }, &Policy::default()).unwrap()
+}
+
+fn script(script: &str) -> Payload<'_> {
+    Payload { args: vec![b"-c", script.as_bytes()], ..Payload::default() }
+}
+
+/// A create that fails half-way leaves the processes that it had made as zombies of the caller. Here the cgroup above the
+/// containers allows no process, so that none can be made in it.
+#[test]
+fn failed_creates_leave_no_zombie() {
+    let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
+    let pid = launcher.child.id() as i32;
+    let (reference, none) = (rootfs.reference(), Payload::default());
+    launcher.launch(&plan("before", &reference, "/bin/true"), &none).unwrap().reach(State::Completed).unwrap();
+    let limits: Vec<_> = footprint::cgroup_roots(&launcher.run_dir())
+        .into_iter()
+        .map(|root| root.join("pids.max"))
+        .filter(|path| path.exists())
+        .collect();
+    let limit = |value: &str| limits.iter().for_each(|path| fs::write(path, value).unwrap());
+    assert!(!limits.is_empty(), "there is a limit to set");
+    limit("0");
+    for number in 0..5 {
+        let plan = plan(&format!("failed{number}"), &reference, "/bin/true");
+        let refused = launcher.launch(&plan, &none).unwrap().reach(State::Running).unwrap_err();
+        assert!(refused.message.starts_with("create: "), "{refused:?}");
+    }
+    wait::until("nothing is left of them, zombies included", || host::descendants(pid).is_empty().then_some(()));
+    assert_eq!(fs::read_dir(launcher.run_dir().join("containers")).unwrap().count(), 0);
+    limit("max");
+    let running = launcher.launch(&plan("after", &reference, "/bin/sleep"), &Payload { args: vec![b"1000"], ..none });
+    running.unwrap().reach(State::Running).unwrap();
+    let record = launcher.record("after").unwrap();
+    let (shim, init) = (record.shim.pid, record.prepared.unwrap().init.pid);
+    assert!(host::descendants(pid).contains(&init), "the control: processes are seen where there are some");
+    assert_eq!(host::parent(init), Some(shim), "init is the child of the shim, which waits for it");
+}
+
+/// `delete` kills whatever is in the cgroup's path. Two containers of one name, of two launchers, have two paths, and so
+/// has every process of the host.
+#[test]
+fn the_end_of_a_container_ends_no_other() {
+    let (one, other, rootfs) = (Launcher::start(&[]), Launcher::start(&[]), Rootfs::busybox());
+    let (reference, sleeper) = (rootfs.reference(), Payload { args: vec![b"1000"], ..Payload::default() });
+    let mut bystander = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
+    one.launch(&plan("same", &reference, "/bin/sleep"), &sleeper).unwrap().reach(State::Running).unwrap();
+    one.launch(&plan("same.2", &reference, "/bin/sleep"), &sleeper).unwrap().reach(State::Running).unwrap();
+    let others = other.launch(&plan("same", &reference, "/bin/sleep"), &sleeper).unwrap();
+    others.reach(State::Running).unwrap();
+    let records = [one.record("same"), one.record("same.2"), other.record("same")].map(Option::unwrap);
+    let paths: std::collections::BTreeSet<_> = records.iter().map(|record| record.cgroup.clone()).collect();
+    assert_eq!(paths.len(), 3, "{paths:?}");
+    assert!(!paths.iter().any(|path| paths.iter().any(|other| other != path && other.starts_with(path))), "{paths:?}");
+    let alive = |record: &executor_core::record::ContainerRecord| {
+        executor_sys::identity::alive(&record.prepared.as_ref().unwrap().init)
+    };
+    assert!(records.iter().all(alive), "the control");
+    others.ask(executor_core::protocol::ShimCall::Stop(executor_core::protocol::Stop { grace_ms: 0 }));
+    others.reach(State::Completed).unwrap();
+    assert_eq!(records.each_ref().map(alive), [true, true, false]);
+    assert!(bystander.try_wait().unwrap().is_none());
+    bystander.kill().unwrap();
+    bystander.wait().unwrap();
+}
+
+/// Without a filter on system calls nothing runs: neither where the kernel refuses it, nor where it is told to be in force
+/// and is not, below a filter of somebody else's.
+#[test]
+fn without_the_filter_nothing_runs() {
+    let rootfs = Rootfs::busybox();
+    let reference = rootfs.reference();
+    for (errno, told) in [(13, "Permission denied"), (0, "it is not in force")] {
+        let preparation = format!("set -- /usr/bin/python3 -c \"{REFUSE_FILTERS}\" {errno} \"$@\";");
+        let launcher = Launcher::start_by(&preparation);
+        let shim = launcher.launch(&plan("bare", &reference, "/bin/sh"), &script("echo it ran")).unwrap();
+        shim.reach(State::Completed).unwrap();
+        let (exit, log) = (launcher.exit("bare"), launcher.log("bare"));
+        let failure = exit.failure.unwrap_or_else(|| panic!("it ran: {log}"));
+        assert_eq!((exit.exit, failure.kind), (None, FailureKind::Exec));
+        assert!(
+            failure.message.contains("install the filter on system calls") && failure.message.contains(told),
+            "{failure:?}"
+        );
+        assert!(!log.contains("it ran"), "{log}");
+    }
+    let launcher = Launcher::start(&[]);
+    launcher
+        .launch(&plan("control", &reference, "/bin/sh"), &script("echo it ran"))
+        .unwrap()
+        .reach(State::Completed)
+        .unwrap();
+    assert!(launcher.log("control").contains("it ran"), "the control");
+}
+
+/// Starts a program that can install no filter: each try is answered with an error, or (error 0) with a lie.
+const REFUSE_FILTERS: &str = "import ctypes, os, struct, sys
+call = {'x86_64': 317, 'aarch64': 277}[os.uname().machine]
+code = [(0x20, 0, 0, 0), (0x15, 0, 1, call), (6, 0, 0, 0x50000 | int(sys.argv[1])), (6, 0, 0, 0x7fff0000)]
+code = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *step) for step in code))
+program = ctypes.create_string_buffer(struct.pack('HxxxxxxQ', 4, ctypes.addressof(code)))
+assert ctypes.CDLL(None).prctl(22, 2, program, 0, 0) == 0
+os.execv(sys.argv[2], sys.argv[2:])
+";
