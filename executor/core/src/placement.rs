@@ -160,10 +160,15 @@ impl VolumeSize {
 /// Content twice over (an old and a new generation during a rotation) plus slack, counted in pages: 90,000
 /// files of one byte fit a byte limit of 1 MB and need 355 MiB.
 pub fn volume_size(files: &[PlannedFile], page: u64) -> VolumeSize {
+    let VolumeSize { bytes, inodes } = content_size(files, page);
+    VolumeSize { bytes: 2 * bytes + 16 * page, inodes: 2 * inodes + files.len() as u64 + 64 }
+}
+
+/// One generation of files: pages, files and directories, without the links that lead to it.
+pub fn content_size(files: &[PlannedFile], page: u64) -> VolumeSize {
     let pages: u64 = files.iter().map(|file| file.size.div_ceil(page).max(1)).sum();
     let directories: u64 = files.iter().map(|file| file.path.components().count() as u64).sum();
-    let count = files.len() as u64;
-    VolumeSize { bytes: (2 * pages + 16) * page, inodes: 2 * (count + directories) + count + 64 }
+    VolumeSize { bytes: pages * page, inodes: files.len() as u64 + directories }
 }
 
 #[cfg(test)]

@@ -127,6 +127,24 @@ impl Hierarchies {
         text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
     }
 
+    /// Bytes that a cgroup's memory limit still leaves, counting what the kernel can take back from its page cache.
+    /// `None` where there is no limit, or it cannot be told.
+    pub(crate) fn memory_room(&self, path: &Path) -> Option<u64> {
+        let (limit, usage, prefix) = match self {
+            Self::V1 { .. } => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+            Self::V2 { .. } => ("memory.max", "memory.current", ""),
+        };
+        let dir = self.memory_dir(path);
+        let number = |file: &str| fs::read_to_string(dir.join(file)).ok()?.trim().parse::<u64>().ok();
+        let (limit, usage) = (number(limit)?, number(usage)?);
+        let stat = fs::read_to_string(dir.join("memory.stat")).ok()?;
+        let cache = ["inactive_file", "active_file"].map(|name| {
+            let line = stat.lines().find_map(|line| line.strip_prefix(prefix)?.strip_prefix(name)?.strip_prefix(' '));
+            line.and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or(0)
+        });
+        Some(limit.saturating_sub(usage.saturating_sub(cache.iter().sum())))
+    }
+
     /// Pids of the processes in a cgroup.
     pub(crate) fn pids(&self, path: &Path) -> Vec<i32> {
         let procs = fs::read_to_string(self.memory_dir(path).join("cgroup.procs")).unwrap_or_default();

@@ -73,12 +73,24 @@ impl Dirs {
     /// # Errors
     /// A full disk.
     pub(crate) fn keep_room(&self, record: &ContainerRecord) -> io::Result<()> {
+        self.allocate(&self.open_new(&self.state.join(EXIT_AHEAD))?, record)
+    }
+
+    /// Keeps more room for the exit record: the container's record has grown.
+    ///
+    /// # Errors
+    /// A full disk.
+    pub(crate) fn keep_more_room(&self, record: &ContainerRecord) -> io::Result<()> {
         let path = self.state.join(EXIT_AHEAD);
+        let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&path);
+        self.allocate(&file.map_err(|error| at(&path, &error))?, record)
+    }
+
+    fn allocate(&self, file: &File, record: &ContainerRecord) -> io::Result<()> {
         let room = EXIT_ROOM + serde_json::to_vec(record)?.len() as u64;
-        let file = self.open_new(&path)?;
-        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, room)
+        rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, room)
             .or_else(|error| if error == rustix::io::Errno::OPNOTSUPP { Ok(()) } else { Err(error) })
-            .map_err(|error| at(&path, &error.into()))
+            .map_err(|error| at(&self.state.join(EXIT_AHEAD), &error.into()))
     }
 
     /// Writes the container's record, once into the state directory and from then on into the run directory.

@@ -31,6 +31,17 @@ pub(crate) struct Remains {
     pub volumes: Vec<Volume>,
     /// What it was started with, until that is wiped.
     pub inputs: Vec<MemFile>,
+    /// What updates of its files left behind.
+    pub rotated: Rotated,
+}
+
+/// What updates of a container's files have done already that its end tells of.
+#[derive(Default)]
+pub(crate) struct Rotated {
+    /// Old files.
+    pub wiped: Receipt,
+    /// Helpers of ours that the kernel killed for want of memory in the container's cgroup.
+    pub helpers_killed: u64,
 }
 
 /// How the process ended, as far as it is known.
@@ -61,7 +72,7 @@ impl Remains {
                 failed = true;
             }
         }
-        let mut receipt = Receipt::default();
+        let mut receipt = std::mem::take(&mut self.rotated.wiped);
         for volume in &self.volumes {
             match volume.wipe() {
                 Ok(wiped) => receipt = receipt.and(&wiped),
@@ -84,7 +95,7 @@ impl Remains {
     ) -> Option<ExitRecord> {
         let id = container.plan.id.to_string();
         let ended_at = outcome.ended_at.unwrap_or_else(now);
-        let oom_killed = hierarchies.oom_kills(&self.cgroup) > 0;
+        let oom_killed = hierarchies.oom_kills(&self.cgroup) > self.rotated.helpers_killed;
         // Files that nobody could reach any more went with their last holder: there is no receipt for that.
         let out_of_reach = self.volumes.is_empty() && !container.plan.files.is_empty();
         let wipe = self.wipe(&id).ok().filter(|_| !out_of_reach);

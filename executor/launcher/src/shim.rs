@@ -7,6 +7,7 @@
 //!   inject     a helper in the container's cgroup writes and mounts the secret files  (shim/inject.rs)
 //!   start      init gets its payload and executes                                     (shim/create.rs)
 //!   supervise  output to the log, signals, the end                                    (shim/supervise.rs)
+//!              new secret files                                                       (shim/update.rs)
 //!   finish     wipe, remove, record                                                   (finish.rs)
 //! ```
 //! It is forked from a process that never saw a secret. What the process is started with and the contents of its files
@@ -17,10 +18,12 @@ mod control;
 mod create;
 mod disclosure;
 mod executor;
+mod helper;
 mod inject;
 mod prepare;
 mod stdio;
 mod supervise;
+mod update;
 mod watch;
 
 use std::sync::Arc;
@@ -66,6 +69,7 @@ struct Ready {
     /// Of the runtime token, where the container has one. The token itself is in the volume alone.
     token: Option<TokenDigest>,
     begun: Timestamp,
+    generations: update::Generations,
 }
 
 /// Runs a container from beginning to end. Gives the exit status of the shim's process.

@@ -10,6 +10,7 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use executor_core::ident::ContainerId;
 use executor_core::protocol::{Share, ShimCall, ShimNews, ShimReport, ShimRequest};
@@ -23,11 +24,13 @@ use prost::Message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::dirs::Dirs;
-use crate::finish::{Outcome, Remains, now};
+use crate::finish::{Outcome, Remains, Rotated, now};
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::watched::Shim;
 
+/// How long the kernel is given to end processes that were killed, all together.
+const KILL_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a shim is given to answer a launcher that has just started.
 const SHARE_PATIENCE_S: i64 = 5;
 
@@ -36,7 +39,14 @@ pub(crate) fn finish(host: &Host, id: &ContainerId, volume: Option<Volume>, inpu
     let dirs = Dirs::of(host, id);
     let record = dirs.read_record();
     let cgroup = host.cgroup_parent.join(id.as_str());
-    let mut remains = Remains { by: "launcher", dirs, cgroup, volumes: volume.into_iter().collect(), inputs };
+    let mut remains = Remains {
+        by: "launcher",
+        dirs,
+        cgroup,
+        volumes: volume.into_iter().collect(),
+        inputs,
+        rotated: Rotated::default(),
+    };
     if remains.dirs.read_exit().is_some() {
         let _ = remains.wipe(id.as_str()); // logged
         remains.leave(&host.hierarchies, id.as_str());
@@ -70,9 +80,7 @@ fn end(host: &Host, record: &ContainerRecord, remains: &Remains) -> Outcome {
     if let Some(init) = init.filter(identity::alive) {
         kill(init.pid);
     }
-    for pid in host.hierarchies.pids(&remains.cgroup) {
-        kill(pid);
-    }
+    kill_all(&host.hierarchies.pids(&remains.cgroup));
     let exit = record.exit.or(seen.map(|ended| match ended {
         Ended::Code(code) => Exit::Code(code),
         Ended::Signal(signal) => Exit::Signal(signal),
@@ -96,6 +104,20 @@ fn end(host: &Host, record: &ContainerRecord, remains: &Remains) -> Outcome {
 fn kill(pid: i32) {
     if let Ok(process) = pidfd(pid) {
         let _ = process::pidfd_signal(process.as_fd(), libc::SIGKILL);
+    }
+}
+
+/// Kills processes and waits for their end: a helper of the shim's that is still writing must not write behind the wipe.
+fn kill_all(pids: &[i32]) {
+    let processes: Vec<_> = pids.iter().filter_map(|pid| pidfd(*pid).ok()).collect();
+    for process in &processes {
+        let _ = process::pidfd_signal(process.as_fd(), libc::SIGKILL);
+    }
+    let deadline = Instant::now() + KILL_PATIENCE;
+    for process in &processes {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout));
     }
 }
 

@@ -289,6 +289,27 @@ pub fn become_subreaper() -> io::Result<()> {
     Ok(nix::sys::prctl::set_child_subreaper(true)?)
 }
 
+/// This process is killed when its parent ends; `parent` is whom it takes for that.
+///
+/// # Errors
+/// The parent has ended already.
+pub fn die_with(parent: u32) -> io::Result<()> {
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+    if nix::unistd::getppid().as_raw().cast_unsigned() == parent {
+        Ok(())
+    } else {
+        Err(io::Error::other("the parent has ended"))
+    }
+}
+
+/// Chosen first when the kernel kills a process of its cgroup, or of the machine, for want of memory.
+///
+/// # Errors
+/// /proc is not there.
+pub fn be_expendable() -> io::Result<()> {
+    std::fs::write("/proc/self/oom_score_adj", "1000")
+}
+
 /// No core file, no ptrace by others, /proc/self owned by root.
 ///
 /// # Errors

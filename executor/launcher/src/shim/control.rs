@@ -17,11 +17,15 @@ use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
 use nix::sys::socket::{getsockopt, sockopt};
 use prost::Message;
 
+use super::update::Update;
 use crate::dirs::Dirs;
 use crate::log::{self, Level};
 
 /// Most connections at a time: the daemon, one that is being replaced, the launcher, one more.
 const CONNECTIONS_MAX: usize = 6;
+
+/// Most commands of a connection that are read in one go: they may bring descriptors, and others wait, too.
+const ROUND_MAX: usize = 8;
 
 /// The connections of a shim.
 pub(super) struct Control {
@@ -43,13 +47,27 @@ pub(super) enum Command {
     Signal(Signal),
     /// Answer with its secret inputs.
     ReadSecrets(ReadSecrets),
+    /// Replace its files.
+    UpdateFiles(Update),
 }
 
 /// A command, to be answered.
 pub(super) struct Asked {
-    pub(super) command: Command,
-    pub(super) sequence: u64,
+    command: Command,
+    answer: Answer,
+}
+
+/// Where an answer goes.
+pub(super) struct Answer {
+    sequence: u64,
     connection: usize,
+}
+
+impl Asked {
+    /// The command, and where its answer goes.
+    pub(super) fn split(self) -> (Command, Answer) {
+        (self.command, self.answer)
+    }
 }
 
 impl Control {
@@ -84,7 +102,11 @@ impl Control {
         self.state = state;
         let bytes = reached_report(state);
         self.tell_launcher(&bytes);
-        self.connections.retain(|connection| connection.send(&bytes, &[]).is_ok());
+        for connection in &mut self.connections {
+            if connection.send(&bytes, &[]).is_err() {
+                abandon(connection);
+            }
+        }
     }
 
     /// Gives the launcher its handle on the secret files.
@@ -126,9 +148,9 @@ impl Control {
         let mut asked = Vec::new();
         let mut gone = Vec::new();
         for index in 0..self.connections.len() {
-            loop {
+            for _ in 0..ROUND_MAX {
                 match receive(&self.connections[index]) {
-                    Ok(Some(request)) => asked.extend(self.take(index, request)),
+                    Ok(Some((request, fds))) => asked.extend(self.take(index, request, fds)),
                     Ok(None) => break,
                     Err(Gone) => {
                         gone.push(index);
@@ -140,22 +162,20 @@ impl Control {
         // A command of a peer that went away right after it still counts, unanswered: its connection is only
         // replaced by a closed end here, so that the indices in `asked` stay right until they are answered.
         for index in gone {
-            if let Ok((closed, _)) = Seqpacket::pair() {
-                self.connections[index] = closed;
-            }
+            abandon(&mut self.connections[index]);
         }
         asked
     }
 
     /// Answers a command. A memory file of secrets is the peer's to wipe, if it comes to the peer.
-    pub(super) fn answer(&mut self, asked: &Asked, result: Result<Option<MemFile>, Refused>) {
+    pub(super) fn answer(&mut self, to: &Answer, result: Result<Option<MemFile>, Refused>) {
         let (news, file) = match result {
             Ok(file) => (ShimNews::Done(Done {}), file),
             Err(refused) => (ShimNews::Refused(refused), None),
         };
-        let report = ShimReport { sequence: asked.sequence, news: Some(news) }.encode_to_vec();
+        let report = ShimReport { sequence: to.sequence, news: Some(news) }.encode_to_vec();
         let fds: Vec<BorrowedFd<'_>> = file.iter().map(AsFd::as_fd).collect();
-        let connection = self.connections.get(asked.connection);
+        let connection = self.connections.get(to.connection);
         let sent = connection.is_some_and(|connection| connection.send(&report, &fds).is_ok()); // one that is gone asks again
         if let Some(Err(error)) = file.filter(|_| !sent).map(|file| file.wipe()) {
             log::line(Level::Error, "", format_args!("an answer that nobody took was not wiped: {error}"));
@@ -188,7 +208,7 @@ impl Control {
         }
     }
 
-    fn take(&self, connection: usize, request: ShimRequest) -> Option<Asked> {
+    fn take(&self, connection: usize, request: ShimRequest, fds: Vec<OwnedFd>) -> Option<Asked> {
         let command = match request.call {
             Some(ShimCall::Stop(stop)) => Command::Stop(stop),
             Some(ShimCall::Signal(signal)) => Command::Signal(signal),
@@ -196,15 +216,16 @@ impl Control {
                 self.share_with(connection, request.sequence);
                 return None;
             }
+            Some(ShimCall::UpdateFiles(update)) => Command::UpdateFiles(Update { signal: update.signal, fds }),
             Some(ShimCall::ReadSecrets(asked)) => Command::ReadSecrets(asked),
-            Some(ShimCall::UpdateFiles(_)) | None => {
+            None => {
                 let refused = Refused::new(Reason::Invalid, "a request that this shim does not know");
                 let report = ShimReport { sequence: request.sequence, news: Some(ShimNews::Refused(refused)) };
                 let _ = self.connections[connection].send(&report.encode_to_vec(), &[]);
                 return None;
             }
         };
-        Some(Asked { command, sequence: request.sequence, connection })
+        Some(Asked { command, answer: Answer { sequence: request.sequence, connection } })
     }
 
     /// The handle goes to root alone: the daemon must not be able to read the files.
@@ -227,13 +248,22 @@ fn reached_report(state: State) -> Vec<u8> {
 /// The peer is gone, or speaks something else.
 struct Gone;
 
-/// The next request, if one is there.
-fn receive(connection: &Seqpacket) -> Result<Option<ShimRequest>, Gone> {
+/// Lets a peer go, and keeps its place: commands that were read are answered by their connection's index.
+fn abandon(connection: &mut Seqpacket) {
+    if let Ok((closed, _)) = Seqpacket::pair() {
+        *connection = closed;
+    }
+}
+
+/// The next request, if one is there, and what came with it.
+fn receive(connection: &Seqpacket) -> Result<Option<(ShimRequest, Vec<OwnedFd>)>, Gone> {
     let mut buffer = [0; 4096];
     const { assert!(PACKET_MAX >= 4096) };
     match connection.recv(&mut buffer) {
         Ok(None) => Err(Gone),
-        Ok(Some((length, _))) => ShimRequest::decode(&buffer[..length]).map(Some).map_err(|_| Gone),
+        Ok(Some((length, fds))) => {
+            ShimRequest::decode(&buffer[..length]).map(|request| Some((request, fds))).map_err(|_| Gone)
+        }
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(_) => Err(Gone),
     }

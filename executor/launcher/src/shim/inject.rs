@@ -25,13 +25,12 @@ use executor_secrets::volume::{Owner, Volume};
 use executor_secrets::{Token, TokenDigest};
 use executor_sys::memfile::MemFile;
 use executor_sys::mount::{self, Follow, open_dir, open_in_root};
-use executor_sys::process::{self, Ended, Fork};
-use executor_sys::seqpacket::Seqpacket;
+use executor_sys::process;
 use rustix::fs::{Mode, OFlags};
 
-use crate::dirs::plain;
+use super::helper::{self, Failed};
 use crate::host::Host;
-use crate::rootfs::{failed, make_target};
+use crate::rootfs::make_target;
 use crate::runtime;
 
 /// What is carried into a container.
@@ -49,8 +48,21 @@ pub(super) struct Injection<'a> {
     pub(super) staging: &'a Path,
 }
 
-/// A step that failed, on what.
-struct Failed(String, io::Error);
+/// Lets `write` have the contents of files, in place, if they have these sizes.
+pub(super) fn with_contents(
+    payload: &MemFile,
+    sizes: impl Iterator<Item = u64>,
+    write: impl FnOnce(&[&[u8]]) -> io::Result<()>,
+) -> Result<(), Failed> {
+    let written = payload.read(|bytes| {
+        let contents = payload::decode(bytes).map_err(malformed)?;
+        if !contents.iter().map(|content| content.len() as u64).eq(sizes) {
+            return Err(malformed("contents and plan do not fit one another"));
+        }
+        write(&contents)
+    });
+    written.and_then(|written| written).map_err(|error| Failed("secret files".into(), error))
+}
 
 impl Injection<'_> {
     /// Does it, in a helper. Gives the digest of the runtime token, where there is one.
@@ -58,49 +70,14 @@ impl Injection<'_> {
         if self.volume.is_none() && self.plan.network == Network::Host {
             return Ok(None);
         }
-        let (ours, theirs) = Seqpacket::pair().map_err(|error| failed("socket", &error))?;
-        let helper = match process::fork().map_err(|error| failed("fork", &error))? {
-            Fork::Parent(pid) => pid,
-            Fork::Child => {
-                let code = match self.act() {
-                    Ok(token) => match token.map(|token| theirs.send(&token.to_bytes(), &[])) {
-                        Some(Err(_)) => 1,
-                        None | Some(Ok(())) => 0,
-                    },
-                    Err(Failed(what, error)) => {
-                        let kind = error.raw_os_error().unwrap_or(0).to_le_bytes();
-                        let _ = theirs.send(&[&kind, format!("{what}: {}", plain(&error)).as_bytes()].concat(), &[]);
-                        1
-                    }
-                };
-                process::exit_now(code)
-            }
-        };
-        drop(theirs);
-        let mut told = vec![0; 8192];
-        let told_length = ours.recv(&mut told);
-        let ended = process::wait_for(helper).map_err(|error| failed("helper", &error))?;
-        match (ended, told_length) {
-            (Ended::Code(0), told_length) => {
-                let length = told_length.ok().flatten().map_or(0, |(length, _)| length);
-                let token = TokenDigest::from_bytes(&told[..length]);
-                match (self.plan.token_file(), token) {
-                    (Some(_), None) => Err(Refused::new(Reason::Internal, "the helper told no digest of the token")),
-                    (_, token) => Ok(token),
-                }
-            }
-            (Ended::Signal(libc::SIGKILL), _) => Err(self.too_small()),
-            (_, Ok(Some((length, _)))) => {
-                let (errno, words) = told[..length].split_first_chunk::<4>().unwrap_or((&[0; 4], b"injection failed"));
-                match i32::from_le_bytes(*errno) {
-                    libc::ENOMEM => Err(self.too_small()),
-                    libc::ENOSPC => Err(Refused::new(Reason::Exhausted, String::from_utf8_lossy(words))),
-                    _ => Err(Refused::new(Reason::Internal, String::from_utf8_lossy(words))),
-                }
-            }
-            (ended, _) => {
-                Err(Refused::new(Reason::Internal, format!("the helper that mounts secret files ended with {ended:?}")))
-            }
+        let told = helper::run(|| Ok(self.act()?.map(|token| token.to_bytes()).unwrap_or_default()));
+        let told = told.map_err(|not_done| match not_done.is_for_want_of_memory() {
+            true => self.too_small(),
+            false => not_done.into(),
+        })?;
+        match (self.plan.token_file(), TokenDigest::from_bytes(&told)) {
+            (Some(_), None) => Err(Refused::new(Reason::Internal, "the helper told no digest of the token")),
+            (_, token) => Ok(token),
         }
     }
 
@@ -143,16 +120,10 @@ impl Injection<'_> {
         let owner = Owner { uid: self.owner.0, gid: self.owner.1 };
         let token = self.plan.token_file().map(|_| Token::random(&self.plan.id)).transpose();
         let token = token.map_err(|error| Failed("runtime token".into(), io::Error::other(error)))?;
-        let filled = self.files.read(|bytes| {
-            let mut contents = payload::decode(bytes).map_err(malformed)?;
-            contents.extend(token.as_ref().map(Token::as_bytes));
-            let sizes = contents.iter().map(|content| content.len() as u64);
-            if !sizes.eq(self.plan.files.iter().map(|file| file.size)) {
-                return Err(malformed("contents and plan do not fit one another"));
-            }
+        with_contents(self.files, self.plan.given_files().iter().map(|file| file.size), |contents| {
+            let contents: Vec<&[u8]> = contents.iter().copied().chain(token.as_ref().map(Token::as_bytes)).collect();
             volume.fill(self.mounts, &contents, owner)
-        });
-        filled.and_then(|filled| filled).map_err(|error| Failed("secret files".into(), error))?;
+        })?;
         if keeps_inputs(self.plan) {
             let kept = self.process.read(|bytes| {
                 let main = self.plan.main().ok_or(io::ErrorKind::InvalidData)?;

@@ -19,9 +19,9 @@ use zeroize::Zeroizing;
 
 use super::control::Control;
 use super::watch::Watch;
-use super::{Ready, create, inject, stdio};
+use super::{Ready, create, inject, stdio, update};
 use crate::dirs::Dirs;
-use crate::finish::{Remains, now};
+use crate::finish::{Remains, Rotated, now};
 use crate::host::Host;
 use crate::rootfs::{Tree, failed};
 use crate::seccomp::Filter;
@@ -47,8 +47,14 @@ pub(super) fn prepare(
     let (record, dirs) = match admitted {
         Ok(admitted) => admitted,
         Err(refused) => {
-            let mut remains =
-                Remains { by: "shim", dirs: Dirs::nowhere(), cgroup: PathBuf::new(), volumes: Vec::new(), inputs };
+            let mut remains = Remains {
+                by: "shim",
+                dirs: Dirs::nowhere(),
+                cgroup: PathBuf::new(),
+                volumes: Vec::new(),
+                inputs,
+                rotated: Rotated::default(),
+            };
             let _ = remains.wipe(""); // logged
             return Err(refused);
         }
@@ -56,11 +62,19 @@ pub(super) fn prepare(
     let id = record.plan.id.clone();
     let mut site = Site {
         init: None,
-        remains: Remains { by: "shim", dirs, cgroup: record.cgroup.clone(), volumes: Vec::new(), inputs },
+        remains: Remains {
+            by: "shim",
+            dirs,
+            cgroup: record.cgroup.clone(),
+            volumes: Vec::new(),
+            inputs,
+            rotated: Rotated::default(),
+        },
     };
     match build(host, filter, record, &mut site, control) {
         Ok(Built { record, container, log, token, watch }) => {
-            Ok(Ready { record, remains: site.remains, container, log, watch, token, begun })
+            let generations = update::Generations::default();
+            Ok(Ready { record, remains: site.remains, container, log, watch, token, begun, generations })
         }
         Err(refused) => {
             if let Some(init) = site.init {

@@ -11,8 +11,8 @@ use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended, SignalEvents};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::control::{Asked, Command, Control};
-use super::{Ready, disclosure, save};
+use super::control::{Command, Control};
+use super::{Ready, disclosure, save, update};
 use crate::host::Host;
 use crate::log::{self, Level};
 
@@ -39,12 +39,14 @@ pub(super) fn until_the_end(host: &Host, ready: &mut Ready, control: &mut Contro
             }
         }
         for asked in control.read() {
-            let result = carry_out(host, &asked, ready, control, &mut kill_at);
-            control.answer(&asked, result);
+            let (command, answer) = asked.split();
+            let result = carry_out(host, command, ready, control, &mut kill_at);
+            control.answer(&answer, result);
         }
         control.tidy();
         ready.log.pump();
         ready.log.flush_idle();
+        update::wipe_due(ready);
         if kill_at.is_some_and(|at| Instant::now() >= at) {
             signal_init(ready, libc::SIGKILL);
             kill_at = None;
@@ -70,8 +72,8 @@ pub(super) fn until_the_end(host: &Host, ready: &mut Ready, control: &mut Contro
 fn wait(ready: &Ready, control: &Control, signals: &SignalEvents, kill_at: Option<Instant>) -> bool {
     let mut fds = vec![PollFd::new(ready.container.pidfd(), PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
     fds.extend(ready.log.fds().chain(control.fds()).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-    let due = [kill_at, ready.log.flush_at()].into_iter().flatten().min();
-    let left = due.map_or(WAIT_MAX, |at| at.saturating_duration_since(Instant::now()).min(WAIT_MAX));
+    let next = [kill_at, ready.log.flush_at(), ready.generations.due()].into_iter().flatten().min();
+    let left = next.map_or(WAIT_MAX, |at| at.saturating_duration_since(Instant::now()).min(WAIT_MAX));
     // A millisecond more than asked, so that the deadline has passed when the wait ends.
     let left = left + Duration::from_millis(1);
     let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
@@ -83,15 +85,15 @@ fn wait(ready: &Ready, control: &Control, signals: &SignalEvents, kill_at: Optio
 
 fn carry_out(
     host: &Host,
-    asked: &Asked,
+    command: Command,
     ready: &mut Ready,
     control: &mut Control,
     kill_at: &mut Option<Instant>,
 ) -> Result<Option<MemFile>, Refused> {
-    match &asked.command {
+    match command {
         Command::ReadSecrets(asked) => {
             let volume = ready.remains.volumes.first();
-            disclosure::answer(asked, ready.token.as_ref(), &ready.record, volume).map(Some)
+            disclosure::answer(&asked, ready.token.as_ref(), &ready.record, volume).map(Some)
         }
         Command::Stop(asked) => {
             stop(host, ready, control, Duration::from_millis(asked.grace_ms), kill_at);
@@ -104,10 +106,20 @@ fn carry_out(
                     format!("there is no process `{process_id}` in this container"),
                 ));
             }
-            if !(1..=64).contains(signal) {
+            if !(1..=64).contains(&signal) {
                 return Err(Refused::new(Reason::Invalid, format!("{signal} is no signal")));
             }
-            signal_init(ready, *signal);
+            signal_init(ready, signal);
+            Ok(None)
+        }
+        Command::UpdateFiles(update) => {
+            let signal = update.signal;
+            update::carry_out(host, ready, update)?;
+            // The daemon reads the new record before it reads the answer.
+            control.reached(ready.record.state);
+            if signal != 0 {
+                signal_init(ready, signal);
+            }
             Ok(None)
         }
     }

@@ -4,6 +4,7 @@
 //! in this process until the container has ended: secret variables, secret arguments, files that are not public, the
 //! runtime token. A container without such inputs, or whose output is not kept, costs nothing.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -13,8 +14,8 @@ use executor_secrets::redact::{Redactor, Watched};
 use executor_sys::memfile::MemFile;
 use zeroize::Zeroizing;
 
-/// Generations of files whose values are masked: the current one, and those that the process may still print.
-const GENERATIONS: usize = 4;
+/// For so many updates a value that was replaced or removed is masked on: the process may still print it.
+const UPDATES: u64 = 8;
 
 /// The values that are masked.
 pub(super) struct Watch {
@@ -22,14 +23,23 @@ pub(super) struct Watch {
     /// Where relative paths of files lie.
     root: PathBuf,
     inputs: Vec<Value>,
-    /// Of each generation of the files, the newest last.
-    files: Vec<Vec<Value>>,
+    files: Vec<Value>,
+    /// How many updates there were.
+    updates: u64,
 }
 
 /// A value and the name that stands in its place.
 struct Value {
     name: String,
     value: Zeroizing<Vec<u8>>,
+    /// In force no longer, since this update.
+    replaced: Option<u64>,
+}
+
+impl Value {
+    fn new(name: String, value: &[u8]) -> Self {
+        Self { name, value: Zeroizing::new(value.to_vec()), replaced: None }
+    }
 }
 
 impl Watch {
@@ -46,52 +56,59 @@ impl Watch {
     ) -> io::Result<Self> {
         let printed = plan.main().is_some_and(|main| !main.suppress_log_output);
         let mode = if printed { plan.redaction } else { Redaction::None };
+        let mut watch = Self { mode, root: root.to_owned(), inputs: Vec::new(), files: Vec::new(), updates: 0 };
         if mode == Redaction::None {
-            return Ok(Self { mode, root: root.to_owned(), inputs: Vec::new(), files: Vec::new() });
+            return Ok(watch);
         }
-        let mut inputs = inputs(plan, process)?;
+        watch.inputs = inputs(plan, process)?;
         if let (Some(file), Some(token)) = (plan.token_file(), token) {
-            inputs.push(Value { name: name(file, root), value: token });
+            watch.inputs.push(Value::new(watch.name(file), &token));
         }
-        let mut watch = Self { mode, root: root.to_owned(), inputs, files: Vec::new() };
         let given: Vec<&PlannedFile> = plan.given_files().iter().collect();
-        watch.learn(&given, files)?;
+        watch.learn(&given, &plan.files, files)?;
         Ok(watch)
     }
 
-    /// Takes a new generation of the files: those whose content is in `contents`, in this order.
+    /// Takes the contents of files, in this order, and what files there are from now on.
     ///
     /// # Errors
     /// As [`Watch::begin`].
-    pub(super) fn learn(&mut self, files: &[&PlannedFile], contents: &MemFile) -> io::Result<()> {
-        if self.mode == Redaction::None || files.iter().all(|file| file.public) {
+    pub(super) fn learn(&mut self, files: &[&PlannedFile], all: &[PlannedFile], contents: &MemFile) -> io::Result<()> {
+        if self.mode == Redaction::None {
             return Ok(());
         }
-        let values = contents.read(|bytes| {
+        self.updates += 1;
+        let kept: BTreeSet<String> = all.iter().map(|file| self.name(file)).collect();
+        let changed: BTreeSet<String> = files.iter().map(|file| self.name(file)).collect();
+        for old in self.files.iter_mut().filter(|old| old.replaced.is_none()) {
+            if changed.contains(&old.name) || !kept.contains(&old.name) {
+                old.replaced = Some(self.updates);
+            }
+        }
+        self.files.retain(|value| value.replaced.is_none_or(|at| at + UPDATES > self.updates));
+        let values: Vec<Value> = contents.read(|bytes| {
             let contents = payload::decode(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             let pairs = files.iter().zip(contents).filter(|(file, _)| !file.public);
-            let value = |(file, content): (&&PlannedFile, &[u8])| Value {
-                name: name(file, &self.root),
-                value: Zeroizing::new(content.to_vec()),
-            };
-            Ok::<_, io::Error>(pairs.map(value).collect())
+            Ok::<_, io::Error>(pairs.map(|(file, content)| Value::new(self.name(file), content)).collect())
         })??;
-        self.files.push(values);
-        if self.files.len() > GENERATIONS {
-            self.files.remove(0);
-        }
+        self.files.extend(values);
         Ok(())
     }
 
     /// There is nothing to be masked.
     pub(super) fn is_empty(&self) -> bool {
-        self.inputs.is_empty() && self.files.iter().all(Vec::is_empty)
+        self.inputs.is_empty() && self.files.is_empty()
     }
 
-    /// What masks them.
+    /// What masks them. Of two values with one name the newer one comes first.
     pub(super) fn redactor(&self) -> Redactor {
-        let values = self.inputs.iter().chain(self.files.iter().rev().flatten());
+        let values = self.inputs.iter().chain(self.files.iter().rev());
         Redactor::new(self.mode, values.map(|value| Watched { name: &value.name, value: &value.value }))
+    }
+
+    /// What stands for a file in the log: its path, without the root that relative paths lie below.
+    fn name(&self, file: &PlannedFile) -> String {
+        file.path.strip_prefix(&self.root).unwrap_or(&file.path).display().to_string()
     }
 }
 
@@ -106,12 +123,6 @@ fn inputs(plan: &Plan, process: &MemFile) -> io::Result<Vec<Value>> {
         let values = ProcessPayload::decode(bytes).and_then(|payload| payload.secrets(main)).map_err(invalid)?;
         let variables = main.secret_environment_names.iter().cloned();
         let names = variables.chain(main.secret_arguments.iter().map(|index| format!("args[{index}]")));
-        let value = |(name, value): (String, &[u8])| Value { name, value: Zeroizing::new(value.to_vec()) };
-        Ok(names.zip(values).map(value).collect())
+        Ok(names.zip(values).map(|(name, value)| Value::new(name, value)).collect())
     })?
-}
-
-/// What stands for a file in the log: its path, without the root that relative paths lie below.
-fn name(file: &PlannedFile, root: &Path) -> String {
-    file.path.strip_prefix(root).unwrap_or(&file.path).display().to_string()
 }

@@ -1,0 +1,91 @@
+//! Work that needs another cgroup or other namespaces than the shim's: done by a forked process, which ends with it.
+//!
+//! Out comes that it was done, or what failed and on what. A helper does not outlive its shim: what it would still
+//! write then nobody would wipe.
+
+use std::io;
+
+use executor_core::protocol::{Reason, Refused};
+use executor_sys::process::{self, Ended, Fork};
+use executor_sys::seqpacket::Seqpacket;
+
+use crate::dirs::plain;
+
+/// Longest account of a failure, in bytes.
+const TOLD_MAX: usize = 8192;
+
+/// A step that failed, on what.
+pub(super) struct Failed(pub(super) String, pub(super) io::Error);
+
+/// Why something was not done.
+pub(super) enum NotDone {
+    /// A step failed.
+    Failed {
+        /// The system's error number; 0 where there is none.
+        errno: i32,
+        /// All of it in one line.
+        words: String,
+    },
+    /// The kernel killed the helper, which it does when the cgroup's memory is used up.
+    Killed,
+}
+
+/// Does something in a helper, and gives what it has to tell: a few bytes, or none.
+pub(super) fn run(act: impl FnOnce() -> Result<Vec<u8>, Failed>) -> Result<Vec<u8>, NotDone> {
+    let failed = |what: &str, error: &io::Error| NotDone::Failed {
+        errno: error.raw_os_error().unwrap_or(0),
+        words: format!("{what}: {}", plain(error)),
+    };
+    let (ours, theirs) = Seqpacket::pair().map_err(|error| failed("socket", &error))?;
+    let parent = std::process::id();
+    let helper = match process::fork().map_err(|error| failed("fork", &error))? {
+        Fork::Parent(pid) => pid,
+        Fork::Child => {
+            let done = process::die_with(parent).map_err(|error| Failed("helper".into(), error)).and_then(|()| act());
+            process::exit_now(match done {
+                Ok(told) if told.is_empty() => 0,
+                Ok(told) => i32::from(theirs.send(&told, &[]).is_err()),
+                Err(Failed(what, error)) => {
+                    let errno = error.raw_os_error().unwrap_or(0).to_le_bytes();
+                    let mut told = [&errno, format!("{what}: {}", plain(&error)).as_bytes()].concat();
+                    told.truncate(TOLD_MAX);
+                    let _ = theirs.send(&told, &[]);
+                    1
+                }
+            })
+        }
+    };
+    drop(theirs);
+    let mut told = vec![0; TOLD_MAX];
+    let received = ours.recv(&mut told);
+    match (process::wait_for(helper).map_err(|error| failed("helper", &error))?, received) {
+        (Ended::Code(0), received) => {
+            told.truncate(received.ok().flatten().map_or(0, |(length, _)| length));
+            Ok(told)
+        }
+        (Ended::Signal(libc::SIGKILL), _) => Err(NotDone::Killed),
+        (_, Ok(Some((length, _)))) if length > 4 => {
+            let (errno, words) = told[..length].split_first_chunk::<4>().unwrap_or((&[0; 4], b""));
+            let words = String::from_utf8_lossy(words).into_owned();
+            Err(NotDone::Failed { errno: i32::from_le_bytes(*errno), words })
+        }
+        (ended, _) => Err(NotDone::Failed { errno: 0, words: format!("a helper ended with {ended:?}") }),
+    }
+}
+
+impl NotDone {
+    /// The memory that the helper's pages are charged to is used up.
+    pub(super) fn is_for_want_of_memory(&self) -> bool {
+        matches!(self, Self::Killed | Self::Failed { errno: libc::ENOMEM, .. })
+    }
+}
+
+impl From<NotDone> for Refused {
+    fn from(not_done: NotDone) -> Self {
+        match not_done {
+            NotDone::Killed => Self::new(Reason::Internal, "a helper was killed"),
+            NotDone::Failed { errno: libc::ENOSPC | libc::ENOMEM, words } => Self::new(Reason::Exhausted, words),
+            NotDone::Failed { words, .. } => Self::new(Reason::Internal, words),
+        }
+    }
+}

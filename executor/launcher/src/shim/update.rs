@@ -1,0 +1,365 @@
+//! New secret files for a container that runs: judged, written beside the old ones, swapped in, recorded.
+//!
+//! ```text
+//!   take      the list and the contents, by descriptor; the whole plan is judged again with the new list
+//!   write     a helper in the container's memory accounting writes the new generation, which nobody sees
+//!   swap      one rename for each directory; a file that is mounted by itself is replaced by a mount beneath it,
+//!             by a helper in the container's mount namespace
+//!   record    the new list and generation are on disk, and the daemon is told
+//!   linger    the old generation stays for a moment, for whoever has just looked it up, and is wiped
+//! ```
+//! A step that fails leaves the old generation in force, and nothing of the new one.
+
+mod swap;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use executor_core::lifecycle::State;
+use executor_core::payload::{self, BYTES_MAX};
+use executor_core::placement::{VolumeSize, content_size, volume_size};
+use executor_core::plan::{Plan, PlannedFile};
+use executor_core::protocol::{PLAN_MAX, Reason, Refused, UPDATE_FDS};
+use executor_core::record::{ContainerRecord, Prepared, RECORD_MAX};
+use executor_core::update::{FileUpdate, Next, Placed};
+use executor_core::validate::{Violation, recheck};
+use executor_secrets::volume::{Owner, Replaced, Rotation, Volume};
+use executor_sys::memfile::MemFile;
+use executor_sys::{mount, process};
+
+use super::Ready;
+use super::helper::{self, Failed, NotDone};
+use super::inject::with_contents;
+use crate::finish::now;
+use crate::host::Host;
+use crate::log::{self, Level};
+use crate::rootfs::failed;
+use swap::Swap;
+
+/// How long an old generation stays. A program that opens two files through one look at `..data` does so within
+/// microseconds; half a second lets one through that is not scheduled meanwhile, and is short enough for an old
+/// credential to be gone before anybody counts on it.
+const LINGER: Duration = Duration::from_millis(500);
+/// Most old generations at a time: with [`LINGER`], 64 updates a second can go on for ever.
+const LINGERING_MAX: usize = 32;
+/// What part of its memory old generations of a container may hold.
+const LINGERING_SHARE: u64 = 8;
+/// Bytes that the kernel takes for a file beside its pages, rounded up: inode, entry, links.
+const FILE_OVERHEAD: u64 = 2048;
+
+/// Most warnings that a container's record collects over its updates.
+const WARNINGS_MAX: usize = 20;
+
+/// An update as it came.
+pub(super) struct Update {
+    /// Sent to init afterwards; 0 for none.
+    pub(super) signal: i32,
+    /// As `UPDATE_FDS` say.
+    pub(super) fds: Vec<OwnedFd>,
+}
+
+/// Old generations that are still there, and how large the volume was made.
+#[derive(Default)]
+pub(super) struct Generations {
+    lingering: Vec<Lingering>,
+    size: Option<VolumeSize>,
+}
+
+struct Lingering {
+    replaced: Replaced,
+    size: VolumeSize,
+    due: Instant,
+}
+
+impl Generations {
+    /// When the next old generation is to be wiped.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.lingering.iter().map(|old| old.due).min()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.lingering.iter().map(|old| old.size.bytes).sum()
+    }
+}
+
+/// Wipes the old generations whose time has come.
+pub(super) fn wipe_due(ready: &mut Ready) {
+    let now = Instant::now();
+    let Some(volume) = ready.remains.volumes.first() else { return };
+    let before = ready.generations.lingering.len();
+    let rotated = &mut ready.remains.rotated;
+    ready.generations.lingering.retain(|old| {
+        if old.due > now {
+            return true;
+        }
+        match volume.wipe_replaced(&old.replaced) {
+            Ok(receipt) => rotated.wiped = std::mem::take(&mut rotated.wiped).and(&receipt),
+            Err(error) => log::line(
+                Level::Error,
+                ready.record.plan.id.as_str(),
+                format_args!("old secret files were not wiped, and will be at the end: {error}"),
+            ),
+        }
+        false
+    });
+    if before > 0 && ready.generations.lingering.is_empty() {
+        process::trim_heap();
+    }
+}
+
+/// Carries an update out, but for the signal.
+pub(super) fn carry_out(host: &Host, ready: &mut Ready, update: Update) -> Result<(), Refused> {
+    let Update { signal, fds } = update;
+    let (list, contents) = take(fds)?;
+    let result = if (0..=64).contains(&signal) {
+        judge(host, ready, &list).and_then(|judged| replace(host, ready, &judged, &contents))
+    } else {
+        Err(Refused::new(Reason::Invalid, format!("{signal} is no signal")))
+    };
+    if let Err(error) = contents.wipe() {
+        let id = ready.record.plan.id.as_str();
+        log::line(Level::Error, id, format_args!("the contents of an update were not wiped: {error}"));
+    }
+    result
+}
+
+/// The list as JSON, and the contents.
+fn take(fds: Vec<OwnedFd>) -> Result<(MemFile, MemFile), Refused> {
+    let Ok([list, contents]) = <[OwnedFd; UPDATE_FDS.len()]>::try_from(fds) else {
+        return Err(Refused::new(Reason::Invalid, "an update comes with two descriptors"));
+    };
+    let file = |fd, most| MemFile::from_fd(fd, most).map_err(|error| Refused::new(Reason::Invalid, error.to_string()));
+    Ok((file(list, PLAN_MAX)?, file(contents, BYTES_MAX as u64)?))
+}
+
+/// An update that may be carried out.
+struct Judged {
+    update: FileUpdate,
+    placed: Placed,
+    /// The record as it is to be.
+    record: ContainerRecord,
+}
+
+/// Judges an update by what there is, and by the policy that the launcher read: whatever the daemon said of it.
+fn judge(host: &Host, ready: &Ready, list: &MemFile) -> Result<Judged, Refused> {
+    let invalid = |error: &dyn std::fmt::Display| Refused::new(Reason::Invalid, format!("update: {error}"));
+    let record = &ready.record;
+    if record.state != State::Running {
+        let why = format!("container {} is {}: files are replaced while it runs", record.plan.id, record.state.name());
+        return Err(Refused::new(Reason::Precondition, why));
+    }
+    let parsed = list.read(|bytes| serde_json::from_slice::<FileUpdate>(bytes)).map_err(|error| invalid(&error))?;
+    let update = parsed.map_err(|error| invalid(&error))?;
+    if update.base_generation != record.files_generation {
+        let why = format!("the files are of generation {}, not {}", record.files_generation, update.base_generation);
+        return Err(Refused::new(Reason::Stale, why));
+    }
+    update.check(&record.plan).map_err(|error| invalid(&error))?;
+    let plan = Plan { files: update.files.clone(), ..record.plan.clone() };
+    recheck(&plan, &host.policy).map_err(|violations| Refused::of_fields(Reason::Invalid, &violations))?;
+    let unfit = |violations: Vec<Violation>| Refused::of_fields(Reason::Precondition, &violations);
+    let mounts = record.prepared.as_ref().map_or(&[][..], |prepared| &prepared.mounts);
+    let placed = update.place(&record.plan, mounts).map_err(unfit)?;
+    if placed.changes.is_empty() {
+        return Err(invalid(&"nothing changes"));
+    }
+    if !mount::attaches_beneath() {
+        let alone = singles(&update, &placed);
+        if !alone.is_empty() {
+            return Err(unfit(alone));
+        }
+    }
+    let prepared = record.prepared.clone().map(|prepared| Prepared { mounts: placed.mounts.clone(), ..prepared });
+    let record = ContainerRecord {
+        plan,
+        prepared,
+        files_generation: record.files_generation + 1,
+        files_updated_at: Some(now()),
+        ..record.clone()
+    };
+    Ok(Judged { update, placed, record })
+}
+
+/// A violation for each file that is mounted by itself, on a kernel that cannot replace one.
+fn singles(update: &FileUpdate, placed: &Placed) -> Vec<Violation> {
+    let single =
+        |next: &Next| if let Next::File(payload) = next { update.changed.get(*payload).copied() } else { None };
+    let files = placed.changes.iter().filter_map(|change| update.files.get(single(&change.next)?));
+    let violation = |file: &PlannedFile| {
+        let why = format!(
+            "`{}` is mounted by itself, and this kernel cannot replace such a mount (Linux 6.5 or later can)",
+            file.path.display()
+        );
+        Violation::new(format!("{}.path", file.field), why)
+    };
+    files.map(violation).collect()
+}
+
+/// Writes, swaps and records a new generation.
+fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) -> Result<(), Refused> {
+    let Judged { update, placed, record } = judged;
+    let record = &watch(ready, update, record, contents)?;
+    let old = VolumeSize {
+        bytes: update.replaced_bytes(&ready.record.plan, host.page),
+        inodes: content_size(&ready.record.plan.files, host.page).inodes,
+    };
+    let new: u64 = update.changed.iter().map(|index| update.files[*index].size.div_ceil(host.page) * host.page).sum();
+    let overhead = FILE_OVERHEAD * update.files.len() as u64;
+    make_room(host, ready, old.bytes, new + overhead)?;
+    keep_records(ready, record)?;
+    let volume = ready.remains.volumes.first().ok_or_else(|| Refused::new(Reason::Internal, "there is no volume"))?;
+    grow(host, volume, &mut ready.generations, &ready.record.plan, &record.plan)?;
+
+    let id = record.plan.id.as_str();
+    let rotation = Rotation::begin(volume, record.files_generation, &placed.changes)
+        .map_err(|error| failed("secret files", &error))?;
+    let kills = host.hierarchies.oom_kills(&record.cgroup);
+    let written = helper::run(|| write(host, record, update, &rotation, contents).map(|()| Vec::new()));
+    if let Err(not_done) = written {
+        let killed = host.hierarchies.oom_kills(&record.cgroup) > kills && matches!(not_done, NotDone::Killed);
+        ready.remains.rotated.helpers_killed += u64::from(killed);
+        discard(id, rotation);
+        return Err(if not_done.is_for_want_of_memory() { no_memory(record, new) } else { not_done.into() });
+    }
+    let swap = Swap { volume, rotation: &rotation, placed, prepared: record.prepared.as_ref() };
+    let recorded = swap
+        .forth()
+        .and_then(|()| ready.remains.dirs.write_record(record).map_err(|error| failed("run directory", &error)));
+    if let Err(refused) = recorded {
+        match swap.back() {
+            Ok(()) => discard(id, rotation),
+            Err(error) => {
+                log::line(Level::Error, id, format_args!("a swap could not be taken back: {}", error.message));
+            }
+        }
+        return Err(refused);
+    }
+    match rotation.settle() {
+        Ok(replaced) => {
+            let due = Instant::now() + LINGER;
+            ready.generations.lingering.push(Lingering { replaced, size: old, due });
+        }
+        Err(error) => {
+            log::line(Level::Error, id, format_args!("old secret files stay until the container's end: {error}"));
+        }
+    }
+    ready.record = record.clone();
+    Ok(())
+}
+
+/// Masks the new values from now on: the process may print one the moment that it is there. Gives the record with what
+/// is to be said of that.
+fn watch(
+    ready: &mut Ready,
+    update: &FileUpdate,
+    record: &ContainerRecord,
+    contents: &MemFile,
+) -> Result<ContainerRecord, Refused> {
+    let changed: Vec<&PlannedFile> = update.changed.iter().map(|index| &update.files[*index]).collect();
+    let masked = ready.watch.learn(&changed, &update.files, contents);
+    masked.map_err(|error| failed("secrets to be masked", &error))?;
+    let redactor = ready.watch.redactor();
+    let mut record = record.clone();
+    if let Some(prepared) = &mut record.prepared {
+        let news: Vec<String> =
+            redactor.warnings().iter().filter(|warning| !prepared.warnings.contains(warning)).cloned().collect();
+        prepared.warnings.extend(news.into_iter().take(WARNINGS_MAX.saturating_sub(prepared.warnings.len())));
+    }
+    ready.log.mask(redactor);
+    Ok(record)
+}
+
+/// Whether there is room for another generation: among those that linger, and in the container's memory.
+fn make_room(host: &Host, ready: &Ready, old: u64, new: u64) -> Result<(), Refused> {
+    let record = &ready.record;
+    let lingering = ready.generations.lingering.len();
+    let busy = || {
+        let why = format!(
+            "{lingering} earlier generations of the files of container {} are still there for programs that have just \
+             looked them up; they go within {} ms",
+            record.plan.id,
+            LINGER.as_millis()
+        );
+        Err(Refused::new(Reason::Busy, why))
+    };
+    let share = record.plan.limits.memory_bytes / LINGERING_SHARE;
+    if lingering >= LINGERING_MAX || (lingering > 0 && ready.generations.bytes() + old > share) {
+        return busy();
+    }
+    match host.hierarchies.memory_room(&record.cgroup) {
+        Some(room) if room < new && lingering > 0 => busy(),
+        Some(room) if room < new => Err(no_memory(record, new)),
+        _ => Ok(()),
+    }
+}
+
+fn no_memory(record: &ContainerRecord, new: u64) -> Refused {
+    let why = format!(
+        "is {}, and what the container's processes leave of it does not hold another {new} bytes of secret files",
+        record.plan.limits.memory_bytes
+    );
+    Refused::of_fields(Reason::Exhausted, &[Violation::new("limits.memory_bytes", why)])
+}
+
+/// The record must be readable, and the exit record must find room that is kept for it, whatever happens next.
+fn keep_records(ready: &Ready, record: &ContainerRecord) -> Result<(), Refused> {
+    let size = serde_json::to_vec(record).map_or(u64::MAX, |json| json.len() as u64);
+    if size > RECORD_MAX {
+        let why = format!("make a record of {size} bytes of this container; at most {RECORD_MAX}");
+        return Err(Refused::of_fields(Reason::Exhausted, &[Violation::new("files", why)]));
+    }
+    ready.remains.dirs.keep_more_room(record).map_err(|error| failed("state directory", &error))
+}
+
+/// Room in the volume for what is in force, what lingers, and what comes.
+fn grow(host: &Host, volume: &Volume, generations: &mut Generations, old: &Plan, new: &Plan) -> Result<(), Refused> {
+    let now = generations.size.get_or_insert_with(|| volume_size(&old.files, host.page));
+    let (old, new_size) = (content_size(&old.files, host.page), content_size(&new.files, host.page));
+    let lingering = generations.lingering.iter().map(|lingering| lingering.size);
+    let all = lingering.chain([old, new_size]).fold(VolumeSize { bytes: 0, inodes: 0 }, |sum, one| VolumeSize {
+        bytes: sum.bytes + one.bytes,
+        inodes: sum.inodes + one.inodes,
+    });
+    // An entry with a long name takes a page, too.
+    let entries = new.files.len() as u64;
+    let wanted = VolumeSize {
+        bytes: (all.bytes + (entries + 16) * host.page).max(now.bytes),
+        inodes: (all.inodes + entries + 64).max(now.inodes),
+    };
+    if wanted != *now {
+        volume.resize(wanted).map_err(|error| failed("secret file system", &error))?;
+        *now = wanted;
+    }
+    Ok(())
+}
+
+/// In the helper: as a part of the container, as far as memory goes.
+fn write(
+    host: &Host,
+    record: &ContainerRecord,
+    update: &FileUpdate,
+    rotation: &Rotation<'_>,
+    contents: &MemFile,
+) -> Result<(), Failed> {
+    let failed = |what: &str| {
+        let what = what.to_owned();
+        |error| Failed(what, error)
+    };
+    // Rather this process than one of the container's, if the kernel has to choose.
+    process::be_expendable().map_err(failed("oom_score_adj"))?;
+    host.hierarchies.join_memory(&record.cgroup).map_err(failed("memory cgroup"))?;
+    let user = record.prepared.as_ref().map(|prepared| (prepared.user.uid, prepared.user.gid));
+    let (uid, gid) = user.ok_or_else(|| Failed("user".into(), io::ErrorKind::NotFound.into()))?;
+    let sizes = update.changed.iter().map(|index| update.files[*index].size);
+    with_contents(contents, sizes, |contents| rotation.write(contents, Owner { uid, gid }))?;
+    // A daemon that gave up meanwhile has overwritten them, from the beginning on: then what was written is not whole.
+    let whole = contents.read(|bytes| payload::decode(bytes).is_ok()).map_err(failed("contents"))?;
+    if whole { Ok(()) } else { Err(Failed("contents".into(), io::Error::other("they were taken back"))) }
+}
+
+fn discard(id: &str, rotation: Rotation<'_>) {
+    if let Err(error) = rotation.discard() {
+        log::line(Level::Error, id, format_args!("files of a failed update stay until the container's end: {error}"));
+    }
+}
