@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::{Principal, UserRef};
-use crate::validate::ID_MAX;
+use crate::validate::{ID_MAX, PATH_MAX};
 
 /// Largest passwd or group file that is read, in bytes.
 pub const FILE_MAX: u64 = 4 << 20;
@@ -87,7 +87,9 @@ pub fn resolve(user: &UserRef, passwd: &[u8], group: &[u8]) -> Result<ResolvedUs
     };
     extra.sort_unstable();
     extra.dedup();
-    let home = entry.map(|entry| String::from_utf8_lossy(entry.home).into_owned()).filter(|home| home.starts_with('/'));
+    // It becomes the value of a variable: one that none can have counts as none.
+    let fit = |home: &String| home.starts_with('/') && !home.contains('\0') && home.len() < PATH_MAX;
+    let home = entry.map(|entry| String::from_utf8_lossy(entry.home).into_owned()).filter(fit);
     Ok(ResolvedUser { uid, gid, groups: extra, home: home.unwrap_or_else(|| "/".to_owned()).into() })
 }
 
@@ -122,7 +124,7 @@ mod tests {
 
     const PASSWD: &[u8] =
         b"root:x:0:0:root:/root:/bin/sh\n# comment\nbroken\nvcap:x:1000:1000:,,,:/home/vcap:/bin/sh\n\
-        high:x:4294967295:1::/:\nneg:x:-1:-1::/:\nshort:x:7:8\nnohome:x:9:9:::\n";
+        high:x:4294967295:1::/:\nneg:x:-1:-1::/:\nshort:x:7:8\nnohome:x:9:9:::\nnul:x:10:10::/x\0y:\n";
     const GROUP: &[u8] = b"root:x:0:\nadm:x:4:vcap,short\nvcap:x:1000:\ndup:x:4:vcap\nempty:x:5:,\nbad:x:zz:vcap\n";
 
     fn user(text: &str) -> Result<ResolvedUser, UnknownPrincipal> {
@@ -145,6 +147,7 @@ mod tests {
         is("4242:17", 4242, 17, &[], "/");
         is("short", 7, 8, &[4], "/");
         is("nohome", 9, 9, &[], "/");
+        is("nul", 10, 10, &[], "/");
     }
 
     #[test]

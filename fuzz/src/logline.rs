@@ -1,0 +1,47 @@
+//! What a process prints, into a log file and out of it again; and a log file that somebody else wrote.
+
+use executor_core::logline::{CHUNK_MAX, Entry, Stream, parse, split, write};
+use executor_core::time::Timestamp;
+
+/// Most lines of a file that are looked at.
+const LINES_MAX: usize = 64;
+
+/// The first byte chooses how often the rest is repeated, so that lines longer than an entry come up.
+pub fn run(data: &[u8]) {
+    let Some((choice, bytes)) = data.split_first() else { return };
+    read(bytes);
+    // Long ones are rare, because they are slow.
+    let times =
+        if *choice < 2 && !bytes.is_empty() { CHUNK_MAX.div_ceil(bytes.len()) + usize::from(*choice) } else { 1 };
+    comes_back(&bytes.repeat(times));
+}
+
+/// Any line is ours, and comes back, or is not.
+fn read(bytes: &[u8]) {
+    for line in bytes.split(|byte| *byte == b'\n').take(LINES_MAX) {
+        let Some(entry) = parse(line) else { continue };
+        let mut again = Vec::new();
+        write(&entry, &mut again);
+        assert_eq!(again.pop(), Some(b'\n'));
+        assert_eq!(parse(&again), Some(entry), "what was read is written and read again");
+    }
+}
+
+/// What was printed comes back byte for byte.
+fn comes_back(printed: &[u8]) {
+    let (mut file, time) = (Vec::new(), Timestamp(1));
+    for (content, complete) in split(printed) {
+        assert!(content.len() <= CHUNK_MAX && !content.contains(&b'\n'));
+        write(&Entry { time, stream: Stream::Stderr, complete, source: "APP", content }, &mut file);
+    }
+    let mut back = Vec::new();
+    for line in file.split_inclusive(|byte| *byte == b'\n') {
+        let entry = parse(&line[..line.len() - 1]).expect("our own line");
+        assert_eq!((entry.time, entry.stream, entry.source), (time, Stream::Stderr, "APP"));
+        back.extend_from_slice(entry.content);
+        if entry.complete {
+            back.push(b'\n');
+        }
+    }
+    assert!(back == printed, "{} bytes became {}", printed.len(), back.len());
+}

@@ -1,0 +1,144 @@
+//! Paths of files against one another and against a root file system, which is as hostile as its maker likes.
+//!
+//! The bytes are text, parts separated by `|`. The first byte chooses whether the container gets fresh file
+//! systems. A part that begins with `d`, `f`, `l` or `s` puts a directory, file, link or special file at the path
+//! behind it; one that begins with `+` asks for a file there. When all have their places, the container is running: one
+//! that begins with `=` replaces or adds a file, one with `-` removes one.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+
+use executor_core::placement::{Entry, MountPoint, PlacementError, RootfsView, place};
+use executor_core::plan::{Plan, Rootfs};
+use executor_core::spec::fresh_mounts;
+use executor_core::update::{FileUpdate, Next};
+use executor_core::validate::{Draft, Policy, UpdateDraft, recheck, validate, validate_update};
+
+use crate::rules;
+
+/// See the module.
+pub fn run(data: &[u8]) {
+    let Some((choice, text)) = data.split_first() else { return };
+    let text = String::from_utf8_lossy(text);
+    let fresh = if choice & 1 == 0 { fresh_mounts(&Rootfs::Host) } else { Vec::new() };
+    let mut tree = Tree { fresh: &fresh, entries: HashMap::new() };
+    let mut files = Vec::new();
+    let mut update = UpdateDraft::default();
+    for (number, part) in text.split('|').enumerate() {
+        let Some((kind, path)) = part.split_at_checked(1) else { continue };
+        let entry = match kind {
+            "d" => Entry::Directory,
+            "f" => Entry::File,
+            "l" => Entry::Symlink,
+            "s" => Entry::Special,
+            "+" => {
+                files.push((format!("f[{number}]"), path, number as u64).into());
+                continue;
+            }
+            "=" => {
+                update.files.push((format!("f[{number}]"), path, number as u64 + 1).into());
+                continue;
+            }
+            "-" => {
+                update.removed.push(path);
+                continue;
+            }
+            _ => continue,
+        };
+        tree.entries.insert(path.into(), entry);
+    }
+    let policy = Policy::default();
+    let draft = Draft { id: "x", path: "/x", files, ..Draft::default() };
+    let asked = draft.files.len();
+    match validate(&draft, &policy) {
+        Err(violations) => assert!(!violations.is_empty() && violations.iter().all(|v| v.field.contains("f"))),
+        Ok(plan) => {
+            assert_eq!(plan.files.len(), asked);
+            rules::plan(&plan, &policy);
+            recheck(&plan, &policy).expect("the launcher agrees");
+            against(&plan, &tree, &update, &policy);
+        }
+    }
+}
+
+/// Places the plan's files in the tree.
+fn against(plan: &Plan, tree: &Tree<'_>, update: &UpdateDraft<'_>, policy: &Policy) {
+    match place(&plan.files, tree.fresh, tree) {
+        Err(PlacementError::View(_, never)) => match never {},
+        Err(PlacementError::Violations(violations)) => {
+            assert!(!violations.is_empty() && violations.len() <= plan.files.len());
+        }
+        Ok(mounts) => {
+            rules::placed(plan, &mounts);
+            updated(plan, &mounts, update, policy);
+            for mount in &mounts {
+                // Where it is mounted is where it seems to be: nothing on the way is a link or changes its meaning.
+                for parent in mount.target.ancestors().skip(1).filter(|path| *path != Path::new("/")) {
+                    assert!(tree.is_directory(parent), "{parent:?} on the way to {:?}", mount.target);
+                }
+                let in_fresh = tree.fresh.iter().any(|fresh| mount.target.starts_with(fresh));
+                assert_eq!(mount.in_fresh_mount, in_fresh);
+                assert!(!tree.fresh.contains(&mount.target), "{:?}", mount.target);
+                if !in_fresh {
+                    assert!(matches!(tree.at(&mount.target), Entry::Missing | Entry::File), "{:?}", mount.target);
+                }
+            }
+        }
+    }
+}
+
+/// Replaces, adds and removes files. What validation takes the shim takes, and every mount point stays where it is.
+fn updated(plan: &Plan, mounts: &[MountPoint], draft: &UpdateDraft<'_>, policy: &Policy) {
+    let Ok(planned) = validate_update(draft, plan, policy) else { return };
+    let sources = planned.sources.iter().zip(&planned.changed);
+    for (source, changed) in sources {
+        assert_eq!(draft.files[*source].size, planned.files[*changed].size);
+    }
+    assert_eq!(planned.changed.len(), draft.files.len(), "every file of the call is in it");
+    let update = FileUpdate { base_generation: 1, files: planned.files, changed: planned.changed };
+    update.check(plan).expect("the shim takes what validation took");
+    let next = Plan { files: update.files.clone(), ..plan.clone() };
+    recheck(&next, policy).expect("and it is as good as a first list");
+    match update.place(plan, mounts) {
+        Err(violations) => assert!(!violations.is_empty()),
+        Ok(placed) => {
+            rules::placed(&next, &placed.mounts);
+            let targets = placed.mounts.iter().map(|mount| (&mount.target, mount.in_fresh_mount));
+            assert!(targets.eq(mounts.iter().map(|mount| (&mount.target, mount.in_fresh_mount))));
+            let contents = placed.changes.iter().map(|change| match &change.next {
+                Next::File(_) => 1,
+                Next::Directory { new, .. } => new.len(),
+            });
+            assert_eq!(contents.sum::<usize>(), update.changed.len(), "every new content is somewhere");
+        }
+    }
+}
+
+/// A root file system that has what the bytes say.
+struct Tree<'a> {
+    fresh: &'a [PathBuf],
+    entries: HashMap<PathBuf, Entry>,
+}
+
+impl Tree<'_> {
+    fn at(&self, path: &Path) -> Entry {
+        self.entries.get(path).copied().unwrap_or(Entry::Missing)
+    }
+
+    fn is_directory(&self, path: &Path) -> bool {
+        self.fresh.iter().any(|fresh| path == fresh) || self.at(path) == Entry::Directory
+    }
+}
+
+impl RootfsView for Tree<'_> {
+    type Error = Infallible;
+
+    fn entry(&self, path: &Path) -> Result<Entry, Infallible> {
+        rules::is_plain(path);
+        for parent in path.ancestors().skip(1).filter(|parent| *parent != Path::new("/")) {
+            assert!(self.is_directory(parent), "looked at {path:?} before {parent:?} was known to be a directory");
+        }
+        Ok(self.at(path))
+    }
+}

@@ -1,0 +1,93 @@
+//! What our processes read of one another: messages, plans, payloads, records.
+//!
+//! The launcher's side is the one that matters: it holds the privilege, and a daemon that was taken over writes to
+//! it what it likes. The first byte chooses what the rest is.
+
+use std::fmt::Debug;
+
+use executor_core::disclosure::Manifest;
+use executor_core::payload::{self, ProcessPayload};
+use executor_core::plan::Plan;
+use executor_core::protocol::{
+    LauncherReply, LauncherRequest, PACKET_MAX, Reason, Refused, ShimReport, ShimRequest, state_number, state_of,
+};
+use executor_core::record::{ContainerRecord, ExitRecord};
+use executor_core::token;
+use executor_core::update::FileUpdate;
+use executor_core::validate::{Policy, recheck};
+use prost::Message;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::rules;
+
+/// See the module.
+pub fn run(data: &[u8]) {
+    let Some((choice, bytes)) = data.split_first() else { return };
+    match choice % 11 {
+        0 => message::<LauncherRequest>(bytes),
+        1 => message::<LauncherReply>(bytes),
+        2 => message::<ShimRequest>(bytes),
+        3 => message::<ShimReport>(bytes),
+        4 => strings(bytes),
+        5 => forged(bytes),
+        6 => drop(record::<ContainerRecord>(bytes)),
+        7 => drop(record::<ExitRecord>(bytes)),
+        8 => drop(record::<FileUpdate>(bytes)),
+        9 => token(bytes),
+        _ => drop(record::<Manifest>(bytes)),
+    }
+    let number = u32::from(*choice);
+    assert!(state_of(number).is_none_or(|state| state_number(state) == number));
+}
+
+/// A message comes back as it was.
+fn message<M: Message + Default + PartialEq + Debug>(bytes: &[u8]) {
+    let Ok(message) = M::decode(bytes) else { return };
+    let again = M::decode(&*message.encode_to_vec()).expect("what was encoded is decoded");
+    assert!(again == message, "{message:?}");
+}
+
+/// A payload is read whole or not at all, and comes back byte for byte.
+fn strings(bytes: &[u8]) {
+    let Ok(strings) = payload::decode(bytes) else {
+        return assert!(ProcessPayload::decode(bytes).is_err());
+    };
+    let mut again = vec![0; payload::encoded_len(strings.iter().copied())];
+    payload::encode(strings.iter().copied(), &mut again);
+    assert_eq!(again, bytes);
+    let Ok(process) = ProcessPayload::decode(bytes) else { return };
+    let head = strings.iter().take(3).chain(&process.args).chain(&process.env);
+    assert!(head.eq(&strings), "every string is in its place");
+    assert!(strings.iter().all(|string| !string.contains(&0)), "each becomes a string of execve");
+}
+
+/// A plan that a daemon made up: refused, and told in a packet; or as good as one of validation's own.
+fn forged(bytes: &[u8]) {
+    let Some(plan) = record::<Plan>(bytes) else { return };
+    let policy = Policy { rootfs_dirs: vec!["/srv/images".into()], ..Policy::default() };
+    match recheck(&plan, &policy) {
+        Ok(()) => rules::plan(&plan, &policy),
+        Err(violations) => {
+            let refused = Refused::of_fields(Reason::Invalid, &violations);
+            assert!(!violations.is_empty() && refused.encoded_len() < PACKET_MAX);
+        }
+    }
+}
+
+/// A token that a container presents names one container, or none.
+fn token(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Some(id) = token::container(&text) {
+        assert!(text.starts_with(&format!("{id}.")) && text.len() == token::length(&id));
+    }
+}
+
+/// A record comes back as it was.
+fn record<R: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) -> Option<R> {
+    let record: R = serde_json::from_slice(bytes).ok()?;
+    let json = serde_json::to_vec(&record).expect("a record is JSON");
+    let again: R = serde_json::from_slice(&json).expect("what was written is read");
+    assert_eq!(again, record);
+    Some(record)
+}

@@ -1,0 +1,57 @@
+//! A request as it comes from the network: decoded, validated, planned.
+//!
+//! Besides what holds for every plan, no secret may have a part in what is told: the same request with every
+//! secret replaced by others of the same length must be judged, told and printed in the same words.
+
+use executor_core::validate::Policy;
+use executor_proto::v1::{File, RunAction, RunRequest};
+use executord::admit::planned;
+use prost::Message;
+
+use crate::rules;
+
+/// The first byte chooses the operator's policy, the rest is the message.
+pub fn run(data: &[u8]) {
+    let Some((choice, message)) = data.split_first() else { return };
+    let Ok(mut request) = RunRequest::decode(message) else { return };
+    let policy = policy(*choice);
+    let outcome = planned(&request, &policy);
+    let printed = format!("{request:?}");
+    if let Ok(plan) = &outcome {
+        rules::plan(plan, &policy);
+        rules::travels(plan, &policy);
+    }
+    replace(&mut request);
+    assert_eq!(planned(&request, &policy), outcome, "a secret has a part in what is told");
+    assert_eq!(format!("{request:?}"), printed, "a secret is printed");
+    let again = RunRequest::decode(&*request.encode_to_vec()).expect("what was encoded is decoded");
+    assert_eq!(again, request);
+}
+
+/// What an operator may have set.
+fn policy(choice: u8) -> Policy {
+    let bit = |number: u8| choice & (1 << number) != 0;
+    Policy {
+        allow_host_rootfs: !bit(0),
+        allow_host_network: bit(1),
+        rootfs_dirs: if bit(2) { vec!["/srv/images".into()] } else { Vec::new() },
+        files_bytes_max: if bit(3) { 64 } else { 1_000_000 },
+        outputs_bytes_max: if bit(5) { 64 } else { 64 << 20 },
+        files_root: if bit(4) { "/".into() } else { "/etc/cf-service-bindings".into() },
+        ..Policy::default()
+    }
+}
+
+/// Replaces every secret by another of the same length. A NUL stays: that there is one may be told.
+fn replace(request: &mut RunRequest) {
+    let text = |secret: &mut String| *secret = secret.bytes().map(|byte| if byte == 0 { '\0' } else { 'x' }).collect();
+    let content = |file: &mut File| file.content.fill(b'x');
+    request.volume_mounted_files.iter_mut().for_each(content);
+    if let Some(run) = request.action.as_mut().and_then(|action| action.run.as_mut()) {
+        let RunAction { args, env, volume_mounted_files, secret_environment, secret_arguments, .. } = run;
+        args.iter_mut().for_each(text);
+        env.iter_mut().chain(secret_environment).for_each(|variable| text(&mut variable.value));
+        secret_arguments.iter_mut().for_each(|argument| text(&mut argument.value));
+        volume_mounted_files.iter_mut().for_each(content);
+    }
+}

@@ -1,0 +1,43 @@
+//! Whom a process runs as, from a root file system's passwd and group files.
+//!
+//! The bytes: `user:group` as a request has it, NUL, the passwd file, NUL, the group file.
+
+use std::path::Path;
+
+use executor_core::plan::{Principal, UserRef};
+use executor_core::users::{GROUPS_MAX, UnknownPrincipal, resolve};
+use executor_core::validate::{Draft, ID_MAX, PATH_MAX, Policy, validate};
+
+/// See the module.
+pub fn run(data: &[u8]) {
+    let mut parts = data.splitn(3, |byte| *byte == 0);
+    let wanted = String::from_utf8_lossy(parts.next().unwrap_or_default());
+    let (passwd, group) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let draft = Draft { id: "x", path: "/x", user: &wanted, ..Draft::default() };
+    let Ok(plan) = validate(&draft, &Policy::default()) else { return };
+    judge(&plan.user, passwd, group);
+    for user in ["root", "app"] {
+        judge(&UserRef { user: Principal::Name(user.into()), group: None }, passwd, group);
+    }
+    judge(&UserRef { user: Principal::Id(0), group: None }, passwd, group);
+}
+
+fn judge(wanted: &UserRef, passwd: &[u8], group: &[u8]) {
+    let user = match resolve(wanted, passwd, group) {
+        Ok(user) => user,
+        Err(UnknownPrincipal::User(name)) => return assert_eq!(wanted.user, Principal::Name(name)),
+        Err(UnknownPrincipal::Group(name)) => return assert_eq!(wanted.group, Some(Principal::Name(name))),
+    };
+    if let Principal::Id(uid) = wanted.user {
+        assert_eq!(user.uid, uid, "a number is that number, whatever the files say");
+    }
+    if let Some(Principal::Id(gid)) = wanted.group {
+        assert_eq!(user.gid, gid);
+    }
+    assert!(user.uid <= ID_MAX && user.gid <= ID_MAX && user.groups.iter().all(|gid| *gid <= ID_MAX));
+    assert!(user.groups.windows(2).all(|pair| pair[0] < pair[1]) && user.groups.len() <= GROUPS_MAX);
+    assert!(wanted.group.is_none() || user.groups.is_empty());
+    // It becomes the value of a variable, which is one string of execve.
+    let home = user.home.as_os_str().as_encoded_bytes();
+    assert!(user.home.is_absolute() && home.len() < PATH_MAX && !home.contains(&0), "{:?}", Path::new(&user.home));
+}

@@ -1,0 +1,43 @@
+//! Every stored input through its target, without the engine: what was a finding once stays fixed, and the corpus
+//! stays small enough to be kept.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use executor_fuzz::TARGETS;
+
+/// Most files of a target's corpus, and the largest, in bytes.
+const FILES_MAX: usize = 64;
+const BYTES_MAX: usize = 4096;
+
+fn inputs(kind: &str, target: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join(kind).join(target);
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.filter(|path| path.is_file()).map(|path| (path.clone(), fs::read(path).unwrap_or_default())).collect()
+}
+
+#[test]
+fn every_stored_input_passes() {
+    for (target, run) in TARGETS {
+        let corpus = inputs("corpus", target);
+        assert!(!corpus.is_empty() && corpus.len() <= FILES_MAX, "{target} has {} inputs", corpus.len());
+        for (path, input) in corpus.iter().chain(&inputs("regressions", target)) {
+            assert!(input.len() <= BYTES_MAX, "{} has {} bytes", path.display(), input.len());
+            eprintln!("{}", path.display()); // told when the run fails: a panic below does not know it
+            run(input);
+            // What is cut off is an input like any other.
+            for end in [0, 1, input.len() / 2, input.len().saturating_sub(1)] {
+                run(&input[..end]);
+            }
+        }
+    }
+}
+
+/// The control: a target that is given what its rule forbids does panic. Here a rule itself, as the targets use it.
+#[test]
+fn a_name_has_one_target() {
+    for (name, run) in TARGETS {
+        assert!(executor_fuzz::target(name).is_some_and(|found| std::ptr::fn_addr_eq(found, run)));
+    }
+    assert!(executor_fuzz::target("nothing").is_none());
+}

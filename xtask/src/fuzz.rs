@@ -1,0 +1,187 @@
+//! `cargo xtask fuzz`: looks for bytes that break a rule, with LLVM's libFuzzer, on a stable toolchain.
+//!
+//! What `cargo fuzz` does with a nightly compiler needs none here: the instrumentation is a pass of LLVM's that any
+//! rustc can be told to run, and sanitizers would add nothing to safe Rust. The build has a target directory of
+//! its own, because the flags would throw away everything else's.
+//!
+//! New inputs are collected below `target/`; `--minimise` brings the smallest set that reaches as much into
+//! `fuzz/corpus/`. An input that is a finding is written to `fuzz/regressions/`, where the ordinary tests run it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context as _, bail};
+
+use crate::needs;
+use crate::workspace::{self, Workspace, step};
+
+/// What the targets are, in the order in which they are run: the names that `fuzz/src/lib.rs` has.
+const TARGETS: [&str; 6] = ["request", "paths", "users", "protocol", "logline", "redactor"];
+/// Largest input, in bytes: the corpus is kept in the repository.
+const INPUT_MAX: usize = 4096;
+/// Most files of a target's corpus.
+const CORPUS_MAX: usize = 60;
+/// As `cargo fuzz` has them, but for the sanitizers: edges are counted, and the operands of comparisons seen.
+const FLAGS: [&str; 8] = [
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    // Branches that are folded into one are one edge to the engine.
+    "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
+    "-Cpanic=abort",
+    "--cfg=fuzzing",
+];
+
+/// What to run, and for how long.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Targets; all of them when none is named
+    #[arg(value_parser = TARGETS)]
+    targets: Vec<String>,
+    /// For how long each target is run
+    #[arg(long, value_name = "N", default_value_t = 600)]
+    seconds: u32,
+    /// Processes at work on a target
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    jobs: u32,
+    /// Afterwards, replace each target's stored corpus by the smallest set that reaches as much
+    #[arg(long)]
+    minimise: bool,
+}
+
+/// One target's run.
+struct Figures {
+    target: String,
+    executions: String,
+    coverage: String,
+    corpus: usize,
+}
+
+/// Builds, runs, and prints a table. Fails at the first finding.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
+    needs::require(&needs::FUZZ)?;
+    let program = build(workspace)?;
+    let named = || options.targets.iter().map(String::as_str);
+    let targets: Vec<&str> = if options.targets.is_empty() { TARGETS.to_vec() } else { named().collect() };
+    let mut figures = Vec::new();
+    for target in targets {
+        let engine = Engine::new(workspace, &program, target)?;
+        figures.push(engine.search(options)?);
+        if options.minimise {
+            engine.minimise()?;
+        }
+    }
+    println!("{:<10} {:>12} {:>8} {:>8}", "target", "executions", "edges", "inputs");
+    for Figures { target, executions, coverage, corpus } in figures {
+        println!("{target:<10} {executions:>12} {coverage:>8} {corpus:>8}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    step("Building the targets with instrumentation");
+    let target_dir = workspace.target.join("fuzz-build");
+    let mut cargo = workspace.cargo(["build", "--locked", "--profile=fuzz", "-p", "executor-fuzz"]);
+    cargo.args(["--features=libfuzzer", "--bin=executor-fuzz"]);
+    // A target that is named keeps the flags away from build scripts and macros, which the engine is not linked to.
+    cargo.arg(format!("--target={}", workspace.host)).arg("--target-dir").arg(&target_dir);
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\x1f"));
+    workspace::run(&mut cargo)?;
+    Ok(target_dir.join(&workspace.host).join("fuzz/executor-fuzz"))
+}
+
+/// The engine on one target.
+struct Engine<'a> {
+    program: &'a Path,
+    target: &'a str,
+    /// Everything that was found interesting on this machine.
+    found: PathBuf,
+    /// What the repository has.
+    stored: PathBuf,
+    /// Inputs that are or were findings.
+    regressions: PathBuf,
+}
+
+impl<'a> Engine<'a> {
+    fn new(workspace: &Workspace, program: &'a Path, target: &'a str) -> anyhow::Result<Self> {
+        let home = workspace.root.join("fuzz");
+        let engine = Self {
+            program,
+            target,
+            found: workspace.target.join("fuzz-corpus").join(target),
+            stored: home.join("corpus").join(target),
+            regressions: home.join("regressions").join(target),
+        };
+        for dir in [&engine.found, &engine.stored, &engine.regressions] {
+            fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+        }
+        Ok(engine)
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(self.program);
+        command.env("EXECUTOR_FUZZ_TARGET", self.target).stdin(Stdio::null());
+        command.args([format!("-max_len={INPUT_MAX}"), "-timeout=20".into(), "-rss_limit_mb=2048".into()]);
+        command
+    }
+
+    fn search(&self, options: &Options) -> anyhow::Result<Figures> {
+        step(&format!("Fuzzing {} for {} s", self.target, options.seconds));
+        let log = self.found.with_extension("log");
+        let mut command = self.command();
+        command.arg(format!("-max_total_time={}", options.seconds)).arg("-print_final_stats=1");
+        command.arg(format!("-artifact_prefix={}/", self.regressions.display()));
+        if options.jobs > 1 {
+            command.arg(format!("-fork={}", options.jobs));
+        }
+        command.args([&self.found, &self.stored, &self.regressions]);
+        command.stderr(fs::File::create(&log).with_context(|| log.display().to_string())?);
+        let status = command.status().with_context(|| format!("cannot run {}", self.program.display()))?;
+        let told = fs::read(&log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())?;
+        if !status.success() {
+            let tail: Vec<&str> = told.lines().rev().take(40).collect();
+            let tail: Vec<&str> = tail.into_iter().rev().collect();
+            bail!("a finding in {}; its input is in {}\n{}", self.target, self.regressions.display(), tail.join("\n"));
+        }
+        Ok(Figures {
+            target: self.target.to_owned(),
+            executions: last_number(&told, "stat::number_of_executed_units:").unwrap_or_else(|| "?".into()),
+            coverage: last_number(&told, " cov:").unwrap_or_else(|| "?".into()),
+            corpus: fs::read_dir(&self.found)?.count(),
+        })
+    }
+
+    /// Edges alone decide, not how often each was passed: else the set is ten times as large.
+    fn minimise(&self) -> anyhow::Result<()> {
+        step(&format!("Minimising the corpus of {}", self.target));
+        let least = self.found.with_extension("least");
+        let _ = fs::remove_dir_all(&least);
+        fs::create_dir_all(&least)?;
+        let mut command = self.command();
+        command.args(["-set_cover_merge=1", "-use_counters=0"]).args([&least, &self.found, &self.stored]);
+        workspace::output(&mut command)?;
+        let mut kept: Vec<PathBuf> = fs::read_dir(&least)?.flatten().map(|entry| entry.path()).collect();
+        // Where there are too many, the large ones go: they are the ones that hold several things.
+        kept.sort_by_key(|path| fs::metadata(path).map_or(u64::MAX, |meta| meta.len()));
+        if kept.len() > CORPUS_MAX {
+            eprintln!("  {} of {} inputs are kept", CORPUS_MAX, kept.len());
+            kept.truncate(CORPUS_MAX);
+        }
+        fs::remove_dir_all(&self.stored)?;
+        fs::create_dir_all(&self.stored)?;
+        for path in kept {
+            let name = path.file_name().context("a file")?;
+            fs::copy(&path, self.stored.join(name))?;
+        }
+        Ok(())
+    }
+}
+
+/// The number behind the last occurrence of a word.
+fn last_number(told: &str, word: &str) -> Option<String> {
+    let (_, behind) = told.rsplit_once(word)?;
+    behind.split_whitespace().next().map(str::to_owned)
+}
