@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Command, Stdio};
 
@@ -10,6 +11,8 @@ use executor_core::lifecycle::State;
 use executor_core::plan::Plan;
 use executor_core::record::FailureKind;
 use executor_core::validate::{Draft, Policy, validate};
+use executor_residue::process::Process;
+use executor_residue::{Canary, Needles, Place, Search};
 use integration::launcher::{Launcher, Payload};
 use integration::rootfs::Rootfs;
 use integration::{footprint, host, wait};
@@ -54,6 +57,54 @@ fn failed_creates_leave_no_zombie() {
     assert_eq!(host::parent(init), Some(shim), "init is the child of the shim, which waits for it");
 }
 
+/// libcontainer clones without exec: whatever its caller's memory holds is in every container's init. The launcher, whose
+/// copies all shims and all inits are, and another container's shim never held these secrets. The control finds each of
+/// them in the container that they are for.
+#[test]
+fn no_process_inherits_the_secrets_of_another_container() {
+    let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
+    let reference = rootfs.reference();
+    let canaries = ["argument", "variable", "file"].map(|kind| (kind, Canary::random(256).unwrap()));
+    let mut needles = Needles::new().unwrap();
+    for (kind, canary) in &canaries {
+        needles.add(kind, canary.as_bytes());
+    }
+    let [argument, variable, file] = canaries.each_ref().map(|(_, canary)| canary.as_str());
+    let files = vec![("f".to_owned(), "a", 256).into()];
+    let draft =
+        Draft { id: "secret", rootfs: &reference, path: "/bin/sh", memory_bytes: 64 << 20, files, ..Draft::default() };
+    let plan_of_secrets = validate(&draft, &Policy::default()).unwrap();
+    let variable = format!("TOKEN={variable}");
+    let payload = Payload {
+        args: vec![
+            b"-c",
+            b"f=$(cat /etc/cf-service-bindings/a); echo up; read forever </dev/zero",
+            argument.as_bytes(),
+        ],
+        env: vec![variable.as_bytes()],
+        files: vec![file.as_bytes()],
+    };
+    let found = |pid: i32, place: fn(&Place) -> bool| {
+        let mut search = Search::new(&needles);
+        search.process(&Process::of(pid.cast_unsigned()).unwrap());
+        let hits = search.report().hits.into_iter().filter(|hit| place(&hit.place));
+        hits.map(|hit| hit.label).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+    };
+    let anywhere = |pid| found(pid, |_| true);
+    launcher.launch(&plan_of_secrets, &payload).unwrap().reach(State::Running).unwrap();
+    wait::until("it has read them", || launcher.log("secret").contains("up").then_some(()));
+    let sleeper = Payload { args: vec![b"1000"], ..Payload::default() };
+    launcher.launch(&plan("later", &reference, "/bin/sleep"), &sleeper).unwrap().reach(State::Running).unwrap();
+    let later = launcher.record("later").unwrap();
+    for pid in [later.shim.pid, later.prepared.unwrap().init.pid] {
+        assert_eq!(anywhere(pid), [""; 0], "{:?}", host::status(pid, "Name"));
+    }
+    // The launcher has a handle on the files, to wipe them when a shim cannot; it never reads them.
+    assert_eq!(found(launcher.child.id() as i32, |place| !matches!(place, Place::Descriptor { .. })), [""; 0]);
+    let init = launcher.record("secret").unwrap().prepared.unwrap().init.pid;
+    assert_eq!(anywhere(init), ["argument", "file", "variable"], "the control");
+}
+
 /// `delete` kills whatever is in the cgroup's path. Two containers of one name, of two launchers, have two paths, and so
 /// has every process of the host.
 #[test]
@@ -66,7 +117,7 @@ fn the_end_of_a_container_ends_no_other() {
     let others = other.launch(&plan("same", &reference, "/bin/sleep"), &sleeper).unwrap();
     others.reach(State::Running).unwrap();
     let records = [one.record("same"), one.record("same.2"), other.record("same")].map(Option::unwrap);
-    let paths: std::collections::BTreeSet<_> = records.iter().map(|record| record.cgroup.clone()).collect();
+    let paths: BTreeSet<_> = records.iter().map(|record| record.cgroup.clone()).collect();
     assert_eq!(paths.len(), 3, "{paths:?}");
     assert!(!paths.iter().any(|path| paths.iter().any(|other| other != path && other.starts_with(path))), "{paths:?}");
     let alive = |record: &executor_core::record::ContainerRecord| {
