@@ -78,6 +78,15 @@ pub(crate) enum Command {
     Stop(StopArgs),
     /// Send a signal to a container's process
     Signal(SignalArgs),
+    /// Replace, add and remove secret files of a running container, all of them at once
+    ///
+    /// Prints the new generation of the files. A program sees the old files or the new ones and no mixture, if it
+    /// opens the directory `..data` beside them and reads through that; one path alone is always whole. Files can be
+    /// added where a directory of secret files is mounted (`agent-cli inspect` shows where). A file that is mounted by
+    /// itself can be replaced and not removed.
+    ///
+    /// Old contents stay readable through what was open before, for half a second; then they are overwritten with zeros.
+    Rotate(RotateArgs),
     /// Remove completed containers with their logs
     Rm(RmArgs),
     /// Follow what happens to containers
@@ -244,6 +253,24 @@ pub(crate) struct SignalArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct RotateArgs {
+    /// Id of the container
+    pub(crate) id: String,
+    /// File to be replaced or added: PATH=@FILE, PATH=@- (standard input) or PATH=@env:VARIABLE, as with `run`
+    #[arg(long = "file", value_name = "PATH=SOURCE")]
+    pub(crate) files: Vec<String>,
+    /// File to be removed; may be repeated
+    #[arg(long, value_name = "PATH")]
+    pub(crate) remove: Vec<String>,
+    /// Then send this signal to the container's process: HUP, SIGUSR1, 10
+    #[arg(long, value_name = "NAME", value_parser = signals::parse)]
+    pub(crate) signal: Option<u32>,
+    /// Only if the files are of this generation, as an earlier `rotate` or `inspect` told it
+    #[arg(long, value_name = "N")]
+    pub(crate) expect_generation: Option<u64>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct RmArgs {
     /// Kill it first if it runs
     #[arg(long, short)]
@@ -399,6 +426,7 @@ mod tests {
             "stop web-1 --grace 1m30s",
             "signal web-1 SIGUSR1",
             "signal web-1 9",
+            "rotate web-1 --file a=@- --remove b --signal HUP --expect-generation 3 --json",
             "rm -f a b c",
             "events --after 0 --id web-1",
             "info --socket /x --json",
@@ -427,6 +455,9 @@ mod tests {
             "run --label a -- true",
             "signal web-1 NOPE",
             "signal web-1",
+            "rotate",
+            "rotate web-1 --signal NOPE",
+            "rotate web-1 --expect-generation x",
             "rm",
             "audit --size 63",
             "audit --size 450001",

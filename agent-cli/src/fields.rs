@@ -5,7 +5,9 @@ pub(crate) fn flag(field: &str) -> String {
     let inner = field.strip_prefix("action.run.").unwrap_or(field);
     let (list, index) = element(inner);
     let flag = match list {
-        "volume_mounted_files" => "--file",
+        "volume_mounted_files" | "files" => "--file",
+        "removed_paths" => "--remove",
+        "expected_generation" => "--expect-generation",
         "env" => "--env",
         "args" => "ARG",
         "path" => "CMD",
@@ -66,6 +68,8 @@ mod tests {
             ("volume_mounted_files[2].path", "--file (number 3)"),
             ("action.run.volume_mounted_files[0]", "--file (number 1)"),
             ("action.run.resource_limits.nofile", "--nofile"),
+            ("files[1].path", "--file (number 2)"),
+            ("removed_paths[0]", "--remove (number 1)"),
             ("labels[app]", "--label app"),
             ("labels[\"app\"]", "--label app"),
             ("grace_period", "--grace"),

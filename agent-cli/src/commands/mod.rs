@@ -8,6 +8,7 @@ mod inspect;
 mod logs;
 mod ps;
 mod rm;
+mod rotate;
 mod run;
 mod signal;
 mod stop;
@@ -53,6 +54,11 @@ pub(crate) fn execute(cli: Cli) -> Result<u8, Failure> {
             forbid_dumps();
             Job::Audit(args)
         }
+        Command::Rotate(args) => {
+            let request = rotate::Request::build(args, &mut std::io::stdin().lock(), &|name| std::env::var_os(name))?;
+            forbid_dumps();
+            Job::Rotate(request)
+        }
         other => Job::Other(other),
     };
     // One thread: a private executord is told of the death of the thread that started it.
@@ -66,6 +72,7 @@ pub(crate) fn execute(cli: Cli) -> Result<u8, Failure> {
 enum Job {
     Run(Request, run::AtTheEnd),
     Audit(AuditArgs),
+    Rotate(rotate::Request),
     Other(Command),
 }
 
@@ -87,8 +94,8 @@ async fn with_daemon(global: &Global, job: Job) -> Result<u8, Failure> {
                 settle(&output, result, &mut interrupts).await
             }
             // Nothing has to be cleared away: signals end us as they end any program.
-            Job::Other(command) => {
-                let result = other(&session(client), command).await;
+            job => {
+                let result = other(&session(client), job).await;
                 let written = output.finish().await;
                 result.and_then(|status| written.map(|()| status))
             }
@@ -126,8 +133,8 @@ async fn work(session: &Session, job: Job, interrupts: &mut Interrupts) -> Resul
     match job {
         Job::Run(request, ending) => run::run(session, request, ending, interrupts).await,
         Job::Audit(args) => audit::audit(session, args, interrupts).await,
-        Job::Other(command) => tokio::select! {
-            result = other(session, command) => result,
+        job => tokio::select! {
+            result = other(session, job) => result,
             signal = interrupts.next() => Err(Failure::Interrupted(signal)),
         },
     }
@@ -144,8 +151,13 @@ async fn settle(output: &Output, result: Result<u8, Failure>, interrupts: &mut I
     }
 }
 
-async fn other(session: &Session, command: Command) -> Result<u8, Failure> {
+async fn other(session: &Session, job: Job) -> Result<u8, Failure> {
     let work = async {
+        let command = match job {
+            Job::Rotate(request) => return rotate::rotate(session, request).await,
+            Job::Run(..) | Job::Audit(_) => return Ok(0), // carried out before
+            Job::Other(command) => command,
+        };
         match command {
             Command::Ps(args) => ps::ps(session, args).await,
             Command::Inspect(args) => inspect::inspect(session, args.id).await,
@@ -156,7 +168,7 @@ async fn other(session: &Session, command: Command) -> Result<u8, Failure> {
             Command::Rm(args) => rm::rm(session, args).await,
             Command::Events(args) => events::events(session, args).await,
             Command::Info => info::info(session).await,
-            Command::Run(_) | Command::Audit(_) | Command::Generate(_) => Ok(0), // carried out before
+            Command::Run(_) | Command::Audit(_) | Command::Rotate(_) | Command::Generate(_) => Ok(0), // carried out before
         }
     };
     tokio::select! {

@@ -191,8 +191,11 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
         _ => Role::Plain,
     };
     let mut line = format!("{:>8}  {}  ", event.cursor, time(event.time.as_ref()));
-    style.paint_onto(&mut line, role, &format!("{kind:<12}"));
+    style.paint_onto(&mut line, role, &format!("{kind:<13}"));
     line.push_str(&format!("  {}", plain(&event.container_id)));
+    if event.files_generation > 0 {
+        line.push_str(&format!("  generation {}", event.files_generation));
+    }
     if let Some(result) = &event.result {
         let how = match Outcome::of(Some(result)) {
             Outcome::Exited(_) => format!("  exit {}", ending(&ended)),

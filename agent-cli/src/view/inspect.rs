@@ -84,6 +84,11 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
             table.pair(name, ago(at.as_ref()));
         }
     }
+    if container.files_generation > 0 {
+        let replaced = container.files_updated_at.as_ref();
+        let when = replaced.map_or_else(|| "as they were given".into(), |at| format!("replaced {}", ago(Some(at))));
+        table.pair("files", format!("generation {}, {when}", container.files_generation));
+    }
     table
 }
 
@@ -213,6 +218,8 @@ mod tests {
                 mount_options: "ro,nosuid,nodev,noexec".into(),
                 public: false,
             }],
+            files_generation: 3,
+            files_updated_at: at(11),
             created_at: at(10),
             started_at: at(11),
             finished_at: at(12),
@@ -244,6 +251,7 @@ web-1  completed
   created       1970-01-01T00:00:10.000Z (1m ago)
   started       1970-01-01T00:00:11.000Z (1m ago)
   finished      1970-01-01T00:00:12.000Z (1m ago)
+  files         generation 3, replaced 1970-01-01T00:00:11.000Z (1m ago)
 
 LIMITS
   memory         64 MiB

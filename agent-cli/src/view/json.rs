@@ -27,7 +27,17 @@ pub(crate) struct Container {
     created_at: Option<String>,
     started_at: Option<String>,
     finished_at: Option<String>,
+    files_generation: u64,
+    files_updated_at: Option<String>,
     result: Option<Ending>,
+}
+
+/// What `rotate` says of the container.
+#[derive(Serialize)]
+pub(crate) struct Rotated {
+    id: String,
+    files_generation: u64,
+    files_updated_at: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -134,6 +144,8 @@ pub(crate) struct Event {
     container_id: Option<String>,
     kind: String,
     result: Option<Ending>,
+    /// With `files_updated`.
+    files_generation: Option<u64>,
     /// Events before this one are lost to this caller: they are no longer kept.
     gap: bool,
 }
@@ -209,7 +221,19 @@ impl From<&v1::Container> for Container {
             created_at: time(container.created_at.as_ref()),
             started_at: time(container.started_at.as_ref()),
             finished_at: time(container.finished_at.as_ref()),
+            files_generation: container.files_generation,
+            files_updated_at: time(container.files_updated_at.as_ref()),
             result: container.result.as_ref().map(Ending::from),
+        }
+    }
+}
+
+impl From<&v1::Container> for Rotated {
+    fn from(container: &v1::Container) -> Self {
+        Self {
+            id: container.id.clone(),
+            files_generation: container.files_generation,
+            files_updated_at: time(container.files_updated_at.as_ref()),
         }
     }
 }
@@ -330,6 +354,7 @@ impl From<&v1::WatchEventsResponse> for Event {
             container_id: event.map(|event| event.container_id.clone()),
             kind: event.map_or_else(|| "gap".into(), |event| event_kind(event.kind)),
             result: event.and_then(|event| event.result.as_ref()).map(Ending::from),
+            files_generation: event.map(|event| event.files_generation).filter(|generation| *generation > 0),
             gap: response.gap,
         }
     }

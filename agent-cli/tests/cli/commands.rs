@@ -3,7 +3,7 @@
 use executor_proto::v1::{LogStream, State};
 
 use crate::fake::{Call, Fake, signaled};
-use crate::program::run;
+use crate::program::{agent_cli, feed, finish, run};
 
 fn with_three() -> Fake {
     let fake = Fake::start();
@@ -122,9 +122,9 @@ fn the_socket_flag_counts_more_than_the_environment() {
     let fake = Fake::start();
     let socket = fake.socket().to_str().unwrap();
     for socket in [socket.to_owned(), format!("unix://{socket}")] {
-        let mut command = crate::program::agent_cli(&fake, &["info", "--socket", &socket]);
+        let mut command = agent_cli(&fake, &["info", "--socket", &socket]);
         let child = command.env("EXECUTOR_SOCKET", "/nonexistent.sock").spawn().unwrap();
-        assert_eq!(crate::program::finish(child).status, Some(0));
+        assert_eq!(finish(child).status, Some(0));
     }
 }
 
@@ -145,4 +145,39 @@ fn manual_and_completions_are_written() {
     for name in ["agent-cli.bash", "_agent-cli", "agent-cli.fish"] {
         assert!(page(name).contains("detach"), "{name}");
     }
+}
+
+#[test]
+fn rotate_sends_the_files_and_prints_the_generation() {
+    let fake = with_three();
+    let mut child =
+        agent_cli(&fake, &["rotate", "a", "--file", "db/password=@-", "--remove", "old", "--signal", "HUP"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+    feed(&mut child, b"canary-of-rotate");
+    let program = finish(child);
+    assert_eq!((program.status, &*program.out(), &*program.err()), (Some(0), "1\n", ""));
+    let sent = |call: &Call| match call {
+        Call::Update(sent) => {
+            let content = sent.files.first().map_or(&[][..], |file| &file.content);
+            (content, sent.signal, sent.removed_paths.len()) == (b"canary-of-rotate", 1, 1)
+        }
+        _ => false,
+    };
+    assert_eq!(fake.count(sent), 1);
+    let json = run(&fake, &["rotate", "a", "--remove", "x", "--expect-generation", "1", "--json"]).json();
+    assert_eq!(
+        (&json["files_generation"], &json["files_updated_at"]),
+        (&2.into(), &"1970-01-01T00:00:09.000000000Z".into())
+    );
+    let stale = run(&fake, &["rotate", "a", "--remove", "x", "--expect-generation", "1"]);
+    assert_eq!((stale.status, stale.out().as_str()), (Some(125), ""));
+    assert!(
+        stale.err().contains("are of generation 2") && stale.err().contains("agent-cli inspect"),
+        "{}",
+        stale.err()
+    );
+    let usage = run(&fake, &["rotate", "a"]);
+    assert!(usage.err().contains("at least one --file"), "{}", usage.err());
 }

@@ -31,6 +31,7 @@ pub(crate) enum Call {
     Logs(StreamLogsRequest),
     Stop(StopRequest),
     Signal(SignalRequest),
+    Update(UpdateFilesRequest),
     Delete(DeleteRequest),
     List(ListRequest),
     Watch(WatchEventsRequest),
@@ -88,6 +89,7 @@ impl Shared {
             container_id: id.into(),
             kind: kind.into(),
             result,
+            files_generation: 0,
         });
         drop(state);
         self.touch();
@@ -451,8 +453,20 @@ impl Executor for Service {
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
-    async fn update_files(&self, _: Request<UpdateFilesRequest>) -> Result<Response<UpdateFilesResponse>, Status> {
-        Err(Status::unimplemented("not in this fake"))
+    async fn update_files(
+        &self,
+        request: Request<UpdateFilesRequest>,
+    ) -> Result<Response<UpdateFilesResponse>, Status> {
+        let request = request.into_inner();
+        self.0.call(Call::Update(request.clone()));
+        let mut container = self.0.get(&request.id)?;
+        if request.expected_generation.is_some_and(|expected| expected != container.files_generation) {
+            return Err(Status::aborted(format!("the files are of generation {}", container.files_generation)));
+        }
+        container.files_generation += 1;
+        container.files_updated_at = Some(Timestamp { seconds: 9, nanos: 0 });
+        self.0.state().containers.insert(request.id, container.clone());
+        Ok(Response::new(UpdateFilesResponse { container: Some(container) }))
     }
 
     async fn get_secrets(&self, _: Request<GetSecretsRequest>) -> Result<Response<GetSecretsResponse>, Status> {

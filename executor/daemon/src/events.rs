@@ -29,6 +29,8 @@ pub enum What {
     Reached(State),
     /// The record is gone.
     Deleted,
+    /// Its secret files were replaced; this is their generation now.
+    FilesUpdated(u64),
 }
 
 /// Something that happened to a container.

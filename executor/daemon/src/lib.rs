@@ -3,6 +3,7 @@
 //! ```text
 //!  api ──> admit ──> registry, capacity          what may be
 //!   │        └─────> container::actor ──> launcher, shims      what is
+//!   ├──> rotate ───────────────────────────────────> shims      what its files become
 //!   ├──> events, ledger, retention, recover      what was
 //!   └──> logs                                    what they printed
 //! ```
@@ -33,6 +34,7 @@ pub mod problem;
 pub mod recover;
 pub mod registry;
 pub mod retention;
+pub mod rotate;
 pub mod tag;
 pub mod telemetry;
 

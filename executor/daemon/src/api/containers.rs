@@ -28,9 +28,14 @@ pub(super) fn carries_secrets(request: &v1::RunRequest) -> bool {
     let in_action = action.is_some_and(|run| {
         !run.args.is_empty()
             || run.env.iter().chain(&run.secret_environment).any(|variable| !variable.value.is_empty())
-            || run.volume_mounted_files.iter().any(|file| !file.content.is_empty())
+            || files_carry_secrets(&run.volume_mounted_files)
     });
-    in_action || request.volume_mounted_files.iter().any(|file| !file.content.is_empty())
+    in_action || files_carry_secrets(&request.volume_mounted_files)
+}
+
+/// Files hold something that the connection must not keep.
+pub(super) fn files_carry_secrets(files: &[v1::File]) -> bool {
+    files.iter().any(|file| !file.content.is_empty())
 }
 
 pub(super) fn get(node: &Node, id: &str) -> Result<v1::Container, Problem> {

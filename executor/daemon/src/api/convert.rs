@@ -196,9 +196,11 @@ pub(crate) fn event(event: &Event) -> v1::Event {
             What::Reached(State::Wiping) => Kind::Wiping,
             What::Reached(State::Completed) => Kind::Completed,
             What::Deleted => Kind::Deleted,
+            What::FilesUpdated(_) => Kind::FilesUpdated,
         }
         .into(),
         result: event.end.as_deref().map(result),
+        files_generation: if let What::FilesUpdated(generation) = event.what { generation } else { 0 },
     }
 }
 

@@ -21,7 +21,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
 use crate::node::Node;
-use crate::{admit, deletion};
+use crate::{admit, deletion, rotate};
 use serve::Harmless;
 
 /// Messages that wait in a stream for their client.
@@ -118,9 +118,15 @@ impl Executor for Service {
 
     async fn update_files(
         &self,
-        _request: Request<v1::UpdateFilesRequest>,
+        request: Request<v1::UpdateFilesRequest>,
     ) -> Result<Response<v1::UpdateFilesResponse>, Status> {
-        Err(Status::unimplemented("UpdateFiles"))
+        let harmless = request.extensions().get::<Harmless>().cloned();
+        let request = request.into_inner();
+        if let Some(harmless) = harmless.filter(|_| !containers::files_carry_secrets(&request.files)) {
+            harmless.declare();
+        }
+        let facts = rotate::update(&self.node, request).await?;
+        Ok(Response::new(v1::UpdateFilesResponse { container: Some(convert::container(&facts)) }))
     }
 
     async fn get_secrets(

@@ -32,8 +32,8 @@ const SEND_BUFFER: usize = 64 << 10;
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
 /// When no connection can be accepted (out of descriptors), before the next attempt.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The method whose requests carry secrets.
-const CARRIES_SECRETS: &str = "/executor.v1.Executor/Run";
+/// The methods whose requests carry secrets.
+const CARRY_SECRETS: [&str; 2] = ["/executor.v1.Executor/Run", "/executor.v1.Executor/UpdateFiles"];
 
 /// Bounds of the server.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,7 @@ pub struct Bounds {
     pub streams: u32,
 }
 
-/// Attached to each Run: the handler says when the request held nothing secret. Left alone, the connection's buffer is
+/// Attached to each of their calls: the handler says when the request held nothing secret. Left alone, the connection's buffer is
 /// overwritten, also where the request never reached the handler.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Harmless(Arc<AtomicBool>);
@@ -161,7 +161,8 @@ fn call(
     mut request: http::Request<Incoming>,
 ) -> impl Future<Output = Result<http::Response<Body>, Infallible>> + use<> {
     let judged = access.judge(request.uri().path(), peer);
-    let end_of_call = (request.uri().path() == CARRIES_SECRETS)
+    let end_of_call = CARRY_SECRETS
+        .contains(&request.uri().path())
         .then(|| EndOfCall { harmless: Harmless::default(), scrubber: scrubber.clone() });
     if let Some(end) = &end_of_call {
         request.extensions_mut().insert(end.harmless.clone());

@@ -212,12 +212,24 @@ impl Actor {
     /// A state before `completed` was reported. Its record may be ahead of the report; the state follows the reports,
     /// so that a process that ran for a moment only is still seen to have run.
     fn reached(&mut self, reported: State) {
+        let generation = self.facts.files_generation;
         match records::live(&self.node.paths, self.handle.id()) {
             Ok(Some(record)) => self.facts.learn(record),
             Ok(None) => {} // at its end already: the exit record will tell
             Err(error) => tracing::error!(container = %self.handle.id(), error = crate::chain(&error), "bad record"),
         }
         self.advance(reported);
+        if generation > 0 && self.facts.files_generation > generation {
+            self.files_updated();
+        }
+    }
+
+    /// Its files were replaced, by this daemon or another.
+    fn files_updated(&self) {
+        let (id, generation) = (self.handle.id(), self.facts.files_generation);
+        tracing::info!(container = %id, files_generation = generation);
+        self.node.events.append(id, What::FilesUpdated(generation), None, crate::now());
+        self.node.ledger.put(Arc::new(self.facts.clone()));
     }
 
     /// Completes the container if its exit record is there.

@@ -1,5 +1,6 @@
 //! The connection to a container's shim: calls go out from whoever asks, reports come in to the container's task.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use executor_core::protocol::{Refused, ShimCall, ShimNews, ShimReport, ShimRequest};
@@ -30,12 +31,20 @@ impl ShimLink {
     /// # Errors
     /// What the shim says; `None` where it is gone, so that the container's end is near.
     pub async fn call(&self, call: ShimCall) -> Result<(), Option<Problem>> {
+        self.ask(call, &[]).await.map_err(|refused| refused.map(Problem::from))
+    }
+
+    /// The same with descriptors, and with the shim's own words where it refuses.
+    ///
+    /// # Errors
+    /// As [`ShimLink::call`].
+    pub async fn ask(&self, call: ShimCall, fds: &[BorrowedFd<'_>]) -> Result<(), Option<Refused>> {
         let (sequence, answer) = self.calls.register().ok_or(None)?;
         let request = ShimRequest { sequence, call: Some(call) };
-        self.packets.send(&request.encode_to_vec(), &[]).await.map_err(|_| None)?;
+        self.packets.send(&request.encode_to_vec(), fds).await.map_err(|_| None)?;
         match answer.await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(refused)) => Err(Some(refused.into())),
+            Ok(Err(refused)) => Err(Some(refused)),
             Err(_) => Err(None),
         }
     }

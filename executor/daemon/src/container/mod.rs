@@ -45,6 +45,8 @@ pub struct Handle {
     pub(crate) shim_lost: Notify,
     /// Held by the one call that deletes it.
     pub(crate) deleting: tokio::sync::Mutex<()>,
+    /// Held by the one call that updates its files.
+    pub(crate) updating: tokio::sync::Mutex<()>,
 }
 
 impl Handle {
@@ -57,6 +59,7 @@ impl Handle {
             shim: Mutex::new(None),
             shim_lost: Notify::new(),
             deleting: tokio::sync::Mutex::new(()),
+            updating: tokio::sync::Mutex::new(()),
         }
     }
 

@@ -1,0 +1,115 @@
+//! `rotate ID`: new secret files for a container that runs.
+//!
+//! The request holds secrets. Its own copy is wiped when it is dropped, which is as soon as executord has answered. It is
+//! sent once: sent again after a lost connection it would be another update.
+
+use std::ffi::OsString;
+use std::io::Read;
+
+use executor_proto::v1::{self, UpdateFilesRequest};
+use tonic::{Code, Status};
+use zeroize::Zeroize as _;
+
+use super::{Session, expected};
+use crate::cli::RotateArgs;
+use crate::connect::is_lost;
+use crate::failure::Failure;
+use crate::source::{self, FileArgument};
+use crate::view::json;
+
+/// A request that wipes itself.
+pub(crate) struct Request(UpdateFilesRequest);
+
+impl Request {
+    /// Reads the sources of the files and puts the request together.
+    pub(crate) fn build(
+        args: RotateArgs,
+        stdin: &mut dyn Read,
+        variable: &dyn Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, Failure> {
+        if args.files.is_empty() && args.remove.is_empty() {
+            return Err(Failure::Usage("rotate takes at least one --file or --remove".into()));
+        }
+        let arguments = args.files.iter().map(|text| FileArgument::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        let file = |(path, mut content): source::Content| v1::File {
+            path,
+            content: std::mem::take(&mut *content),
+            public: false,
+        };
+        Ok(Self(UpdateFilesRequest {
+            id: args.id,
+            files: source::read_all(arguments, stdin, variable)?.into_iter().map(file).collect(),
+            removed_paths: args.remove,
+            expected_generation: args.expect_generation,
+            signal: args.signal.unwrap_or(0),
+        }))
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.0.files.iter_mut().for_each(|file| file.content.zeroize());
+    }
+}
+
+pub(super) async fn rotate(session: &Session, request: Request) -> Result<u8, Failure> {
+    let id = request.0.id.clone();
+    let doing = format!("rotate {id}");
+    let answer = session.client.rpc().update_files(request.0.clone()).await;
+    drop(request);
+    let answer = answer.map_err(|status| failure(session, &id, &status))?.into_inner();
+    let container = expected(answer.container, &doing)?;
+    let document = json::Rotated::from(&container);
+    session.print(&document, || format!("{}\n", container.files_generation)).await;
+    Ok(0)
+}
+
+/// What failed, and what can be done.
+fn failure(session: &Session, id: &str, status: &Status) -> Failure {
+    let failure = session.client.failure(&format!("rotate {id}"), status);
+    let advice = match status.code() {
+        _ if is_lost(status) => "`agent-cli inspect` tells by the generation whether the files were replaced",
+        Code::Aborted => "somebody else has replaced them: look at them with `agent-cli inspect`, then try again",
+        Code::FailedPrecondition if !status.details().is_empty() => "`agent-cli inspect` shows where files are mounted",
+        _ => return failure,
+    };
+    match failure {
+        Failure::Refused { code, message } => Failure::Refused { code, message: format!("{message}\n{advice}") },
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser as _;
+
+    fn build(line: &[&str]) -> Result<Request, Failure> {
+        let cli = Cli::try_parse_from([&["agent-cli", "rotate", "web-1"], line].concat()).unwrap();
+        let Command::Rotate(args) = cli.command else { panic!("not rotate") };
+        let variable = |name: &str| (name == "TOKEN").then(|| OsString::from("canary-8e21"));
+        Request::build(args, &mut "from stdin".as_bytes(), &variable)
+    }
+
+    #[test]
+    fn every_flag_arrives() {
+        let line = ["--file", "db/password=@-", "--file", "/abs=@env:TOKEN", "--remove", "old", "--remove", "/x/y"];
+        let rest = ["--signal", "HUP", "--expect-generation", "7"];
+        let Request(message) = &build(&[&line[..], &rest].concat()).unwrap();
+        let files: Vec<_> = message.files.iter().map(|file| (&*file.path, &file.content[..])).collect();
+        assert_eq!(files, [("db/password", &b"from stdin"[..]), ("/abs", b"canary-8e21")]);
+        assert_eq!(message.removed_paths, ["old", "/x/y"]);
+        assert_eq!((&*message.id, message.signal, message.expected_generation), ("web-1", 1, Some(7)));
+        let Request(least) = &build(&["--remove", "old"]).unwrap();
+        assert_eq!((least.signal, least.expected_generation), (0, None));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        for (line, expected) in [(&[][..], "at least one --file"), (&["--file", "a=canary"], "cannot be given")] {
+            let error = build(line).err().unwrap().to_string();
+            assert!(error.contains(expected) && !error.contains("canary"), "{error}");
+        }
+    }
+}
