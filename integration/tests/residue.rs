@@ -196,7 +196,7 @@ fn after_all_were_killed() {
 }
 
 /// The control: with an allocator that overwrites nothing and a wipe that wipes nothing the very same search finds every
-/// kind, in the daemon's memory and behind kept descriptors.
+/// kind behind the descriptors that were kept, and the daemon's memory full of what passed through it.
 #[test]
 fn without_the_wipe_residue_is_found() {
     let daemon = Setup::default().control().start();
@@ -206,16 +206,19 @@ fn without_the_wipe_residue_is_found() {
     daemon.api.signal("control", USR1).unwrap();
     settled(&daemon, "control");
     let report = running.search(&daemon);
-    let is_in = |place: fn(&Place) -> bool| -> Vec<&str> {
+    let found = |place: fn(&Place) -> bool| -> Vec<&str> {
         report.hits.iter().filter(|hit| place(&hit.place)).map(|hit| hit.label.as_str()).collect()
     };
-    let memory = is_in(|place| matches!(place, Place::Memory { name, .. } if name == "executord"));
-    let kept = is_in(|place| matches!(place, Place::Descriptor { name, .. } if name == "sleep"));
-    for kind in ["file of", "new file of", "variable of", "argument of"] {
-        assert!(memory.iter().any(|label| label.starts_with(kind)), "{kind} is not in executord: {memory:?}");
+    let kept = found(|place| matches!(place, Place::Descriptor { name, .. } if name == "sleep"));
+    for kind in ["file", "new file", "variable", "argument"] {
+        for size in [64, 4096, 65_536] {
+            assert!(kept.contains(&&*format!("{kind} of {size}")), "{kind} of {size} is not in {kept:?}");
+        }
     }
-    for kind in ["file of", "new file of", "variable of", "argument of", "token"] {
-        assert!(kept.iter().any(|label| label.starts_with(kind)), "{kind} is not kept open: {kept:?}");
-    }
-    assert!(!daemon.api.output("control").text().is_empty());
+    assert!(kept.contains(&"token"), "{kept:?}");
+    // Which of them the memory still has depends on what was allocated since.
+    let memory = found(|place| matches!(place, Place::Memory { name, .. } if name == "executord"));
+    assert!(memory.len() >= 3, "{memory:?}");
+    // What the control is not: the processes of the daemon are the same, and the log is masked all the same.
+    assert!(found(|place| matches!(place, Place::File(_))).is_empty(), "{report}");
 }
