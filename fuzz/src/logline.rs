@@ -6,14 +6,18 @@ use executor_core::time::Timestamp;
 /// Most lines of a file that are looked at.
 const LINES_MAX: usize = 64;
 
-/// The first byte chooses how often the rest is repeated, so that lines longer than an entry come up.
+/// The first byte chooses how often what stands before the first newline is repeated, so that lines longer than an entry
+/// come up.
 pub fn run(data: &[u8]) {
     let Some((choice, bytes)) = data.split_first() else { return };
     read(bytes);
+    let (line, rest) = bytes.split_at(bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len()));
     // Long ones are rare, because they are slow.
-    let times =
-        if *choice < 2 && !bytes.is_empty() { CHUNK_MAX.div_ceil(bytes.len()) + usize::from(*choice) } else { 1 };
-    comes_back(&bytes.repeat(times));
+    let times = match choice {
+        0 | 1 if !line.is_empty() => CHUNK_MAX.div_ceil(line.len()) + usize::from(*choice),
+        _ => 1,
+    };
+    comes_back(&[&line.repeat(times), rest].concat());
 }
 
 /// Any line is ours, and comes back, or is not.

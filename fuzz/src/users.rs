@@ -1,6 +1,6 @@
 //! Whom a process runs as, from a root file system's passwd and group files.
 //!
-//! The bytes: `user:group` as a request has it, NUL, the passwd file, NUL, the group file.
+//! The bytes: `user:group` as a request has it, the passwd file, the group file, each but the last ended by a byte 255.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use executor_core::validate::{Draft, ID_MAX, PATH_MAX, Policy, validate};
 
 /// See the module.
 pub fn run(data: &[u8]) {
-    let mut parts = data.splitn(3, |byte| *byte == 0);
+    let mut parts = data.splitn(3, |byte| *byte == 255);
     let wanted = String::from_utf8_lossy(parts.next().unwrap_or_default());
     let (passwd, group) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     let draft = Draft { id: "x", path: "/x", user: &wanted, ..Draft::default() };

@@ -14,6 +14,7 @@ mod demo;
 mod deny;
 mod dist;
 mod elf;
+mod fuzz;
 mod generate;
 mod needs;
 mod python;
@@ -43,6 +44,8 @@ enum Command {
     Test(test::Options),
     /// Measure against crun, runc and the raw floor
     Bench(bench::Options),
+    /// Look for inputs that break a rule
+    Fuzz(fuzz::Options),
     /// Write the man pages to target/man/
     Man,
     /// Write the shell completions to target/completions/
@@ -73,6 +76,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Demo(options) => demo::run(&workspace, options),
         Command::Test(options) => test::run(&workspace, options),
         Command::Bench(options) => bench::run(&workspace, options),
+        Command::Fuzz(options) => fuzz::run(&workspace, options),
         Command::Man => generate::man(&workspace),
         Command::Completions => generate::completions(&workspace),
         Command::Deny(options) => deny::run(&workspace, options),

@@ -58,6 +58,10 @@ pub(crate) const TEST: [Need; 6] = [
     Need { package: "systemd", reason: "systemd-analyze checks the units", sign: Sign::Program("systemd-analyze") },
 ];
 
+/// For `cargo xtask fuzz`.
+pub(crate) const FUZZ: [Need; 1] =
+    [Need { package: "g++", reason: "the fuzzing engine is C++, compiled from source", sign: Sign::Program("c++") }];
+
 /// For `cargo xtask bench`: what we are compared with. It runs without them and says so.
 pub(crate) const BENCH: [Need; 2] = [
     Need { package: "crun", reason: "the runtime to be compared with", sign: Sign::Program("crun") },

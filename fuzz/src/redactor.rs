@@ -1,0 +1,108 @@
+//! What a container prints, masked: beside the slowest way to do the same, and however the text comes in parts.
+//!
+//! The first byte chooses the mode, the second how the text is cut. Then follow three values and the text, separated by
+//! NUL. In the text, the bytes 1 to 3 stand for a value, and 4 for the form whose number follows.
+
+use executor_core::plan::Redaction;
+use executor_secrets::redact::{Redactor, Stream, Watched};
+
+/// Longest value and longest text, in bytes: the slow way is slow.
+const VALUE_MAX: usize = 300;
+const TEXT_MAX: usize = 1000;
+const NAMES: [&str; 3] = ["v0", "v1", "v2"];
+/// How every marker begins.
+const MARKER: &[u8] = b"[REDACTED:";
+
+/// See the module.
+pub fn run(data: &[u8]) {
+    let [mode, cut, rest @ ..] = data else { return };
+    let mode = match mode % 3 {
+        0 => Redaction::Auto,
+        1 => Redaction::All,
+        _ => Redaction::None,
+    };
+    let mut parts = rest.splitn(4, |byte| *byte == 0).map(|part| &part[..part.len().min(VALUE_MAX)]);
+    let values: Vec<&[u8]> = parts.by_ref().take(3).collect();
+    let written = rest.splitn(4, |byte| *byte == 0).nth(3).unwrap_or_default();
+    let watched = NAMES.iter().zip(&values).map(|(name, value)| Watched { name, value });
+    let redactor = Redactor::new(mode, watched);
+    let forms: Vec<&[u8]> = redactor.forms().collect();
+    let text = text(written, &values, &forms);
+
+    let whole = masked(&redactor, &text, text.len().max(1));
+    assert!(whole == masked(&redactor, &text, usize::from(*cut).max(1)), "how it is cut has a part in what comes out");
+    if mode == Redaction::None {
+        assert!(whole == text && redactor.is_idle());
+    }
+    // Where the text has what looks like a marker, what was masked cannot be told from it.
+    if !text.windows(MARKER.len()).any(|window| window == MARKER) {
+        agrees(&text, &whole, &covered(&text, &forms));
+    }
+    if let Ok(text) = std::str::from_utf8(&text) {
+        assert_eq!(redactor.text(text).as_bytes(), String::from_utf8_lossy(&whole).as_bytes());
+    }
+    let values = redactor.warnings().iter().filter(|warning| !NAMES.iter().any(|name| warning.contains(name))).count();
+    assert_eq!(values, 0, "a warning names a value's name, and nothing else");
+}
+
+/// The text that is meant.
+fn text(written: &[u8], values: &[&[u8]], forms: &[&[u8]]) -> Vec<u8> {
+    let mut text = Vec::new();
+    let mut bytes = written.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            1..=3 => text.extend_from_slice(values.get(usize::from(byte - 1)).copied().unwrap_or_default()),
+            4 if !forms.is_empty() => {
+                let number = usize::from(bytes.next().copied().unwrap_or_default());
+                text.extend_from_slice(forms[number % forms.len()]);
+            }
+            byte => text.push(*byte),
+        }
+    }
+    text.truncate(TEXT_MAX);
+    text
+}
+
+/// All of a text through a stream, in parts of this length.
+fn masked(redactor: &Redactor, text: &[u8], length: usize) -> Vec<u8> {
+    let (mut stream, mut out) = (Stream::default(), Vec::new());
+    for part in text.chunks(length) {
+        stream.push(redactor, part, &mut out);
+        assert!(stream.held() < redactor.longest().max(1), "{} bytes are held back", stream.held());
+    }
+    stream.flush(redactor, &mut out);
+    assert_eq!(stream.held(), 0);
+    out
+}
+
+/// Which bytes belong to an occurrence of any form.
+fn covered(text: &[u8], forms: &[&[u8]]) -> Vec<bool> {
+    let mut covered = vec![false; text.len()];
+    for form in forms.iter().filter(|form| form.len() <= text.len()) {
+        for at in (0..=text.len() - form.len()).filter(|at| text[*at] == form[0]) {
+            if text[at..].starts_with(form) {
+                covered[at..at + form.len()].fill(true);
+            }
+        }
+    }
+    covered
+}
+
+/// What came out is the text, with one marker or more in place of each stretch that is covered.
+fn agrees(text: &[u8], mut out: &[u8], covered: &[bool]) {
+    let mut at = 0;
+    while at < text.len() {
+        if !covered[at] {
+            assert_eq!(out.first(), Some(&text[at]), "byte {at} is masked, or lost");
+            (at, out) = (at + 1, &out[1..]);
+            continue;
+        }
+        assert!(out.starts_with(MARKER), "byte {at} is not masked");
+        while out.starts_with(MARKER) {
+            let end = out.iter().position(|byte| *byte == b']').expect("a marker ends");
+            out = &out[end + 1..];
+        }
+        at += covered[at..].iter().take_while(|covered| **covered).count();
+    }
+    assert!(out.is_empty(), "{} bytes more than went in", out.len());
+}
