@@ -13,6 +13,7 @@ pub mod disclosure;
 pub mod ident;
 pub mod lifecycle;
 pub mod logline;
+pub mod outputs;
 pub mod payload;
 pub mod placement;
 pub mod plan;

@@ -28,24 +28,42 @@ pub fn drop_to(uid: u32, gid: u32) -> io::Result<()> {
     }
     setresgid(group, group, group)?;
     setresuid(user, user, user)?;
-    clear_capabilities()?;
+    keep_capabilities(CapabilitySet::empty())?;
     nix::sys::prctl::set_no_new_privs()?;
-    verify(user, group)
+    verify(user, group, CapabilitySet::empty())
 }
 
-/// No capability is left in any set that counts without an execve.
-fn clear_capabilities() -> io::Result<()> {
+/// Becomes a user with its groups, to read what it may read and nothing else: without any capability, but for root,
+/// who keeps what a container's root has too, that the permission bits of a file do not stop it from reading. For good,
+/// and no other process of that user may look into this one.
+///
+/// # Errors
+/// As [`drop_to`].
+pub fn read_as(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
+    let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    setgroups(&groups.iter().copied().map(Gid::from_raw).collect::<Vec<_>>())?;
+    setresgid(group, group, group)?;
+    setresuid(user, user, user)?;
+    let kept = if user.is_root() { CapabilitySet::DAC_READ_SEARCH } else { CapabilitySet::empty() };
+    keep_capabilities(kept)?;
+    nix::sys::prctl::set_no_new_privs()?;
+    crate::process::forbid_dumps()?;
+    verify(user, group, kept)
+}
+
+/// These capabilities and no others are left in every set that counts without an execve.
+fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
     rustix::thread::clear_ambient_capability_set()?;
     let none = CapabilitySet::empty();
-    Ok(rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?)
+    Ok(rustix::thread::set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })?)
 }
 
-fn verify(user: Uid, group: Gid) -> io::Result<()> {
+fn verify(user: Uid, group: Gid, kept: CapabilitySet) -> io::Result<()> {
     let (uids, gids) = (getresuid()?, getresgid()?);
     let users = [uids.real, uids.effective, uids.saved].iter().all(|uid| *uid == user);
     let groups = [gids.real, gids.effective, gids.saved].iter().all(|gid| *gid == group);
     let capabilities = rustix::thread::capabilities(None)?;
-    let bare = capabilities.effective.is_empty() && capabilities.permitted.is_empty();
+    let bare = kept.contains(capabilities.effective) && kept.contains(capabilities.permitted);
     let for_good = user.is_root() || setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0)).is_err();
     if users && groups && bare && for_good {
         return Ok(());
@@ -158,5 +176,38 @@ mod tests {
         }
         assert!(status.lines().any(|line| line.trim_end() == "Groups:"), "{status}");
         assert!(drop_to(0, 0).is_err());
+    }
+
+    /// What reads for a user reads what that user may, and root of a container what permission bits keep from others.
+    #[test]
+    fn a_reader_reads_what_its_user_may() {
+        const WHO: &str = "EXECUTOR_SYS_TEST_READER";
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let Ok(who) = std::env::var(WHO) else {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::os::unix::fs::chown(file.path(), Some(77), Some(80)).unwrap();
+            for (who, mode, reads) in [
+                ("77:77:", 0o400, true),
+                ("78:78:", 0o400, false),
+                ("78:78:", 0o440, false),
+                ("78:78:80", 0o440, true),
+                ("0:0:", 0o000, true),
+            ] {
+                std::fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+                let mut again = std::process::Command::new("/proc/self/exe");
+                again.args(["--exact", "privileges::tests::a_reader_reads_what_its_user_may"]);
+                again.env(WHO, format!("{who}:{reads}:{}", file.path().display()));
+                assert!(again.status().unwrap().success(), "{who} {mode:o}");
+            }
+            return;
+        };
+        let [uid, gid, groups, reads, path] = who.split(':').collect::<Vec<_>>()[..] else { panic!("{who}") };
+        let groups: Vec<u32> = groups.parse().into_iter().collect();
+        read_as(uid.parse().unwrap(), gid.parse().unwrap(), &groups).unwrap();
+        assert_eq!(std::fs::File::open(path).is_ok(), reads == "true");
+        assert!(std::fs::File::options().write(true).open(path).is_err() || uid == "77", "it only reads");
+        assert!(!nix::sys::prctl::get_dumpable().unwrap());
     }
 }

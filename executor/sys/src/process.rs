@@ -163,7 +163,17 @@ pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     }
 }
 
-/// Enters namespaces of the process of a descriptor.
+/// The mount namespace of a process. As long as the descriptor is open, what is mounted there stays, also when the
+/// process has ended: [`enter_namespaces`] takes it.
+///
+/// # Errors
+/// It has ended; no privilege.
+pub fn mount_namespace(pid: i32) -> io::Result<OwnedFd> {
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    Ok(rustix::fs::open(format!("/proc/{pid}/ns/mnt"), flags, rustix::fs::Mode::empty())?)
+}
+
+/// Enters namespaces of the process of a descriptor, or the mount namespace that the descriptor itself is.
 ///
 /// # Errors
 /// It has ended; no privilege.

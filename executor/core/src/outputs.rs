@@ -1,0 +1,174 @@
+//! What is left of a container's outputs: the list that the shim writes and the daemon reads, and its bounds.
+//!
+//! ```text
+//! STATE_DIR/containers/ID/outputs/
+//!    0, 1, 2, ...   contents
+//!    list.json      what they are; written last and renamed, so that a list tells of whole files only
+//! ```
+//! Names come from the container and are arbitrary: no file here is called as the container called it, and what a
+//! path has that is no text is told escaped ([`escaped`]).
+
+use serde::{Deserialize, Serialize};
+
+use crate::record::OutputsRecord;
+use crate::validate::PATH_MAX;
+
+/// The directory, below the container's state directory.
+pub const DIRECTORY: &str = "outputs";
+/// The list, in that directory.
+pub const LIST: &str = "list.json";
+/// The form of the list. A reader refuses a newer one.
+pub const LIST_VERSION: u32 = 1;
+/// Most entries of a directory and of all below it that are looked at.
+pub const ENTRIES_MAX: usize = 10_000;
+/// Most directories below one another.
+pub const DEPTH_MAX: usize = 128;
+/// Most skipped entries that are told one by one; the others are counted.
+pub const SKIPPED_MAX: usize = 1_000;
+/// Bytes over all paths of a list.
+pub const PATHS_BYTES_MAX: usize = 2 << 20;
+/// Largest list that is read, in bytes. JSON writes a byte with six at most.
+pub const LIST_BYTES_MAX: u64 = 32 << 20;
+const _: () = assert!(6 * PATHS_BYTES_MAX + 256 * (ENTRIES_MAX + SKIPPED_MAX) < LIST_BYTES_MAX as usize);
+
+/// A file that was captured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CapturedFile {
+    /// Name of the file with its content.
+    pub number: u32,
+    /// Absolute, in the container.
+    pub path: String,
+    /// Bytes.
+    pub size: u64,
+    /// Permission bits.
+    pub mode: u32,
+}
+
+/// An entry that was not.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkippedEntry {
+    /// Absolute, in the container.
+    pub path: String,
+    /// Why, in few words.
+    pub reason: String,
+}
+
+/// The list.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct OutputsList {
+    /// [`LIST_VERSION`].
+    pub version: u32,
+    /// What was captured.
+    pub files: Vec<CapturedFile>,
+    /// What was not.
+    pub skipped: Vec<SkippedEntry>,
+    /// How many more were not.
+    pub skipped_more: u32,
+    /// Bytes of its paths and reasons, while it is made.
+    #[serde(skip)]
+    text_bytes: usize,
+}
+
+impl Default for OutputsList {
+    fn default() -> Self {
+        Self { version: LIST_VERSION, files: Vec::new(), skipped: Vec::new(), skipped_more: 0, text_bytes: 0 }
+    }
+}
+
+impl OutputsList {
+    /// What the record of the container's end tells of it.
+    pub fn summary(&self) -> OutputsRecord {
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        OutputsRecord {
+            files: count(self.files.len()),
+            bytes: self.files.iter().fold(0, |sum: u64, file| sum.saturating_add(file.size)),
+            skipped: count(self.skipped.len()).saturating_add(self.skipped_more),
+            failure: None,
+        }
+    }
+
+    /// Whether a file of this path still fits.
+    pub fn has_room_for(&self, path: &str) -> bool {
+        self.files.len() < ENTRIES_MAX && self.text_bytes + path.len() <= PATHS_BYTES_MAX
+    }
+
+    /// Takes note of a file that was captured, and that [`Self::has_room_for`] had room for.
+    pub fn add(&mut self, file: CapturedFile) {
+        self.text_bytes += file.path.len();
+        self.files.push(file);
+    }
+
+    /// Takes note of an entry that was not captured: told, or counted where there are too many.
+    pub fn skip(&mut self, path: impl Into<String>, reason: impl Into<String>) {
+        let entry = SkippedEntry { path: path.into(), reason: reason.into() };
+        let length = entry.path.len() + entry.reason.len();
+        if self.skipped.len() < SKIPPED_MAX && self.text_bytes + length <= PATHS_BYTES_MAX {
+            self.text_bytes += length;
+            self.skipped.push(entry);
+        } else {
+            self.skipped_more = self.skipped_more.saturating_add(1);
+        }
+    }
+}
+
+/// Whether a path of a container can be told as it is: text, absolute, and not longer than a path may be.
+pub fn tellable(path: &[u8]) -> Option<&str> {
+    std::str::from_utf8(path).ok().filter(|path| path.starts_with('/') && path.len() < PATH_MAX)
+}
+
+/// A path of a container for people: what is no text as `\xff`, and the end of one that is too long left out.
+pub fn escaped(path: &[u8]) -> String {
+    const SHOWN_MAX: usize = 1024;
+    let mut told = String::with_capacity(path.len().min(SHOWN_MAX));
+    for chunk in path.utf8_chunks() {
+        told.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            told.push_str(&format!("\\x{byte:02x}"));
+        }
+        if told.len() > SHOWN_MAX {
+            told.truncate(told.floor_char_boundary(SHOWN_MAX));
+            told.push_str("...");
+            break;
+        }
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_no_text_are_escaped() {
+        assert_eq!(escaped(b"/a/\xff\xfe-\xc3\xa4"), "/a/\\xff\\xfe-ä");
+        let long = escaped(&[b'x'; 5000]);
+        assert!(long.len() == 1027 && long.ends_with("x..."), "{}", long.len());
+        assert_eq!(tellable(b"/a b\n"), Some("/a b\n"));
+        for bad in [&b"a"[..], b"/\xff", &[b'/'; 4096]] {
+            assert_eq!(tellable(bad), None);
+        }
+    }
+
+    /// However many names a container makes, and whatever is in them, the list stays within what is read.
+    #[test]
+    fn a_list_is_bounded() {
+        let mut list = OutputsList::default();
+        let path = format!("/{}", "\u{1}".repeat(200));
+        while list.has_room_for(&path) {
+            list.add(CapturedFile { number: 0, path: path.clone(), size: u64::MAX, mode: 0o7777 });
+        }
+        for _ in 0..2 * SKIPPED_MAX {
+            list.skip(path.clone(), "a symbolic link");
+        }
+        let told = serde_json::to_vec(&list).unwrap();
+        assert!((told.len() as u64) < LIST_BYTES_MAX, "{}", told.len());
+        let summary = list.summary();
+        assert_eq!((summary.bytes, summary.skipped as usize), (u64::MAX, 2 * SKIPPED_MAX));
+        let read: OutputsList = serde_json::from_slice(&told).unwrap();
+        assert_eq!((read.files, read.skipped, read.skipped_more), (list.files, list.skipped, list.skipped_more));
+
+        let mut many = OutputsList::default();
+        (0..SKIPPED_MAX + 5).for_each(|_| many.skip("/a", "a socket"));
+        assert_eq!((many.skipped.len(), many.skipped_more), (SKIPPED_MAX, 5));
+    }
+}
