@@ -151,6 +151,21 @@ impl Hierarchies {
         procs.lines().filter_map(|line| line.parse().ok()).collect()
     }
 
+    /// Kills what is in a cgroup and stays until nothing is.
+    ///
+    /// # Errors
+    /// A process that cannot die within `patience`.
+    pub(crate) fn kill_all(&self, path: &Path, patience: Duration) -> io::Result<()> {
+        let deadline = Instant::now() + patience;
+        while !self.pids(path).is_empty() {
+            if Instant::now() >= deadline {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "a process of the container does not end"));
+            }
+            self.empty(&self.memory_dir(path));
+        }
+        Ok(())
+    }
+
     /// Kills what is in a cgroup and removes its directories.
     ///
     /// # Errors

@@ -9,6 +9,7 @@
 //!    container.json          0640                what was asked for: all that is left after the machine stopped
 //!    log, log.1              0640                what it printed
 //!    exit.json               0640                how it ended (allocated ahead: a full disk cannot lose it)
+//!    outputs/                0750 root:daemon    what was captured of its outputs (core's `outputs`), files 0640
 //!    upper/ work/            0700                its writable layer, until it ends
 //! ```
 
@@ -18,6 +19,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use executor_core::ident::ContainerId;
+use executor_core::outputs::{self, OutputsList};
 use executor_core::record::{ContainerRecord, ExitRecord, RECORD_MAX};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -112,12 +114,13 @@ impl Dirs {
 
     /// The newest record there is.
     pub(crate) fn read_record(&self) -> Option<ContainerRecord> {
-        read_json(&self.run.join(CONTAINER)).or_else(|_| read_json(&self.state.join(CONTAINER))).ok()
+        let read = |dir: &Path| read_json(&dir.join(CONTAINER), RECORD_MAX);
+        read(&self.run).or_else(|_| read(&self.state)).ok()
     }
 
     /// The exit record, if there is one.
     pub(crate) fn read_exit(&self) -> Option<ExitRecord> {
-        read_json(&self.state.join(EXIT)).ok()
+        read_json(&self.state.join(EXIT), RECORD_MAX).ok()
     }
 
     /// Writes the exit record so that it survives the machine: into the room kept, synced, renamed.
@@ -137,6 +140,32 @@ impl Dirs {
         file.sync_all().map_err(|error| at(&path, &error))?;
         fs::rename(&ahead, &path)?;
         File::open(&self.state)?.sync_all()
+    }
+
+    /// Makes the directory of the captured outputs, which the daemon may read.
+    ///
+    /// # Errors
+    /// A full disk.
+    pub(crate) fn make_outputs(&self) -> io::Result<PathBuf> {
+        let path = self.outputs();
+        make_dir(&path, 0o750, Some(self.gid)).map(|()| path)
+    }
+
+    fn outputs(&self) -> PathBuf {
+        self.state.join(outputs::DIRECTORY)
+    }
+
+    /// The list of the captured outputs, where all of them were captured.
+    pub(crate) fn read_outputs(&self) -> Option<OutputsList> {
+        read_json(&self.outputs().join(outputs::LIST), outputs::LIST_BYTES_MAX).ok()
+    }
+
+    /// Removes the captured outputs.
+    ///
+    /// # Errors
+    /// The disk.
+    pub(crate) fn remove_outputs(&self) -> io::Result<()> {
+        absent_is_fine(fs::remove_dir_all(self.outputs()))
     }
 
     /// Makes a directory of the container that only root sees.
@@ -239,9 +268,9 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-fn read_json<T: DeserializeOwned>(path: &Path) -> io::Result<T> {
+fn read_json<T: DeserializeOwned>(path: &Path, bytes_max: u64) -> io::Result<T> {
     let mut bytes = Vec::new();
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
-    file.take(RECORD_MAX).read_to_end(&mut bytes)?;
+    file.take(bytes_max).read_to_end(&mut bytes)?;
     Ok(serde_json::from_slice(&bytes)?)
 }

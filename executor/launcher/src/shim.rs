@@ -8,6 +8,7 @@
 //!   start      init gets its payload and executes                                     (shim/create.rs)
 //!   supervise  output to the log, signals, the end                                    (shim/supervise.rs)
 //!              new secret files                                                       (shim/update.rs)
+//!   capture    what the run declared as its outputs, into the state directory         (shim/outputs.rs)
 //!   finish     wipe, remove, record                                                   (finish.rs)
 //! ```
 //! It is forked from a process that never saw a secret. What the process is started with and the contents of its files
@@ -20,6 +21,7 @@ mod disclosure;
 mod executor;
 mod helper;
 mod inject;
+mod outputs;
 mod prepare;
 mod stdio;
 mod supervise;
@@ -107,7 +109,9 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
     let id = ready.record.plan.id.clone();
     let ready_at = now();
     let prepare = ready_at.since(ready.begun);
-    let outcome = match ready.container.start(&ready.remains.inputs[0]) {
+    // While init lives: what it had mounted is looked at when it has ended.
+    let outputs = outputs::Source::of(&ready.record.plan, ready.container.pid());
+    let mut outcome = match ready.container.start(&ready.remains.inputs[0]) {
         Ok(()) => {
             let started_at = now();
             // The program has its own copy now; ours are overwritten before anything else happens.
@@ -145,7 +149,10 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
     save(&ready);
     control.reached(State::Wiping);
     let Ready { record, remains, log: output, watch, .. } = ready;
-    drop((output, watch)); // the values that were masked are gone before the end is told
+    drop((output, watch)); // the values that were masked are gone before a helper is forked, and before the end is told
+    outcome.outputs = outputs
+        .filter(|_| outcome.exit.is_some())
+        .map(|source| outputs::capture(host, &record, &remains, source, control, signals));
     prepare::unmount(&remains.dirs);
     if remains.complete(&host.hierarchies, record, outcome).is_some() {
         control.reached(State::Completed);

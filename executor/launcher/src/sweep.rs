@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use executor_core::ident::ContainerId;
 use executor_core::protocol::{Share, ShimCall, ShimNews, ShimReport, ShimRequest};
-use executor_core::record::{ContainerRecord, Exit, Failure, FailureKind, Timings, VolumeKind};
+use executor_core::record::{ContainerRecord, Exit, Failure, FailureKind, OutputsRecord, Timings, VolumeKind};
 use executor_secrets::volume::Volume;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended};
@@ -95,10 +95,23 @@ fn end(host: &Host, record: &ContainerRecord, remains: &Remains) -> Outcome {
         let message = "the machine was stopped while it ran: its exit status is unknown";
         Some(Failure { kind: FailureKind::HostStopped, message: message.into(), errno: 0 })
     };
+    let outputs = (record.plan.outputs.is_some() && ran).then(|| outputs(record, remains, this_boot));
     let prepare = record.prepared.as_ref().map(|prepared| prepared.at.since(record.begun_at)).unwrap_or_default();
     let run = record.started_at.filter(|_| this_boot).map(|at| now().since(at)).unwrap_or_default();
     let timings = Timings { prepare, run, ..Timings::default() };
-    Outcome { exit: exit.filter(|_| ran), failure, timings, ended_at: Some(now()), ..Outcome::default() }
+    Outcome { exit: exit.filter(|_| ran), failure, timings, outputs, ended_at: Some(now()) }
+}
+
+/// What is left of its outputs: all, where the shim had captured them before it was lost, else nothing.
+fn outputs(record: &ContainerRecord, remains: &Remains, this_boot: bool) -> OutputsRecord {
+    if let Some(list) = remains.dirs.read_outputs() {
+        return list.summary();
+    }
+    if let Err(error) = remains.dirs.remove_outputs() {
+        log::line(Level::Error, record.plan.id.as_str(), format_args!("half of the outputs was not removed: {error}"));
+    }
+    let who = if this_boot { "the shim was lost" } else { "the machine was stopped" };
+    OutputsRecord { failure: Some(format!("{who} before the outputs were captured")), ..OutputsRecord::default() }
 }
 
 fn kill(pid: i32) {

@@ -213,7 +213,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for (content, expected) in [(None, "CONFIG_PROC_KCORE"), (Some(vec![0; 100]), "not a 64-bit core file")] {
             let path = dir.path().join("core");
-            content.map(|content| fs::write(&path, content).unwrap());
+            if let Some(content) = content {
+                fs::write(&path, content).unwrap();
+            }
             let mut search = Search::new(&needles);
             search.core(&path);
             let report = search.report();

@@ -105,7 +105,7 @@ fn a_run_action_of_a_bbs_client_runs_as_it_is() {
     let answer = run(&daemon.api, request("bbs", &field(3, run_action))).unwrap();
     assert!(answer.created);
     let ended = daemon.api.wait("bbs").unwrap();
-    assert_eq!(daemon.api.output("bbs").text(), "vcap\n/tmp\nhello\nfrom bbs\n4321\n");
+    assert_eq!(daemon.api.output("bbs").text(), "vcap\n/tmp\nhello\n[REDACTED:db/password]\n4321\n");
     assert_eq!(exit(&ended), Ok(4));
     assert_eq!(daemon.api.follow("bbs").message().unwrap().unwrap().log_source, "APP/PROC/WEB");
 }

@@ -1,0 +1,262 @@
+//! What a run leaves behind: captured when its process has ended, before its secrets are wiped.
+//!
+//! ```text
+//!  walk    a forked helper: enters the container's mount namespace, becomes the process's user, looks at what was
+//!          declared and passes each file on as a descriptor                                       (outputs/walk.rs)
+//!  store   the shim: judges each descriptor again and copies it into the state directory           (outputs/store.rs)
+//! ```
+//! So whoever looks at what the container made has no privilege, and whoever writes never enters the container. Nothing
+//! of the container lives any more while that goes on, so that nothing it looks at changes. Never captured: symbolic
+//! links, and what is behind one on the way; secret files, by the device of their file system, whatever name leads
+//! there; what is no regular file; what the process's user may not read; what exceeds the bounds (core's `outputs`). Each
+//! is told with its reason.
+//!
+//! The end of a container waits for this, for [`PATIENCE`] at most, and after a Stop for its grace period at most; what
+//! is not captured then is told as skipped. The namespace is held by a descriptor that is closed when this is done, before
+//! the wipe: nothing keeps the secret files' memory beyond it.
+
+mod store;
+mod walk;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use executor_core::outputs::OutputsList;
+use executor_core::plan::{OutputSource, Plan, PlannedOutputs};
+use executor_core::protocol::{Reason, Refused};
+use executor_core::record::{ContainerRecord, OutputsRecord};
+use executor_sys::memfile::MemFile;
+use executor_sys::process::{self, Ended, SignalEvents};
+use executor_sys::seqpacket::Seqpacket;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::fstat;
+
+use super::control::{Command, Control};
+use crate::dirs::plain;
+use crate::finish::Remains;
+use crate::host::Host;
+use crate::log::{self, Level};
+use store::Store;
+use walk::{Found, Walk};
+
+/// How long the end of a container waits for its outputs.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long what is left of a container is given to die.
+const DEATH_PATIENCE: Duration = Duration::from_secs(10);
+/// And a helper that was killed.
+const HELPER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What there is to capture from: taken while init lives.
+pub(super) struct Source {
+    planned: PlannedOutputs,
+    namespace: io::Result<OwnedFd>,
+}
+
+impl Source {
+    /// Of a container whose outputs are declared.
+    pub(super) fn of(plan: &Plan, init: i32) -> Option<Self> {
+        let planned = plan.outputs.clone()?;
+        Some(Self { planned, namespace: process::mount_namespace(init) })
+    }
+}
+
+/// Captures, and tells what came of it. That nothing could be captured stops nothing else.
+pub(super) fn capture(
+    host: &Host,
+    record: &ContainerRecord,
+    remains: &Remains,
+    source: Source,
+    control: &mut Control,
+    signals: &SignalEvents,
+) -> OutputsRecord {
+    let mut attention =
+        Attention { control, signals, grace: record.plan.grace, ends: Instant::now() + PATIENCE, stopped: false };
+    match attempt(host, record, remains, source, &mut attention) {
+        Ok(list) => list.summary(),
+        Err(why) => {
+            let id = record.plan.id.as_str();
+            log::line(Level::Error, id, format_args!("the outputs were not captured: {why}"));
+            if let Err(error) = remains.dirs.remove_outputs() {
+                log::line(Level::Error, id, format_args!("half of the outputs was not removed: {error}"));
+            }
+            OutputsRecord { failure: Some(why), ..OutputsRecord::default() }
+        }
+    }
+}
+
+fn attempt(
+    host: &Host,
+    record: &ContainerRecord,
+    remains: &Remains,
+    source: Source,
+    attention: &mut Attention<'_>,
+) -> Result<OutputsList, String> {
+    let failed = |what: &'static str| move |error: io::Error| format!("{what}: {}", plain(&error));
+    let Source { planned, namespace } = source;
+    let namespace = namespace.map_err(failed("mount namespace"))?;
+    let prepared = record.prepared.as_ref().ok_or("the container was not prepared")?;
+    host.hierarchies.kill_all(&record.cgroup, DEATH_PATIENCE).map_err(failed("cgroup"))?;
+    let secret_devices = secret_devices(remains).map_err(failed("secret files"))?;
+    let mut store =
+        Store::create(&remains.dirs, planned.bytes_max, &secret_devices).map_err(failed("state directory"))?;
+    let walk = Walk { outputs: &planned.source, user: &prepared.user, secret_devices: &secret_devices };
+    let helper = Helper::fork(&walk, &namespace).map_err(failed("helper"))?;
+    drop(namespace); // the helper's alone from here on
+    let taken = take_all(&helper, &planned.source, &mut store, attention);
+    helper.end(record.plan.id.as_str());
+    taken?;
+    store.finish()
+}
+
+/// The file systems of which nothing is captured: those of the secret files, and the one of memory files.
+fn secret_devices(remains: &Remains) -> io::Result<Vec<u64>> {
+    let mut devices = vec![fstat(MemFile::create("outputs", 1)?.as_fd())?.st_dev];
+    for volume in &remains.volumes {
+        devices.push(fstat(volume.handle())?.st_dev);
+    }
+    Ok(devices)
+}
+
+/// Takes what the helper finds, until it has found everything or time is up.
+fn take_all(
+    helper: &Helper,
+    declared: &OutputSource,
+    store: &mut Store<'_>,
+    attention: &mut Attention<'_>,
+) -> Result<(), String> {
+    let mut heard = 0;
+    let why = loop {
+        if let Some(why) = attention.wait(&helper.socket) {
+            break why.to_owned();
+        }
+        match helper.hear() {
+            Ok(None) => continue,
+            Ok(Some((Found::Done, _))) => return Ok(()),
+            Ok(Some((Found::Failed(why), _))) => return Err(why),
+            Ok(Some((Found::Skipped { path, reason }, _))) => store.skip(path, reason),
+            Ok(Some((Found::File { path, mode }, Some(file)))) => {
+                store.take(path, mode, &file.into(), &mut || attention.look());
+            }
+            Ok(Some((Found::File { path, .. }, None))) => store.skip(path, "it could not be passed on"),
+            Err(why) => break why,
+        }
+        heard += 1;
+        helper.go_on();
+    };
+    let rest: &[PathBuf] = match declared {
+        OutputSource::Files(files) => files.get(heard..).unwrap_or_default(),
+        OutputSource::Directory(directory) => std::slice::from_ref(directory),
+    };
+    for path in rest {
+        store.skip(path.display().to_string(), &*why);
+    }
+    Ok(())
+}
+
+/// The helper and the line to it. It sends one message, waits for one byte, sends the next.
+struct Helper {
+    pid: i32,
+    socket: Seqpacket,
+}
+
+impl Helper {
+    fn fork(walk: &Walk<'_>, namespace: &OwnedFd) -> io::Result<Self> {
+        let (socket, theirs) = Seqpacket::pair()?;
+        let parent = std::process::id() as i32;
+        match process::fork()? {
+            process::Fork::Parent(pid) => Ok(Self { pid, socket }),
+            process::Fork::Child => {
+                if let Err(error) = walk.carry_out(namespace, &theirs, parent) {
+                    walk::tell(&theirs, &Found::Failed(plain(&error)), None);
+                }
+                process::exit_now(0)
+            }
+        }
+    }
+
+    /// What it says; `None` where nothing is there yet.
+    fn hear(&self) -> Result<Option<(Found, Option<OwnedFd>)>, String> {
+        let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
+        if !poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0) {
+            return Ok(None);
+        }
+        let mut buffer = vec![0; walk::MESSAGE_MAX];
+        let lost = || "the helper that looks for it ended".to_owned();
+        let (length, fds) = self.socket.recv(&mut buffer).map_err(|error| plain(&error))?.ok_or_else(lost)?;
+        let found = serde_json::from_slice(&buffer[..length]).map_err(|error| error.to_string())?;
+        Ok(Some((found, fds.into_iter().next())))
+    }
+
+    fn go_on(&self) {
+        let _ = self.socket.send(b"+", &[]); // its end is seen when it is heard
+    }
+
+    /// Ends it, whatever it is doing, so that the namespace is free.
+    fn end(self, id: &str) {
+        let Ok(pidfd) = process::pidfd(self.pid) else { return };
+        let _ = process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
+        let mut ended = [PollFd::new(&pidfd, PollFlags::IN)];
+        let patience = Timespec { tv_sec: HELPER_PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        if poll(&mut ended, Some(&patience)).is_ok_and(|count| count > 0) {
+            let _: io::Result<Ended> = process::wait_for(self.pid);
+        } else {
+            log::line(Level::Error, id, "the helper that looks for outputs does not end");
+        }
+    }
+}
+
+/// What else goes on meanwhile: commands, the end of the machine, the clock.
+struct Attention<'a> {
+    control: &'a mut Control,
+    signals: &'a SignalEvents,
+    grace: Duration,
+    ends: Instant,
+    stopped: bool,
+}
+
+impl Attention<'_> {
+    /// Waits until the helper speaks or something else happens. Says why it is over, where it is.
+    fn wait(&mut self, helper: &Seqpacket) -> Option<&'static str> {
+        let mut fds = vec![PollFd::new(helper, PollFlags::IN), PollFd::new(self.signals, PollFlags::IN)];
+        fds.extend(self.control.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        let left = self.ends.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let _ = poll(&mut fds, Some(&timeout)); // what happened is looked at below
+        drop(fds);
+        self.look()
+    }
+
+    /// Never waits.
+    fn look(&mut self) -> Option<&'static str> {
+        while let Ok(Some(signal)) = self.signals.next() {
+            if signal == libc::SIGTERM || signal == libc::SIGINT {
+                self.stop(self.grace);
+            }
+        }
+        for asked in self.control.read() {
+            let (command, answer) = asked.split();
+            let result = match command {
+                Command::Stop(stop) => {
+                    self.stop(Duration::from_millis(stop.grace_ms));
+                    Ok(None)
+                }
+                _ => Err(Refused::new(Reason::Precondition, "the container's process has ended")),
+            };
+            self.control.answer(&answer, result);
+        }
+        self.control.tidy();
+        if Instant::now() < self.ends {
+            return None;
+        }
+        Some(if self.stopped { "the container was stopped before it was captured" } else { "not captured within 60 s" })
+    }
+
+    fn stop(&mut self, grace: Duration) {
+        let at = Instant::now() + grace;
+        if at < self.ends {
+            (self.ends, self.stopped) = (at, true);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The captured files: from descriptors that the helper passed to numbered files in the state directory.
+//!
+//! A descriptor is judged again here, by the side that has the privilege to write. What cannot be copied whole is
+//! removed and told; the others go on. The list is written last, so that what is listed is there.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+
+use executor_core::outputs::{CapturedFile, LIST, OutputsList};
+use rustix::fs::{FileType, fstat};
+
+use crate::dirs::{Dirs, plain};
+
+/// Bytes that are copied between two looks at the clock.
+const PIECE: u64 = 1 << 20;
+/// So many files are synced one by one; more of them with all of the file system.
+const SYNCED_ALONE_MAX: usize = 32;
+const NO_ROOM: &str = "no room on the executor's disk";
+
+/// Outputs being captured.
+pub(super) struct Store<'a> {
+    dirs: &'a Dirs,
+    directory: PathBuf,
+    list: OutputsList,
+    next: u32,
+    bytes_max: u64,
+    bytes_left: u64,
+    secret_devices: &'a [u64],
+}
+
+/// Why a file was not copied.
+enum Uncopied {
+    /// Time is up.
+    Over(&'static str),
+    /// The system.
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Uncopied {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl<'a> Store<'a> {
+    /// Begins with nothing.
+    pub(super) fn create(dirs: &'a Dirs, bytes_max: u64, secret_devices: &'a [u64]) -> io::Result<Self> {
+        let directory = dirs.make_outputs()?;
+        let list = OutputsList::default();
+        Ok(Self { dirs, directory, list, next: 0, bytes_max, bytes_left: bytes_max, secret_devices })
+    }
+
+    /// Takes note of what is not captured.
+    pub(super) fn skip(&mut self, path: impl Into<String>, reason: impl Into<String>) {
+        self.list.skip(path, reason);
+    }
+
+    /// Copies a file. `over` is asked again and again whether time is up.
+    pub(super) fn take(
+        &mut self,
+        path: String,
+        mode: u32,
+        file: &File,
+        over: &mut dyn FnMut() -> Option<&'static str>,
+    ) {
+        let size = match self.judge(&path, file) {
+            Ok(size) => size,
+            Err(reason) => return self.skip(path, reason),
+        };
+        let number = self.next;
+        self.next += 1;
+        match self.copy(number, file, size, over) {
+            Ok(size) => {
+                self.bytes_left -= size;
+                self.list.add(CapturedFile { number, path, size, mode: mode & 0o7777 });
+            }
+            Err(uncopied) => {
+                self.remove(number);
+                let reason = match uncopied {
+                    Uncopied::Over(why) => why.to_owned(),
+                    Uncopied::Failed(error) if is_full(&error) => NO_ROOM.to_owned(),
+                    Uncopied::Failed(error) => plain(&error),
+                };
+                self.skip(path, reason);
+            }
+        }
+    }
+
+    /// Its size, where it may be captured.
+    fn judge(&self, path: &str, file: &File) -> Result<u64, String> {
+        let stat = fstat(file).map_err(|error| plain(&error.into()))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err("no regular file".into());
+        }
+        if self.secret_devices.contains(&stat.st_dev) {
+            return Err("a secret file".into());
+        }
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        if size > self.bytes_left {
+            let (left, max) = (self.bytes_left, self.bytes_max);
+            return Err(format!("it has {size} bytes; {left} are left of {max}"));
+        }
+        if !self.list.has_room_for(path) {
+            return Err("too many files".into());
+        }
+        Ok(size)
+    }
+
+    /// At most `size` bytes; how many it were.
+    fn copy(
+        &self,
+        number: u32,
+        from: &File,
+        size: u64,
+        over: &mut dyn FnMut() -> Option<&'static str>,
+    ) -> Result<u64, Uncopied> {
+        let to = self.dirs.open_new(&self.directory.join(number.to_string()))?;
+        let mut copied = 0;
+        while copied < size {
+            let piece = io::copy(&mut from.take(PIECE.min(size - copied)), &mut &to)?;
+            if piece == 0 {
+                break; // shorter than it claims
+            }
+            copied += piece;
+            if let Some(why) = over() {
+                return Err(Uncopied::Over(why));
+            }
+        }
+        Ok(copied)
+    }
+
+    fn remove(&self, number: u32) {
+        let _ = fs::remove_file(self.directory.join(number.to_string())); // not in the list, and deleted with the rest
+    }
+
+    /// Syncs the files and writes the list. Where the disk has no room for that, the largest file makes it.
+    pub(super) fn finish(mut self) -> Result<OutputsList, String> {
+        self.sync();
+        loop {
+            let error = match self.write_list() {
+                Ok(()) => return Ok(self.list),
+                Err(error) => error,
+            };
+            let largest = self.list.files.iter().enumerate().max_by_key(|(_, file)| file.size).map(|(index, _)| index);
+            let Some(largest) = largest.filter(|_| is_full(&error)) else {
+                return Err(format!("list of the outputs: {}", plain(&error)));
+            };
+            self.drop_file(largest, NO_ROOM);
+        }
+    }
+
+    fn drop_file(&mut self, index: usize, reason: &str) {
+        let file = self.list.files.remove(index);
+        self.remove(file.number);
+        self.list.skip(file.path, reason);
+    }
+
+    /// What is not on the disk afterwards is not in the list.
+    fn sync(&mut self) {
+        if self.list.files.len() > SYNCED_ALONE_MAX {
+            let synced = File::open(&self.directory).and_then(|directory| Ok(rustix::fs::syncfs(directory)?));
+            if let Err(error) = synced {
+                for index in (0..self.list.files.len()).rev() {
+                    self.drop_file(index, &plain(&error));
+                }
+            }
+            return;
+        }
+        for index in (0..self.list.files.len()).rev() {
+            let path = self.directory.join(self.list.files[index].number.to_string());
+            if let Err(error) = File::open(&path).and_then(|file| file.sync_all()) {
+                self.drop_file(index, &plain(&error));
+            }
+        }
+    }
+
+    fn write_list(&self) -> io::Result<()> {
+        let ahead = self.directory.join(format!("{LIST}.new"));
+        let _ = fs::remove_file(&ahead); // of an attempt before
+        let mut file = self.dirs.open_new(&ahead)?;
+        let written = file.write_all(&serde_json::to_vec(&self.list)?).and_then(|()| file.sync_all());
+        if let Err(error) = written {
+            let _ = fs::remove_file(&ahead);
+            return Err(error);
+        }
+        fs::rename(&ahead, self.directory.join(LIST))?;
+        File::open(&self.directory)?.sync_all()
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}

@@ -1,0 +1,250 @@
+//! The helper that looks for outputs: inside the container's mount namespace, as the process's user.
+//!
+//! In go the declared paths; out go messages over a socket, for each file one with a descriptor to read it by. It looks
+//! at a tree that the container made as it liked, after everything of the container has ended. Every path is opened as
+//! if the container's root were `/`, and no symbolic link is followed anywhere (openat2).
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use executor_core::outputs::{DEPTH_MAX, ENTRIES_MAX, escaped, tellable};
+use executor_core::plan::OutputSource;
+use executor_core::users::ResolvedUser;
+use executor_core::validate::PATH_MAX;
+use executor_sys::mount::{Follow, open_dir, open_in_root};
+use executor_sys::privileges;
+use executor_sys::process;
+use executor_sys::seqpacket::Seqpacket;
+use rustix::fs::{Dir, FileType, Mode, OFlags, fstat, fstatfs};
+use serde::{Deserialize, Serialize};
+
+use crate::dirs::plain;
+
+/// Largest message: a path, each byte written with six, and a few words.
+pub(super) const MESSAGE_MAX: usize = 6 * PATH_MAX + 1024;
+const TOO_MANY: &str = "more than 10000 entries: the rest was not looked at";
+const _: () = assert!(ENTRIES_MAX == 10_000);
+
+/// File systems that show the kernel and hold no files of the container's.
+const OF_THE_KERNEL: [i64; 13] = [
+    0x9fa0,      // proc
+    0x6265_6572, // sysfs
+    0x0027_e0eb, // cgroup
+    0x6367_7270, // cgroup2
+    0x1cd1,      // devpts
+    0x1980_0202, // mqueue
+    0x6462_6720, // debugfs
+    0x7472_6163, // tracefs
+    0x7363_6673, // securityfs
+    0x6265_6570, // configfs
+    0xcafe_4a11, // bpf
+    0x6e73_6673, // nsfs
+    0xde5e_81e4, // efivarfs
+];
+
+/// What the helper says.
+#[derive(Serialize, Deserialize)]
+pub(super) enum Found {
+    /// A file; its descriptor comes along.
+    File {
+        /// Where it is.
+        path: String,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Something that is not captured.
+    Skipped {
+        /// Where it is.
+        path: String,
+        /// Why not.
+        reason: String,
+    },
+    /// That was all.
+    Done,
+    /// It cannot even begin.
+    Failed(String),
+}
+
+/// Says it. Nobody is left to be told where that fails: the shim is gone, or has killed this helper.
+pub(super) fn tell(socket: &Seqpacket, found: &Found, file: Option<&OwnedFd>) -> bool {
+    let Ok(message) = serde_json::to_vec(found) else { return false };
+    let fds: Vec<_> = file.into_iter().map(AsFd::as_fd).collect();
+    socket.send(&message, &fds).is_ok()
+}
+
+/// What to look for.
+pub(super) struct Walk<'a> {
+    pub(super) outputs: &'a OutputSource,
+    pub(super) user: &'a ResolvedUser,
+    pub(super) secret_devices: &'a [u64],
+}
+
+/// The shim listens no more.
+struct Unheard;
+
+/// What is at a path.
+enum Entry {
+    File(OwnedFd, u32),
+    Directory,
+}
+
+impl Walk<'_> {
+    /// In the helper. Comes back with an error only where it cannot begin.
+    pub(super) fn carry_out(&self, namespace: &OwnedFd, socket: &Seqpacket, parent: i32) -> io::Result<()> {
+        process::enter_namespaces(namespace.as_fd(), true, false)?;
+        process::close_all_but(socket.as_fd())?;
+        process::reset_signals()?;
+        privileges::read_as(self.user.uid, self.user.gid, &self.user.groups)?;
+        privileges::end_with_parent(parent)?;
+        let mut looker = Looker { walk: self, root: open_dir(Path::new("/"))?, socket, seen: 0 };
+        let heard = match self.outputs {
+            OutputSource::Files(files) => files.iter().try_for_each(|path| looker.declared_file(path)),
+            OutputSource::Directory(directory) => looker.declared_directory(directory),
+        };
+        if heard.is_ok() {
+            let _ = looker.say(&Found::Done, None);
+        }
+        Ok(())
+    }
+}
+
+/// At work.
+struct Looker<'a> {
+    walk: &'a Walk<'a>,
+    root: OwnedFd,
+    socket: &'a Seqpacket,
+    /// Entries below the declared directory so far.
+    seen: usize,
+}
+
+impl Looker<'_> {
+    fn declared_file(&mut self, path: &Path) -> Result<(), Unheard> {
+        match self.look(path) {
+            Ok(Entry::File(file, mode)) => self.file(path, &file, mode),
+            Ok(Entry::Directory) => self.skip(path, "a directory"),
+            Err(reason) => self.skip(path, &reason),
+        }
+    }
+
+    fn declared_directory(&mut self, top: &Path) -> Result<(), Unheard> {
+        match self.look(top) {
+            Ok(Entry::Directory) => {}
+            Ok(Entry::File(..)) => return self.skip(top, "no directory"),
+            Err(reason) => return self.skip(top, &reason),
+        }
+        let mut waiting = vec![(top.to_path_buf(), 1)];
+        while let Some((directory, depth)) = waiting.pop() {
+            let names = match self.names(&directory) {
+                Ok(names) => names,
+                Err(error) => {
+                    self.skip(&directory, &reason(&error))?;
+                    continue;
+                }
+            };
+            let mut below = Vec::new();
+            for name in names {
+                if self.seen == ENTRIES_MAX {
+                    return self.skip(&directory, TOO_MANY);
+                }
+                self.seen += 1;
+                let path = directory.join(OsStr::from_bytes(&name));
+                match self.look(&path) {
+                    Ok(Entry::File(file, mode)) => self.file(&path, &file, mode)?,
+                    Ok(Entry::Directory) if depth == DEPTH_MAX => {
+                        self.skip(&path, &format!("more than {DEPTH_MAX} directories below one another"))?;
+                    }
+                    Ok(Entry::Directory) => below.push((path, depth + 1)),
+                    Err(reason) => self.skip(&path, &reason)?,
+                }
+            }
+            waiting.extend(below.into_iter().rev());
+        }
+        Ok(())
+    }
+
+    /// The names in a directory, in order; one more than may be looked at, where there are more.
+    fn names(&self, directory: &Path) -> io::Result<Vec<Vec<u8>>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        let opened = open_in_root(self.root.as_fd(), directory, flags, Mode::empty(), Follow::NoLinks)?;
+        let mut names = Vec::new();
+        for entry in Dir::new(opened)? {
+            let name = entry?.file_name().to_bytes().to_vec();
+            if matches!(&name[..], b"." | b"..") {
+                continue;
+            }
+            names.push(name);
+            if names.len() > ENTRIES_MAX - self.seen {
+                break;
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// What is at a path, or why it is not captured.
+    fn look(&self, path: &Path) -> Result<Entry, String> {
+        if path.as_os_str().len() >= PATH_MAX {
+            return Err(format!("its path has more than {} bytes", PATH_MAX - 1));
+        }
+        let open = |flags| {
+            open_in_root(self.root.as_fd(), path, flags | OFlags::NOFOLLOW, Mode::empty(), Follow::NoLinks)
+                .map_err(|error| reason(&error))
+        };
+        let place = open(OFlags::PATH)?;
+        let stat = fstat(&place).map_err(|error| reason(&error.into()))?;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if self.walk.secret_devices.contains(&stat.st_dev) {
+            return Err(
+                if kind == FileType::Directory { "a directory of secret files" } else { "a secret file" }.into()
+            );
+        }
+        let file_system = fstatfs(&place).map_err(|error| reason(&error.into()))?.f_type;
+        if OF_THE_KERNEL.contains(&file_system) {
+            return Err("the kernel's own file system".into());
+        }
+        match kind {
+            FileType::RegularFile => {}
+            FileType::Directory => return Ok(Entry::Directory),
+            FileType::Symlink => return Err("a symbolic link".into()),
+            FileType::Fifo => return Err("a named pipe".into()),
+            FileType::Socket => return Err("a socket".into()),
+            FileType::CharacterDevice | FileType::BlockDevice => return Err("a device".into()),
+            FileType::Unknown => return Err("no regular file".into()),
+        }
+        let file = open(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+        let opened = fstat(&file).map_err(|error| reason(&error.into()))?;
+        if (opened.st_dev, opened.st_ino) != (stat.st_dev, stat.st_ino) {
+            return Err("it changed while it was looked at".into());
+        }
+        Ok(Entry::File(file, opened.st_mode & 0o7777))
+    }
+
+    fn file(&self, path: &Path, file: &OwnedFd, mode: u32) -> Result<(), Unheard> {
+        match tellable(path.as_os_str().as_bytes()) {
+            Some(path) => self.say(&Found::File { path: path.to_owned(), mode }, Some(file)),
+            None => self.skip(path, "its name is not UTF-8"),
+        }
+    }
+
+    fn skip(&self, path: &Path, reason: &str) -> Result<(), Unheard> {
+        self.say(&Found::Skipped { path: escaped(path.as_os_str().as_bytes()), reason: reason.to_owned() }, None)
+    }
+
+    /// Says it and waits until the shim has taken it.
+    fn say(&self, found: &Found, file: Option<&OwnedFd>) -> Result<(), Unheard> {
+        let heard = tell(self.socket, found, file) && matches!(self.socket.recv(&mut [0; 1]), Ok(Some(_)));
+        if heard { Ok(()) } else { Err(Unheard) }
+    }
+}
+
+fn reason(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENOENT | libc::ENOTDIR) => "not there".into(),
+        Some(libc::ELOOP) => "behind a symbolic link".into(),
+        Some(libc::EACCES | libc::EPERM) => "the process's user may not read it".into(),
+        _ => plain(error),
+    }
+}
