@@ -304,7 +304,7 @@ pub(crate) struct AuditArgs {
     /// Search the journal, too
     #[arg(long)]
     pub(crate) journal: bool,
-    /// Search all of the machine's memory, too, through /proc/kcore, at about a second a gigabyte
+    /// Search all of the machine's memory, too, through /proc/kcore (a second or two for each gigabyte)
     #[arg(long)]
     pub(crate) kernel_memory: bool,
 }

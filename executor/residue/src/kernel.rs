@@ -29,7 +29,7 @@ struct Segment {
 }
 
 impl Search<'_> {
-    /// Searches all of the machine's memory, [`KCORE`]. It takes about a second for each gigabyte.
+    /// Searches all of the machine's memory, [`KCORE`]. It takes a second or two for each gigabyte.
     pub fn kernel_memory(&mut self) {
         self.core(Path::new(KCORE));
     }
