@@ -66,3 +66,32 @@ fn nothing_that_a_container_does_to_its_secret_files_goes_through() {
         }
     }
 }
+
+/// A process of a container that is of another user than its first reaches neither the secret files nor the first process:
+/// not its memory, environment, descriptors or root, nor as its tracer. The control: one of the same user does, and finds
+/// the root of the container there, not the host's.
+#[test]
+fn another_user_of_the_same_container_reaches_nothing() {
+    let launcher = Launcher::start(&[]);
+    let path = "/etc/cf-service-bindings/db/password";
+    let draft = Draft {
+        id: "around",
+        path: "/usr/bin/python3",
+        memory_bytes: 128 << 20,
+        files: vec![("f".to_owned(), "db/password", 6).into()],
+        ..Draft::default()
+    };
+    let plan = validate(&draft, &Policy::default()).unwrap();
+    let args = ["-c", include_str!("secret_mount/around.py"), path].map(str::as_bytes).to_vec();
+    let payload = Payload { args, files: vec![b"s3cr3t"], ..Payload::default() };
+    launcher.launch(&plan, &payload).unwrap().reach(State::Completed).unwrap();
+    let log = launcher.log("around");
+    let outcomes = outcomes(&log);
+    assert_eq!(outcomes.len(), 14, "{log}");
+    for (way, outcome) in &outcomes {
+        let same_user = way.starts_with("0 ");
+        assert_eq!(outcome == "went through", same_user, "{way}: {outcome}");
+        assert!(same_user || ["EPERM", "EACCES"].contains(&outcome.as_str()), "{way}: {outcome}");
+    }
+    assert!(log.contains("root of init is the same") && !log.contains("another\n"), "{log}");
+}
