@@ -7,7 +7,7 @@ use executor_proto::v1::executor_client::ExecutorClient;
 use executor_proto::v1::{
     Container, DeleteRequest, GetRequest, InfoRequest, InfoResponse, ListRequest, ListResponse, LogStream,
     Result as Ending, RunRequest, RunResponse, SignalRequest, State, StopRequest, StreamLogsRequest,
-    StreamLogsResponse, WaitRequest, WatchEventsRequest, WatchEventsResponse, exit_status,
+    StreamLogsResponse, UpdateFilesRequest, WaitRequest, WatchEventsRequest, WatchEventsResponse, exit_status,
 };
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -149,6 +149,14 @@ impl Api {
     pub fn signal(&self, id: &str, signal: u32) -> Result<(), Status> {
         let request = SignalRequest { id: id.into(), signal, process_id: String::new() };
         self.call(async |mut rpc| rpc.signal(request).await).map(drop)
+    }
+
+    /// UpdateFiles, and the container.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn update(&self, request: UpdateFilesRequest) -> Result<Container, Status> {
+        self.call(async |mut rpc| rpc.update_files(request).await).map(|updated| updated.container.expect("it"))
     }
 
     /// Delete.

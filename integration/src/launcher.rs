@@ -184,7 +184,29 @@ impl Shim {
 
     /// Asks for something.
     pub fn ask(&self, call: ShimCall) {
-        self.0.send(&ShimRequest { sequence: 9, call: Some(call) }.encode_to_vec(), &[]).expect("the shim listens");
+        self.ask_with(call, &[]);
+    }
+
+    /// Asks for something, with descriptors.
+    pub fn ask_with(&self, call: ShimCall, fds: &[std::os::fd::BorrowedFd<'_>]) {
+        self.0.send(&ShimRequest { sequence: 9, call: Some(call) }.encode_to_vec(), fds).expect("the shim listens");
+    }
+
+    /// The answer to what was asked.
+    ///
+    /// # Errors
+    /// The shim's refusal.
+    pub fn answer(&self) -> Result<(), Refused> {
+        let mut buffer = vec![0; PACKET_MAX];
+        loop {
+            let (length, _) = self.0.recv(&mut buffer).expect("an answer").expect("the shim lives");
+            let report = ShimReport::decode(&buffer[..length]).expect("a report");
+            match report.news {
+                Some(ShimNews::Done(_)) if report.sequence == 9 => return Ok(()),
+                Some(ShimNews::Refused(refused)) if report.sequence == 9 => return Err(refused),
+                _ => {}
+            }
+        }
     }
 }
 
@@ -201,7 +223,8 @@ pub fn end_containers(run_dir: &Path) {
     }
 }
 
-fn encoded(strings: &[&[u8]]) -> MemFile {
+/// A payload of these strings.
+pub fn encoded(strings: &[&[u8]]) -> MemFile {
     let length = payload::encoded_len(strings.iter().copied());
     let mut file = MemFile::create("payload", length).expect("memfd");
     file.fill(|bytes| payload::encode(strings.iter().copied(), bytes)).expect("fill");

@@ -1,6 +1,6 @@
 //! Requests, put together word by word: `sh("id").id("a").user("vcap").file("db/password", b"x")`.
 
-use executor_proto::v1::{Action, EnvironmentVariable, File, Limits, RunAction, RunRequest};
+use executor_proto::v1::{Action, EnvironmentVariable, File, Limits, RunAction, RunRequest, UpdateFilesRequest};
 
 /// Memory of a container that needs little.
 const SMALL: u64 = 64 << 20;
@@ -25,6 +25,13 @@ pub fn sh(script: &str) -> RunRequest {
 /// Runs until it is stopped.
 pub fn sleeper(id: &str) -> RunRequest {
     program("/bin/sleep", &["100000"]).id(id)
+}
+
+/// Replaces or adds files of a container.
+pub fn update(id: &str, files: &[(&str, &[u8])]) -> UpdateFilesRequest {
+    let file =
+        |(path, content): &(&str, &[u8])| File { path: (*path).into(), content: content.to_vec(), public: false };
+    UpdateFilesRequest { id: id.into(), files: files.iter().map(file).collect(), ..UpdateFilesRequest::default() }
 }
 
 /// What a request can be given.

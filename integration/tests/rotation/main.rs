@@ -1,0 +1,46 @@
+//! Secret files that change while a container runs: what a reader in it can see, what is left of the old ones, and
+//! what is refused.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
+
+mod change;
+mod forged;
+mod reader;
+mod refused;
+
+use std::fs;
+use std::path::PathBuf;
+
+use executor_proto::v1::Container;
+use integration::api::pid;
+
+/// Where files with relative paths lie.
+const ROOT: &str = "/etc/cf-service-bindings";
+
+/// A path in a container, as root of the host reaches it.
+fn inside(container: &Container, path: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{}/root{path}", pid(container)))
+}
+
+/// What a container's file holds.
+fn content(container: &Container, path: &str) -> Option<String> {
+    fs::read_to_string(inside(container, path)).ok()
+}
+
+/// Names in a directory of a container, sorted.
+fn names(container: &Container, path: &str) -> Vec<String> {
+    let entries = fs::read_dir(inside(container, path)).unwrap();
+    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Waits until the generation in force is the only one that is there.
+fn settled(container: &Container, root: &str) -> String {
+    integration::wait::until("old generations are gone", || {
+        let generations: Vec<String> =
+            names(container, root).into_iter().filter(|name| name.starts_with("..gen")).collect();
+        let current = fs::read_link(inside(container, &format!("{root}/..data"))).unwrap();
+        (generations == [current.to_str().unwrap()]).then(|| generations[0].clone())
+    })
+}

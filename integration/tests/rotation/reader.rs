@@ -1,0 +1,162 @@
+//! A reader that hammers a pair of files while they change.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileExt, symlink};
+use std::process::{Command, Stdio};
+
+use integration::daemon::{Daemon, kill};
+use integration::request::{Words, program, update};
+use serde_json::Value;
+
+use crate::{ROOT, inside, settled};
+
+/// Reads the pair `a`, `b` below a directory until SIGTERM, and tells what it saw. Every line of either file is the stamp
+/// of its generation. In turns: both through one look at `..data`; and both by plain paths, with a look at `..data` before
+/// and after. A round that took longer than old generations stay says nothing, and is only counted.
+const READER: &str = r#"
+import json, os, signal, sys, time
+root = sys.argv[1]
+seen = dict(rounds=0, torn=0, mixed=0, missing=0, slow=0, skipped=0, stamps=0)
+stamps, going = set(), [True]
+signal.signal(signal.SIGTERM, lambda *_: going.clear())
+def read(path, at=None):
+    fd = os.open(path, os.O_RDONLY, dir_fd=at)
+    try:
+        parts = []
+        while part := os.read(fd, 1000):
+            parts.append(part)
+        return b''.join(parts)
+    finally:
+        os.close(fd)
+def stamp(content):
+    lines = content.split(b'\n')[:-1]
+    return lines[0] if lines and len(set(lines)) == 1 and content.endswith(b'\n') else None
+print('up', flush=True)
+while going:
+    begun, before, after = time.monotonic(), None, None
+    try:
+        if seen['rounds'] % 2:
+            data = os.open(root + '/..data', os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                pair = read('a', data), read('b', data)
+            finally:
+                os.close(data)
+        else:
+            before = os.readlink(root + '/..data')
+            pair = read(root + '/a'), read(root + '/b')
+            after = os.readlink(root + '/..data')
+        a, b = map(stamp, pair)
+        fault = 'torn' if None in (a, b) else 'mixed' if a != b and before == after else None
+        seen['skipped'] += before != after
+        stamps.add(a)
+    except FileNotFoundError:
+        fault = 'missing'
+    seen['rounds'] += 1
+    if time.monotonic() - begun > 0.4:
+        seen['slow'] += 1
+    elif fault:
+        seen[fault] += 1
+seen['stamps'] = len(stamps)
+print(json.dumps(seen), flush=True)
+"#;
+
+/// A pair of files of one generation: one within a page, one over several.
+fn pair(generation: usize) -> [(&'static str, Vec<u8>); 2] {
+    let stamp = format!("generation {generation:08}\n");
+    [("a", stamp.repeat(3).into_bytes()), ("b", stamp.repeat(600).into_bytes())]
+}
+
+fn number(seen: &Value, name: &str) -> u64 {
+    seen[name].as_u64().unwrap()
+}
+
+/// No mixed, torn or missing pair over 1,000 rotations; and of 1,000 generations one is left.
+#[test]
+fn a_reader_sees_whole_pairs_through_a_thousand_rotations() {
+    const ROTATIONS: usize = 1000;
+    let daemon = Daemon::start();
+    let mut request = program("/usr/bin/python3", &["-c", READER, ROOT]).id("read").grace_ms(60_000);
+    for (path, content) in pair(0) {
+        request = request.file(path, &content);
+    }
+    let container = daemon.api.started(request);
+    let mut log = daemon.api.follow("read");
+    log.until(|entry| entry.data == b"up\n");
+    for generation in 1..=ROTATIONS {
+        let [a, b] = pair(generation);
+        let updated = daemon.api.update(update("read", &[(a.0, &a.1), (b.0, &b.1)])).unwrap();
+        assert_eq!(updated.files_generation, generation as u64 + 1);
+    }
+    assert_eq!(settled(&container, ROOT), format!("..gen{}", ROTATIONS + 1));
+    daemon.api.stop("read", None).unwrap();
+    let told = log.rest().into_iter().flat_map(|entry| entry.data).collect::<Vec<u8>>();
+    let seen: Value = serde_json::from_slice(&told).unwrap();
+    eprintln!("the reader saw {seen}");
+    for fault in ["torn", "mixed", "missing"] {
+        assert_eq!(number(&seen, fault), 0, "{seen}");
+    }
+    assert!(number(&seen, "stamps") > 100, "it hardly looked: {seen}");
+    assert!(number(&seen, "slow") < number(&seen, "rounds") / 10, "it could hardly look: {seen}");
+    let ended = daemon.api.wait("read").unwrap();
+    let wipe = ended.result.unwrap().wipe.unwrap();
+    let bytes: usize = (0..=ROTATIONS).flat_map(pair).map(|(_, content)| content.len()).sum();
+    assert_eq!((wipe.files as usize, wipe.bytes as usize, wipe.verified), (2 * (ROTATIONS + 1), bytes, true));
+}
+
+/// The control: the same reader sees faults where the same files are written over in place.
+#[test]
+fn the_reader_would_see_files_that_are_written_in_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("..gen1");
+    fs::create_dir(&data).unwrap();
+    symlink("..gen1", dir.path().join("..data")).unwrap();
+    for name in ["a", "b"] {
+        symlink(format!("..data/{name}"), dir.path().join(name)).unwrap();
+    }
+    let write = |generation| {
+        pair(generation).into_iter().for_each(|(path, content)| fs::write(data.join(path), content).unwrap())
+    };
+    write(0);
+    let mut reader = Command::new("/usr/bin/python3");
+    let mut reader = reader.args(["-c", READER]).arg(dir.path()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(reader.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "up");
+    (1..=1000).for_each(write);
+    kill(reader.id() as i32, 15);
+    let seen: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    reader.wait().unwrap();
+    assert!(number(&seen, "torn") + number(&seen, "mixed") > 0, "{seen}");
+}
+
+/// Whoever keeps an old file open reads what it held, or zeros, and never a byte of anything else.
+#[test]
+fn an_open_descriptor_shows_old_content_or_zeros() {
+    let daemon = Daemon::start();
+    let old = b"old".repeat(5000);
+    let sleeper = integration::request::sleeper("open").file("a", &old).file("/etc/executor-key", &old);
+    let container = daemon.api.started(sleeper);
+    let paths = [format!("{ROOT}/a"), "/etc/executor-key".to_owned()];
+    let kept = paths.map(|path| fs::File::open(inside(&container, &path)).unwrap());
+    let read = |file: &fs::File| {
+        let mut bytes = vec![1; old.len()];
+        let length = file.read_at(&mut bytes, 0).unwrap();
+        bytes.truncate(length);
+        bytes
+    };
+    let new = vec![b'N'; old.len()];
+    let files: [(&str, &[u8]); 2] = [("a", &new), ("/etc/executor-key", &new)];
+    daemon.api.update(update("open", &files)).unwrap();
+    for file in &kept {
+        assert_eq!(read(file), old, "a reader that has just opened it has its time");
+    }
+    let fits = |bytes: &[u8]| bytes.len() == old.len() && bytes.iter().zip(&old).all(|(is, was)| is == was || *is == 0);
+    for _ in 0..50 {
+        daemon.api.update(update("open", &files)).unwrap();
+        assert!(kept.iter().all(|file| fits(&read(file))));
+    }
+    integration::wait::until("the old content is zeros", || {
+        kept.iter().all(|file| read(file).iter().all(|byte| *byte == 0)).then_some(())
+    });
+    assert_eq!(fs::read(inside(&container, &format!("{ROOT}/a"))).unwrap(), new);
+}
