@@ -115,7 +115,7 @@ fn the_reader_would_see_files_that_are_written_in_place() {
         symlink(format!("..data/{name}"), dir.path().join(name)).unwrap();
     }
     let write = |generation| {
-        pair(generation).into_iter().for_each(|(path, content)| fs::write(data.join(path), content).unwrap())
+        pair(generation).into_iter().for_each(|(path, content)| fs::write(data.join(path), content).unwrap());
     };
     write(0);
     let mut reader = Command::new("/usr/bin/python3");

@@ -7,4 +7,5 @@ mod harness;
 mod interface;
 mod lifecycle;
 mod recovery;
+mod rotation;
 mod streams;

@@ -1,5 +1,6 @@
 //! A shim that does as told.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -8,14 +9,16 @@ use std::time::{Duration, SystemTime};
 use executor_core::ident::ProcessIdentity;
 use executor_core::lifecycle::State;
 use executor_core::logline::{self, Entry, Stream};
+use executor_core::payload;
 use executor_core::plan::Plan;
 use executor_core::protocol::{
-    Done, Launch, PACKET_MAX, Reached, Refused, ShimCall, ShimNews, ShimReport, ShimRequest, state_number,
+    Done, Launch, PACKET_MAX, Reached, Reason, Refused, ShimCall, ShimNews, ShimReport, ShimRequest, state_number,
 };
 use executor_core::record::{
     ContainerRecord, Exit, ExitRecord, Failure, Prepared, RECORD_VERSION, Timings, VolumeKind, WipeRecord,
 };
 use executor_core::time::Timestamp;
+use executor_core::update::FileUpdate;
 use executor_core::users::ResolvedUser;
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
@@ -26,6 +29,27 @@ use tokio::sync::mpsc;
 
 use super::PATIENCE;
 use super::launcher::open_to_all;
+
+/// What it does with an update of files.
+pub(crate) enum OnUpdate {
+    /// Carry it out.
+    Carry,
+    /// Refuse.
+    Refuse(Refused),
+    /// Refuse as stale, because another daemon's update came in between.
+    Overtake,
+    /// Lose the connection before it answers.
+    Vanish,
+}
+
+/// An update as it came.
+pub(crate) struct Updated {
+    pub(crate) list: FileUpdate,
+    pub(crate) contents: Vec<Vec<u8>>,
+    pub(crate) signal: i32,
+    /// What the daemon has overwritten by now.
+    pub(crate) payload: MemFile,
+}
 
 pub(crate) struct FakeShim {
     /// The payloads as they came.
@@ -41,6 +65,8 @@ struct Shared {
     connections: Mutex<Vec<Arc<Seqpacket>>>,
     listener: Mutex<Option<Arc<SeqpacketListener>>>,
     asked: mpsc::UnboundedSender<ShimCall>,
+    on_update: Mutex<VecDeque<OnUpdate>>,
+    updates: Mutex<Vec<Updated>>,
 }
 
 impl FakeShim {
@@ -71,6 +97,8 @@ impl FakeShim {
             connections: Mutex::default(),
             listener: Mutex::new(None),
             asked,
+            on_update: Mutex::default(),
+            updates: Mutex::default(),
         });
         for dir in [shared.run_dir(), shared.state_dir()] {
             std::fs::create_dir_all(dir).unwrap();
@@ -95,6 +123,7 @@ impl FakeShim {
             record.state = state;
             if state >= State::Created {
                 record.prepared.get_or_insert_with(prepared);
+                record.files_generation = record.files_generation.max(1);
             }
             if matches!(state, State::Running | State::Stopping) {
                 record.started_at.get_or_insert_with(now);
@@ -178,6 +207,16 @@ impl FakeShim {
         tokio::time::timeout(PATIENCE, calls.recv()).await.expect("nothing is asked").unwrap()
     }
 
+    /// What it does with the next updates; those after them are carried out.
+    pub(crate) fn on_updates(&self, what: impl IntoIterator<Item = OnUpdate>) {
+        self.shared.on_update.lock().unwrap().extend(what);
+    }
+
+    /// The updates that came, each once.
+    pub(crate) fn updates(&self) -> Vec<Updated> {
+        std::mem::take(&mut *self.shared.updates.lock().unwrap())
+    }
+
     /// Appends lines to the log.
     pub(crate) fn prints(&self, lines: &[&str]) {
         let mut bytes = Vec::new();
@@ -248,14 +287,57 @@ impl Shared {
         let shared = Arc::clone(self);
         std::thread::spawn(move || {
             let mut buffer = vec![0; PACKET_MAX];
-            while let Ok(Some((length, _))) = connection.recv(&mut buffer) {
+            while let Ok(Some((length, fds))) = connection.recv(&mut buffer) {
                 let request = ShimRequest::decode(&buffer[..length]).unwrap();
-                let report = ShimReport { sequence: request.sequence, news: Some(ShimNews::Done(Done {})) };
+                let call = request.call.unwrap();
+                let news = match &call {
+                    ShimCall::UpdateFiles(update) => match shared.update(update.signal, fds) {
+                        Some(news) => news,
+                        None => {
+                            let _ = shutdown(&*connection, Shutdown::Both);
+                            continue;
+                        }
+                    },
+                    _ => ShimNews::Done(Done {}),
+                };
+                let report = ShimReport { sequence: request.sequence, news: Some(news) };
                 let _ = connection.send(&report.encode_to_vec(), &[]);
-                let _ = shared.asked.send(request.call.unwrap());
+                let _ = shared.asked.send(call);
             }
             shared.connections.lock().unwrap().retain(|other| !Arc::ptr_eq(other, &connection));
         });
+    }
+
+    /// The answer to an update; `None` where it loses the connection.
+    fn update(&self, signal: i32, fds: Vec<OwnedFd>) -> Option<ShimNews> {
+        let [list, payload] = <[OwnedFd; 2]>::try_from(fds).unwrap();
+        let list =
+            MemFile::from_fd(list, 1 << 24).unwrap().read(|bytes| serde_json::from_slice(bytes).unwrap()).unwrap();
+        let payload = MemFile::from_fd(payload, 1 << 24).unwrap();
+        let strings = |bytes: &[u8]| payload::decode(bytes).unwrap().into_iter().map(<[u8]>::to_vec).collect();
+        let contents = payload.read(strings).unwrap();
+        let update = Updated { list, contents, signal, payload };
+        let on_update = self.on_update.lock().unwrap().pop_front().unwrap_or(OnUpdate::Carry);
+        let carry = matches!(on_update, OnUpdate::Carry);
+        if carry || matches!(on_update, OnUpdate::Overtake) {
+            let mut record = self.record.lock().unwrap();
+            record.files_generation += 1;
+            record.files_updated_at = Some(now());
+            if carry {
+                record.plan.files.clone_from(&update.list.files);
+            }
+        }
+        self.updates.lock().unwrap().push(update);
+        self.write_record();
+        Some(match on_update {
+            OnUpdate::Carry => {
+                self.tell(ShimNews::Reached(Reached { state: state_number(State::Running) }));
+                ShimNews::Done(Done {})
+            }
+            OnUpdate::Overtake => ShimNews::Refused(Refused::new(Reason::Stale, "overtaken")),
+            OnUpdate::Refuse(refused) => ShimNews::Refused(refused),
+            OnUpdate::Vanish => return None,
+        })
     }
 
     fn tell(&self, news: ShimNews) {

@@ -1,0 +1,148 @@
+//! Updates of secret files, in orders that the real shim rarely shows.
+
+use crate::harness::shim::OnUpdate;
+use crate::harness::{Node, get, kinds, retry, secret_request, until, wait};
+use executor_core::lifecycle::State;
+use executor_core::protocol::{Reason, Refused};
+use executor_proto::v1;
+use executor_proto::v1::event::Kind;
+use tonic::Code;
+
+const CANARY: &str = "canary-5a7b";
+
+fn update(id: &str, path: &str) -> v1::UpdateFilesRequest {
+    let file = v1::File { path: path.into(), content: CANARY.into(), public: false };
+    v1::UpdateFilesRequest { id: id.into(), files: vec![file], ..Default::default() }
+}
+
+fn busy() -> OnUpdate {
+    OnUpdate::Refuse(Refused::new(Reason::Busy, "not at this moment"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_update_reaches_the_shim_and_what_is_known() {
+    let node = Node::start().await;
+    let (shim, _) = node.run(secret_request("a", "canary")).await;
+    let mut client = node.client().await;
+    let request = v1::UpdateFilesRequest { removed_paths: vec!["/b".into()], signal: 10, ..update("a", "a") };
+    let answer = client.update_files(request).await.unwrap().into_inner().container.unwrap();
+    let paths: Vec<&str> = answer.files.iter().map(|file| &*file.path).collect();
+    assert_eq!((answer.files_generation, &paths[..]), (2, &["/etc/cf-service-bindings/a"][..]));
+    assert!(answer.files_updated_at.is_some());
+    assert_eq!(get(&mut client, "a").await, answer);
+
+    let sent = shim.updates().pop().unwrap();
+    assert_eq!((sent.list.base_generation, &sent.list.changed[..], sent.signal), (1, &[0][..], 10));
+    assert_eq!(sent.contents, [CANARY.as_bytes()]);
+    assert!(sent.payload.read(|bytes| bytes.iter().all(|byte| *byte == 0)).unwrap(), "the daemon overwrites its copy");
+
+    let events = node.events("a", Kind::FilesUpdated).await;
+    assert_eq!(kinds(&events), ["RESERVED", "INITIALIZING", "CREATED", "RUNNING", "FILES_UPDATED"]);
+    assert_eq!(events[4].files_generation, 2);
+    assert!(!node.log().contains(CANARY) && !format!("{events:?}").contains(CANARY));
+
+    // A start again knows it from the ledger and the record.
+    let mut node = node;
+    node.crash().await;
+    shim.is_connected().await;
+    let mut client = node.client().await;
+    assert_eq!(get(&mut client, "a").await.files_generation, 2);
+    shim.exits(0);
+    assert_eq!(wait(&mut client, "a").await.files_generation, 2);
+}
+
+/// A shim that is busy is asked again; one that stays busy is told to the caller.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_shim_is_asked_again_for_a_while() {
+    let node = Node::start().await;
+    let (shim, _) = node.run(secret_request("a", "canary")).await;
+    let mut client = node.client().await;
+    shim.on_updates([busy(), busy(), busy()]);
+    let answer = client.update_files(update("a", "a")).await.unwrap().into_inner().container.unwrap();
+    assert_eq!((answer.files_generation, shim.updates().len()), (2, 4));
+
+    shim.on_updates((0..10_000).map(|_| busy()));
+    let refused = client.update_files(update("a", "a")).await.unwrap_err();
+    assert_eq!((refused.code(), refused.message()), (Code::Unavailable, "not at this moment"));
+    let tried = shim.updates();
+    assert!((2..1000).contains(&tried.len()), "{} attempts", tried.len());
+    assert!(tried.iter().all(|one| one.payload.read(|bytes| bytes.iter().all(|byte| *byte == 0)).unwrap()));
+}
+
+/// Another daemon's update came in between: the list is made anew, unless the caller has said from which generation.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stale_list_is_made_anew() {
+    let node = Node::start().await;
+    let (shim, _) = node.run(secret_request("a", "canary")).await;
+    let mut client = node.client().await;
+    shim.on_updates([OnUpdate::Overtake, OnUpdate::Overtake]);
+    let answer = client.update_files(update("a", "a")).await.unwrap().into_inner().container.unwrap();
+    assert_eq!(answer.files_generation, 4);
+    let bases: Vec<u64> = shim.updates().iter().map(|sent| sent.list.base_generation).collect();
+    assert_eq!(bases, [1, 2, 3]);
+
+    let expecting = |generation| v1::UpdateFilesRequest { expected_generation: Some(generation), ..update("a", "a") };
+    let stale = client.update_files(expecting(3)).await.unwrap_err();
+    assert_eq!(stale.code(), Code::Aborted);
+    assert!(stale.message().contains("of generation 4, not 3"), "{stale}");
+    assert!(shim.updates().is_empty(), "the shim was not asked");
+    shim.on_updates([OnUpdate::Overtake]);
+    let overtaken = client.update_files(expecting(4)).await.unwrap_err();
+    assert_eq!(overtaken.code(), Code::Aborted);
+    assert!(overtaken.message().contains("of generation 5, not 4"), "{overtaken}");
+
+    shim.on_updates((0..100).map(|_| OnUpdate::Overtake));
+    assert_eq!(client.update_files(update("a", "a")).await.unwrap_err().code(), Code::Aborted, "not for ever");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shim_that_does_not_answer_leaves_no_copy() {
+    let node = Node::start().await;
+    let (shim, _) = node.run(secret_request("a", "canary")).await;
+    let mut client = node.client().await;
+    shim.on_updates([OnUpdate::Vanish]);
+    let lost = client.update_files(update("a", "a")).await.unwrap_err();
+    assert_eq!(lost.code(), Code::Unavailable);
+    assert!(lost.message().contains("files_generation tells"), "{lost}");
+    let sent = shim.updates().pop().unwrap();
+    let wiped = || sent.payload.read(|bytes| bytes.iter().all(|byte| *byte == 0)).unwrap();
+    until("the daemon overwrites what nobody took", wiped).await;
+    // It listens on, is found again, and takes the next.
+    let again = retry("an update", || {
+        let mut client = client.clone();
+        async move { client.update_files(update("a", "a")).await }
+    });
+    assert_eq!(again.await.into_inner().container.unwrap().files_generation, 2);
+
+    shim.reached(State::Stopping);
+    until("it is stopping", || node.log().contains("state=\"stopping\"")).await;
+    let late = client.update_files(update("a", "a")).await.unwrap_err();
+    assert!(late.code() == Code::FailedPrecondition && late.message().contains("is stopping"), "{late}");
+    shim.exits(0);
+}
+
+/// Who goes away while it waits leaves the update to be finished, and nothing of it in this process.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_goes_away_stops_nothing() {
+    let node = Node::start().await;
+    let (shim, _) = node.run(secret_request("a", "canary")).await;
+    shim.on_updates((0..5).map(|_| busy()));
+    let mut client = node.client().await;
+    let call = tokio::spawn(async move { client.update_files(update("a", "a")).await });
+    let mut seen = Vec::new();
+    while seen.is_empty() {
+        seen = shim.updates();
+        tokio::task::yield_now().await;
+    }
+    call.abort();
+    let mut client = node.client().await;
+    let now = retry("the update lands", || {
+        let mut client = client.clone();
+        async move {
+            let container = get(&mut client, "a").await;
+            if container.files_generation == 2 { Ok(container) } else { Err(container.files_generation) }
+        }
+    });
+    assert!(now.await.files_updated_at.is_some());
+    assert_eq!(get(&mut client, "a").await.files_generation, 2);
+}
