@@ -5,7 +5,8 @@
 //!   │        └─────> container::actor ──> launcher, shims      what is
 //!   ├──> rotate ───────────────────────────────────> shims      what its files become
 //!   ├──> events, ledger, retention, recover      what was
-//!   └──> logs                                    what they printed
+//!   ├──> logs                                    what they printed
+//!   └──> outputs                                 what they left behind
 //! ```
 //! What goes in: `executor.v1` over a unix socket, records that shims write. What comes out: requests to the
 //! launcher and to shims over SOCK_SEQPACKET, events, a ledger. It serves without any privilege, and no secret stays
@@ -28,6 +29,7 @@ pub mod launcher;
 pub mod ledger;
 pub mod logs;
 pub mod node;
+pub mod outputs;
 mod packets;
 pub mod paths;
 pub mod problem;

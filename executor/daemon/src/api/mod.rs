@@ -8,6 +8,7 @@ mod events;
 mod health;
 mod info;
 mod logs;
+mod outputs;
 mod scrub;
 pub mod serve;
 mod status;
@@ -140,8 +141,8 @@ impl Executor for Service {
 
     async fn get_outputs(
         &self,
-        _request: Request<v1::GetOutputsRequest>,
+        request: Request<v1::GetOutputsRequest>,
     ) -> Result<Response<Self::GetOutputsStream>, Status> {
-        Err(Status::unimplemented("GetOutputs"))
+        Ok(Response::new(outputs::stream(&self.node, request.into_inner()).await?))
     }
 }

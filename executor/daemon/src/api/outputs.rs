@@ -1,0 +1,249 @@
+//! GetOutputs: what a completed container left behind, as a stream: each file's beginning and its content, then what was
+//! skipped.
+
+use std::sync::Arc;
+
+use executor_core::lifecycle::State;
+use executor_core::outputs::{CapturedFile, OutputsList};
+use executor_core::plan::OutputSource;
+use executor_core::validate::PATH_MAX;
+use executor_proto::v1;
+use executor_proto::v1::get_outputs_response::Part;
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+use super::STREAM_DEPTH;
+use crate::container::Handle;
+use crate::container::facts::Facts;
+use crate::node::Node;
+use crate::outputs::{Outputs, OutputsError, Reading};
+use crate::problem::{Kind, Problem};
+
+/// Bytes of a message.
+const PIECE: usize = 64 << 10;
+/// Messages that are read from the disk in one go.
+const PIECES: usize = 8;
+
+type Sender = mpsc::Sender<Result<v1::GetOutputsResponse, Status>>;
+
+/// Looks up what is asked for, and begins to stream it.
+pub(super) async fn stream(
+    node: &Arc<Node>,
+    request: v1::GetOutputsRequest,
+) -> Result<ReceiverStream<Result<v1::GetOutputsResponse, Status>>, Problem> {
+    let wanted = Wanted::parse(&request.path)?;
+    let handle = node.find(&request.id)?;
+    let facts = handle.facts().ok_or_else(|| Problem::no_container(&request.id))?;
+    let source = captured(&facts)?;
+    let outputs = Outputs::of(&node.paths.kept_container(handle.id()));
+    let reader = outputs.clone();
+    let list = blocking(move || reader.list()).await?.map_err(|error| problem(&handle, &error))?;
+    let list = wanted.of(list, source).ok_or_else(|| {
+        let shown: String = request.path.chars().take(200).collect();
+        Problem::new(Kind::NotFound, format!("container {} has no output {shown:?}", handle.id()))
+    })?;
+    let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
+    let node = Arc::clone(node);
+    tokio::spawn(async move {
+        let ended = tokio::select! {
+            ended = send(&handle, &outputs, list, &sender) => ended,
+            () = node.until_stopping() => Err(Ended::Problem(Problem::stopping())),
+        };
+        if let Err(Ended::Problem(problem)) = ended {
+            drop(sender.send(Err(problem.into())).await);
+        }
+    });
+    Ok(ReceiverStream::new(receiver))
+}
+
+/// What was declared, where something was captured.
+fn captured(facts: &Facts) -> Result<&OutputSource, Problem> {
+    let id = &facts.plan.id;
+    let not = |why: String| Err(Problem::new(Kind::Precondition, why));
+    let Some(planned) = &facts.plan.outputs else {
+        return not(format!("container {id} declared no outputs"));
+    };
+    let Some(end) = facts.end.as_ref().filter(|_| facts.state == State::Completed) else {
+        let state = facts.state.name();
+        return not(format!("container {id} is {state}: its outputs are there when it is completed"));
+    };
+    match &end.outputs {
+        None => not(format!("container {id} has no outputs: its process never ran")),
+        Some(outputs) => match &outputs.failure {
+            Some(why) => not(format!("the outputs of container {id} were not captured: {why}")),
+            None => Ok(&planned.source),
+        },
+    }
+}
+
+/// What a request asks for.
+#[derive(Debug)]
+enum Wanted {
+    All,
+    /// This file, or what is below this directory.
+    Path(String),
+}
+
+impl Wanted {
+    fn parse(path: &str) -> Result<Self, Problem> {
+        let wrong = |why: &str| Err(Problem::invalid_field("path", why));
+        if path.len() >= PATH_MAX {
+            return wrong(&format!("has {} bytes; at most {}", path.len(), PATH_MAX - 1));
+        }
+        if !path.is_empty() && !path.starts_with('/') {
+            return wrong("is not absolute");
+        }
+        Ok(match path.trim_end_matches('/') {
+            "" => Self::All,
+            path => Self::Path(path.to_owned()),
+        })
+    }
+
+    /// The part of the list that is asked for; none where nothing is there. The declared directory may be empty.
+    fn of(&self, mut list: OutputsList, declared: &OutputSource) -> Option<OutputsList> {
+        let Self::Path(wanted) = self else { return Some(list) };
+        list.files.retain(|file| covers(wanted, &file.path));
+        list.skipped.retain(|entry| covers(wanted, &entry.path));
+        let whole = match declared {
+            OutputSource::Files(_) => false,
+            OutputSource::Directory(directory) => directory.to_str().is_some_and(|directory| covers(wanted, directory)),
+        };
+        if !whole {
+            list.skipped_more = 0; // they may be anywhere
+        }
+        (whole || !list.files.is_empty() || !list.skipped.is_empty()).then_some(list)
+    }
+}
+
+/// Whether `path` is `wanted` or lies below it.
+fn covers(wanted: &str, path: &str) -> bool {
+    path.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Why a stream ended early.
+enum Ended {
+    ClientGone,
+    Problem(Problem),
+}
+
+impl From<Problem> for Ended {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+async fn send(handle: &Arc<Handle>, outputs: &Outputs, list: OutputsList, sender: &Sender) -> Result<(), Ended> {
+    for file in list.files {
+        send_file(handle, outputs, file, sender).await?;
+    }
+    for entry in list.skipped {
+        part(sender, Part::Skipped(v1::SkippedOutput { path: entry.path, reason: entry.reason })).await?;
+    }
+    if list.skipped_more > 0 {
+        let reason = format!("and {} more that are not listed", list.skipped_more);
+        part(sender, Part::Skipped(v1::SkippedOutput { path: String::new(), reason })).await?;
+    }
+    Ok(())
+}
+
+async fn send_file(handle: &Arc<Handle>, outputs: &Outputs, file: CapturedFile, sender: &Sender) -> Result<(), Ended> {
+    let (reader, opened) = (outputs.clone(), file.clone());
+    // Opened first: a file that is announced is there.
+    let mut reading = blocking(move || reader.open(&opened)).await?.map_err(|error| problem(handle, &error))?;
+    part(sender, Part::File(v1::OutputFile { path: file.path, size: file.size, mode: file.mode })).await?;
+    loop {
+        let (back, pieces) = blocking(move || {
+            let pieces = some_pieces(&mut reading);
+            (reading, pieces)
+        })
+        .await?;
+        reading = back;
+        let pieces = pieces.map_err(|error| problem(handle, &error))?;
+        let last = pieces.len() < PIECES;
+        for piece in pieces {
+            part(sender, Part::Data(piece)).await?;
+        }
+        if last {
+            return Ok(());
+        }
+    }
+}
+
+fn some_pieces(reading: &mut Reading) -> Result<Vec<Vec<u8>>, OutputsError> {
+    let mut pieces = Vec::with_capacity(PIECES);
+    while pieces.len() < PIECES {
+        match reading.next(PIECE)? {
+            Some(piece) => pieces.push(piece),
+            None => break,
+        }
+    }
+    Ok(pieces)
+}
+
+async fn part(sender: &Sender, part: Part) -> Result<(), Ended> {
+    sender.send(Ok(v1::GetOutputsResponse { part: Some(part) })).await.map_err(|_| Ended::ClientGone)
+}
+
+/// Off the threads that serve others.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+    spawn_blocking(work).await.map_err(|error| Problem::new(Kind::Internal, error.to_string()))
+}
+
+fn problem(handle: &Handle, error: &OutputsError) -> Problem {
+    let id = handle.id();
+    // A deletion removes the files first and the container from our sight afterwards.
+    let deleted = || handle.facts().is_none() || handle.deleting.try_lock().is_err();
+    match error {
+        OutputsError::Gone(_) if deleted() => {
+            Problem::new(Kind::NotFound, format!("the outputs of container {id} are gone: it was deleted"))
+        }
+        error => Problem::new(Kind::Internal, format!("outputs of container {id}: {}", crate::chain(error))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(paths: &[&str]) -> OutputsList {
+        let mut list = OutputsList::default();
+        for path in paths {
+            list.add(CapturedFile { number: 0, path: (*path).into(), size: 0, mode: 0 });
+        }
+        list.skip("/out/link", "a symbolic link");
+        list
+    }
+
+    fn found(path: &str, declared: &OutputSource) -> Option<(Vec<String>, usize)> {
+        let list = Wanted::parse(path).unwrap().of(list(&["/out/a", "/out/a.b", "/out/c/d"]), declared)?;
+        Some((list.files.into_iter().map(|file| file.path).collect(), list.skipped.len()))
+    }
+
+    #[test]
+    fn a_path_is_a_file_or_a_directory() {
+        let directory = OutputSource::Directory("/out".into());
+        let names = |names: &[&str], skipped| Some((names.iter().map(|name| (*name).to_owned()).collect(), skipped));
+        let all = names(&["/out/a", "/out/a.b", "/out/c/d"], 1);
+        for path in ["", "/", "/out", "/out/"] {
+            assert_eq!(found(path, &directory), all, "{path}");
+        }
+        assert_eq!(found("/out/a", &directory), names(&["/out/a"], 0));
+        assert_eq!(found("/out/c", &directory), names(&["/out/c/d"], 0));
+        assert_eq!(found("/out/link", &directory), names(&[], 1));
+        for path in ["/o", "/out/x", "/out/a/b", "/out/c/d/e", "/tmp"] {
+            assert_eq!(found(path, &directory), None, "{path}");
+        }
+        assert!(Wanted::parse("out/a").is_err() && Wanted::parse(&format!("/{}", "x".repeat(5000))).is_err());
+    }
+
+    #[test]
+    fn an_empty_directory_is_there_all_the_same() {
+        let of = |path: &str, source| Wanted::parse(path).unwrap().of(OutputsList::default(), &source).is_some();
+        assert!(of("/out/d", OutputSource::Directory("/out/d".into())));
+        assert!(of("/out", OutputSource::Directory("/out/d".into())));
+        assert!(!of("/out/d/e", OutputSource::Directory("/out/d".into())));
+        assert!(!of("/out/d", OutputSource::Files(vec!["/out/d".into()])));
+    }
+}
