@@ -12,6 +12,7 @@ pub mod host;
 pub mod launcher;
 pub mod mount;
 pub mod race;
+pub mod outputs;
 pub mod request;
 pub mod residue;
 pub mod rootfs;

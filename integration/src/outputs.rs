@@ -1,0 +1,97 @@
+//! GetOutputs as a client takes it: the whole stream, put together.
+
+use std::collections::BTreeMap;
+
+use executor_proto::v1::get_outputs_response::Part;
+use executor_proto::v1::{GetOutputsRequest, Outputs};
+use tonic::Status;
+
+use crate::api::Api;
+
+/// What a stream brought.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fetched {
+    /// Content and permission bits by path.
+    pub files: BTreeMap<String, (Vec<u8>, u32)>,
+    /// What was skipped, in order: path and reason.
+    pub skipped: Vec<(String, String)>,
+}
+
+impl Fetched {
+    /// Paths of the files.
+    pub fn paths(&self) -> Vec<&str> {
+        self.files.keys().map(String::as_str).collect()
+    }
+
+    /// A file's content as text.
+    ///
+    /// # Panics
+    /// There is none.
+    pub fn text(&self, path: &str) -> String {
+        let (content, _) = self.files.get(path).unwrap_or_else(|| panic!("no {path} in {self:?}"));
+        String::from_utf8_lossy(content).into_owned()
+    }
+
+    /// Why a path was skipped.
+    ///
+    /// # Panics
+    /// It was not.
+    pub fn reason(&self, path: &str) -> &str {
+        let found = self.skipped.iter().find(|(skipped, _)| skipped == path);
+        &found.unwrap_or_else(|| panic!("{path} was not skipped: {self:?}")).1
+    }
+}
+
+/// Everything, one file, or what is below a directory.
+///
+/// # Errors
+/// The daemon's.
+///
+/// # Panics
+/// The stream is not as the interface says.
+pub fn fetch(api: &Api, id: &str, path: &str) -> Result<Fetched, Status> {
+    api.block_on(async {
+        let request = GetOutputsRequest { id: id.into(), path: path.into() };
+        let mut stream = api.rpc().get_outputs(request).await?.into_inner();
+        let mut fetched = Fetched::default();
+        let mut current: Option<(String, u64)> = None;
+        while let Some(message) = stream.message().await? {
+            match message.part.expect("a part") {
+                Part::File(file) => {
+                    assert_whole(&fetched, current.take());
+                    assert!(fetched.skipped.is_empty(), "skipped entries come last");
+                    let before = fetched.files.insert(file.path.clone(), (Vec::new(), file.mode));
+                    assert!(before.is_none(), "{} came twice", file.path);
+                    current = Some((file.path, file.size));
+                }
+                Part::Data(data) => {
+                    assert!((1..=64 << 10).contains(&data.len()), "{} bytes", data.len());
+                    let (path, _) = current.as_ref().expect("data belongs to a file");
+                    fetched.files.get_mut(path).expect("it").0.extend(data);
+                }
+                Part::Skipped(entry) => {
+                    assert_whole(&fetched, current.take());
+                    fetched.skipped.push((entry.path, entry.reason));
+                }
+            }
+        }
+        assert_whole(&fetched, current);
+        Ok(fetched)
+    })
+}
+
+fn assert_whole(fetched: &Fetched, current: Option<(String, u64)>) {
+    if let Some((path, size)) = current {
+        assert_eq!(fetched.files[&path].0.len() as u64, size, "{path}");
+    }
+}
+
+/// Declares a directory.
+pub fn directory(path: &str) -> Option<Outputs> {
+    Some(Outputs { directory: path.into(), ..Outputs::default() })
+}
+
+/// Declares files.
+pub fn files(paths: &[&str]) -> Option<Outputs> {
+    Some(Outputs { files: paths.iter().map(|path| (*path).into()).collect(), ..Outputs::default() })
+}
