@@ -3,6 +3,8 @@
 //! Values that can be secret (`--file`, `--env`) are taken as plain text and parsed elsewhere, because clap
 //! repeats a value that it refuses.
 
+mod outputs;
+
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -12,6 +14,8 @@ use crate::audit::inputs::SIZES;
 use crate::connect::DEFAULT_SOCKET;
 use crate::failure::Failure;
 use crate::{exit, signals, units};
+
+pub(crate) use outputs::{CpArgs, OutputArgs};
 
 /// Run containers with secret files on this machine and look after them, through executord.
 #[derive(Debug, Parser)]
@@ -72,6 +76,16 @@ pub(crate) enum Command {
     Logs(LogsArgs),
     /// Wait for the end of a container and exit as its process did
     Wait(IdArg),
+    /// Fetch outputs of a completed container
+    ///
+    /// As cp does it: a file goes to a file, or into a directory that is there; a directory becomes DEST, or goes into
+    /// DEST where that is there. `ID:` alone fetches all outputs into the directory DEST: files under their own names,
+    /// what is below a declared directory as it lies there. `-` writes one file to standard output.
+    ///
+    /// Files are whole or not there. Nothing is written but below DEST, no symbolic link is followed there, and
+    /// set-user-id bits are left out. A line on standard error tells each entry that was not captured and why; the exit
+    /// status is 125 then, with all that was captured copied.
+    Cp(CpArgs),
     /// Stop a container: SIGTERM, its grace period, SIGKILL
     ///
     /// Comes back when the container is completed and its secrets are wiped.
@@ -173,6 +187,8 @@ pub(crate) struct RunArgs {
     /// Do not delete the container at the end
     #[arg(long, help_heading = "Options of the command")]
     pub(crate) keep: bool,
+    #[command(flatten)]
+    pub(crate) outputs: OutputArgs,
     /// The program (an absolute path, or a name to look up in PATH of --env) and its arguments
     #[arg(last = true, required = true, value_names = ["CMD", "ARG"])]
     pub(crate) command: Vec<String>,
@@ -382,6 +398,7 @@ impl Cli {
             Command::Run(run) if self.global.local && (run.detach || run.keep) => {
                 usage("--detach and --keep are of no use with --local: the private executord ends with the command")
             }
+            Command::Run(run) => run.outputs.check(run.detach, run.keep),
             _ => Ok(()),
         }
     }
@@ -423,6 +440,11 @@ mod tests {
             "logs -f --since 10m web-1",
             "logs --since 2026-01-31T12:00:00Z web-1",
             "wait web-1",
+            "run --output /a --output /b/c --output-max 1M --output-to out -- true",
+            "run --output-dir /srv --keep -- true",
+            "--local run --output-dir /srv --output-to . -- true",
+            "cp web-1:/out/a -",
+            "cp --json web-1: dir",
             "stop web-1 --grace 1m30s",
             "signal web-1 SIGUSR1",
             "signal web-1 9",
@@ -453,6 +475,9 @@ mod tests {
             "run --grace 10 -- true",
             "run --network lan -- true",
             "run --label a -- true",
+            "run --output /a --output-dir /b --keep -- true",
+            "cp web-1:/out",
+            "cp",
             "signal web-1 NOPE",
             "signal web-1",
             "rotate",
@@ -467,7 +492,9 @@ mod tests {
         ] {
             assert!(parsed(line).is_err(), "{line}");
         }
-        for line in ["--local --socket /x info", "--local run --detach -- x", "--local run --keep -- x"] {
+        for line in
+            ["--local --socket /x info", "--local run --detach -- x", "--local run --keep -- x", "run --output /a -- x"]
+        {
             assert!(parsed(line).unwrap().check().is_err(), "{line}");
         }
     }

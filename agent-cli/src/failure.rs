@@ -8,6 +8,7 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
 use crate::connect::{ConnectError, PATIENCE};
+use crate::destination::WriteError;
 use crate::exit;
 use crate::fields;
 use crate::local::LocalError;
@@ -55,6 +56,18 @@ pub(crate) enum Failure {
     /// The container of an audit is gone before it was searched.
     #[error("the audit's container ended early: {0}; its root file system must have /bin/sh, cat and sleep")]
     AuditEnded(String),
+    /// A fetched file could not be written.
+    #[error(transparent)]
+    Destination(#[from] WriteError),
+    /// Executord sends what has no place in an answer.
+    #[error("executord sent an output that was not asked for: {path:?}")]
+    Unasked { path: String },
+    /// An output is not as long as it was announced.
+    #[error("{path}: executord sent another number of bytes than it announced")]
+    OutputSize { path: String },
+    /// Not all outputs are there; each was told.
+    #[error("{skipped} not captured, {copied} copied")]
+    OutputsSkipped { skipped: usize, copied: usize },
     /// Some of several things failed, and each was reported as it did.
     #[error("{failed} of {all} failed")]
     Several { failed: usize, all: usize },

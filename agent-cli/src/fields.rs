@@ -28,6 +28,10 @@ pub(crate) fn flag(field: &str) -> String {
         "signal" => "SIGNAL",
         "after_cursor" => "--after",
         "states" => "--state",
+        "outputs.files" => "--output",
+        "outputs.directory" => "--output-dir",
+        "outputs.bytes_max" => "--output-max",
+        "outputs" => "--output, --output-dir",
         "" => "the request",
         _ => return crate::view::table::plain(field),
     };
@@ -74,6 +78,7 @@ mod tests {
             ("labels[\"app\"]", "--label app"),
             ("grace_period", "--grace"),
             ("limits.cpu_millis", "--cpus"),
+            ("outputs.files[1]", "--output (number 2)"),
             ("action", "action"),
             ("new.field[1]", "new.field[1]"),
         ];

@@ -10,6 +10,7 @@ mod audit;
 mod cli;
 mod commands;
 mod connect;
+mod destination;
 mod exit;
 mod failure;
 mod fields;

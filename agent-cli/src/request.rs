@@ -23,7 +23,7 @@ impl Request {
     /// Reads the sources of files and variables and puts the request together. An id is made up here and
     /// not by executord, so that the very same request can be sent again when a connection breaks.
     pub(crate) fn build(
-        args: RunArgs,
+        mut args: RunArgs,
         stdin: &mut dyn Read,
         variable: &dyn Fn(&str) -> Option<OsString>,
     ) -> Result<Self, Failure> {
@@ -61,6 +61,7 @@ impl Request {
                 NetworkArg::None => Network::None.into(),
                 NetworkArg::Host => Network::Host.into(),
             },
+            outputs: args.outputs.declared(),
             ..RunRequest::default()
         })))
     }
@@ -68,6 +69,11 @@ impl Request {
     /// The container's id.
     pub(crate) fn id(&self) -> &str {
         &self.0.id
+    }
+
+    /// What it declares as outputs.
+    pub(crate) fn outputs(&self) -> Option<&v1::Outputs> {
+        self.0.outputs.as_ref()
     }
 
     /// A copy for the wire.
@@ -180,6 +186,12 @@ mod tests {
             "--log-source",
             "APP",
             "--no-logs",
+            "--output-dir",
+            "/srv/out",
+            "--output-max",
+            "1K",
+            "--output-to",
+            "here",
             "--",
             "/bin/sh",
             "-c",
@@ -187,6 +199,8 @@ mod tests {
         ])
         .unwrap();
         let message = request.message();
+        let outputs = message.outputs.unwrap();
+        assert_eq!((outputs.directory.as_str(), outputs.files.len(), outputs.bytes_max), ("/srv/out", 0, 1024));
         let run = message.action.unwrap().run.unwrap();
         assert_eq!((message.id.as_str(), message.rootfs.as_str()), ("web-1", "dir:/srv/root"));
         assert_eq!(message.limits, Some(Limits { memory_bytes: 64 << 20, pids: 20, cpu_millis: 500 }));
@@ -209,7 +223,7 @@ mod tests {
         let message = request.message();
         assert_eq!(uuid::Uuid::parse_str(&message.id).unwrap().get_version_num(), 4);
         assert_eq!(message.limits, Some(Limits::default()));
-        assert_eq!((message.grace_period, message.network), (None, 0));
+        assert_eq!((message.grace_period, message.network, message.outputs), (None, 0, None));
         let run = message.action.unwrap().run.unwrap();
         assert_eq!((run.resource_limits, run.suppress_log_output), (None, false));
     }

@@ -1,6 +1,7 @@
 //! The commands, one module each, and what they have in common: a connection, an output, a look.
 
 mod audit;
+mod cp;
 mod events;
 mod generate;
 mod info;
@@ -44,8 +45,13 @@ pub(crate) fn execute(cli: Cli) -> Result<u8, Failure> {
     let job = match command {
         Command::Generate(args) => return generate::generate(&args),
         Command::Run(args) => {
-            let ending = run::AtTheEnd { detach: args.detach, keep: args.keep };
+            let mut args = args;
+            let fetch_to = args.outputs.output_to.take();
+            let ending = run::AtTheEnd { detach: args.detach, keep: args.keep, fetch_to, can_stay: !global.local };
             let request = Request::build(*args, &mut std::io::stdin().lock(), &|name| std::env::var_os(name))?;
+            if let (Some(to), Some(outputs)) = (&ending.fetch_to, request.outputs()) {
+                cp::check_destination(outputs, to)?;
+            }
             forbid_dumps();
             Job::Run(request, ending)
         }
@@ -91,6 +97,12 @@ async fn with_daemon(global: &Global, job: Job) -> Result<u8, Failure> {
             Job::Audit(args) => {
                 let mut interrupts = Interrupts::install().map_err(Failure::System)?;
                 let result = audit::audit(&session(client), args, &mut interrupts).await;
+                settle(&output, result, &mut interrupts).await
+            }
+            // A file that is half fetched is taken away again.
+            Job::Other(command @ Command::Cp(_)) => {
+                let mut interrupts = Interrupts::install().map_err(Failure::System)?;
+                let result = work(&session(client), Job::Other(command), &mut interrupts).await;
                 settle(&output, result, &mut interrupts).await
             }
             // Nothing has to be cleared away: signals end us as they end any program.
@@ -162,6 +174,7 @@ async fn other(session: &Session, job: Job) -> Result<u8, Failure> {
             Command::Ps(args) => ps::ps(session, args).await,
             Command::Inspect(args) => inspect::inspect(session, args.id).await,
             Command::Logs(args) => logs::logs(session, args).await,
+            Command::Cp(args) => cp::cp(session, args).await,
             Command::Wait(args) => wait::wait(session, args.id).await,
             Command::Stop(args) => stop::stop(session, args).await,
             Command::Signal(args) => signal::signal(session, args).await,
@@ -192,6 +205,9 @@ impl Session {
             let limit = container.spec.as_ref().and_then(|spec| spec.limits).map_or(0, |limits| limits.memory_bytes);
             self.output
                 .note(format!("the memory limit ({}) was reached: the kernel killed a process", human::bytes(limit)));
+        }
+        if let Some(outputs) = &result.outputs {
+            self.output.note(format!("outputs: {}", crate::view::table::plain(&human::outputs(outputs))));
         }
         match &result.failure {
             Some(failure) if !told.iter().any(|line| line.contains(&failure.message)) => {

@@ -1,7 +1,7 @@
 //! `run`: a container from its creation to its deletion, as if its process were ours.
 //!
 //! ```text
-//! create -> follow: log -> our streams      -> delete -> exit as the process did
+//! create -> follow: log -> our streams      -> fetch outputs -> delete -> exit as the process did
 //!                   wait for the end
 //!                   Ctrl-C: stop, kill, leave
 //!                   our reader gone: stop
@@ -11,17 +11,19 @@
 
 use std::cell::Cell;
 use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use executor_proto::v1::executor_client::ExecutorClient;
-use executor_proto::v1::{Container, DeleteRequest, RunResponse, SignalRequest, StreamLogsRequest};
+use executor_proto::v1::{Container, DeleteRequest, Result as Ending, RunResponse, SignalRequest, StreamLogsRequest};
 use tokio::task::JoinSet;
 use tonic::Code;
 
+use super::cp::{self, To, Wanted};
 use super::logs::{Form, Printer, follow};
 use super::{Session, expected, stop, wait};
 use crate::connect::{Client, is_lost};
-use crate::exit::Outcome;
+use crate::exit::{OURS, Outcome};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::request::Request;
@@ -35,10 +37,14 @@ const GRACE_WITHOUT_READER: Duration = Duration::from_secs(1);
 const LEAVE: u32 = 3;
 
 /// What becomes of the container.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct AtTheEnd {
     pub(super) detach: bool,
     pub(super) keep: bool,
+    /// Where its outputs go before it is deleted.
+    pub(super) fetch_to: Option<PathBuf>,
+    /// It can be kept: its executord stays.
+    pub(super) can_stay: bool,
 }
 
 pub(super) async fn run(
@@ -58,7 +64,7 @@ pub(super) async fn run(
     let own_grace = container.spec.as_ref().and_then(|spec| Duration::try_from(spec.grace_period?).ok());
     let grace_without_reader = own_grace.map_or(GRACE_WITHOUT_READER, |own| own.min(GRACE_WITHOUT_READER));
     let attached = Attached { session, id: &id, pressed, grace_without_reader };
-    attached.end(interrupts, ending.keep || !created).await
+    attached.end(interrupts, AtTheEnd { keep: ending.keep || !created, ..ending }).await
 }
 
 /// Sends the request. It is the same one when it has to be sent again: executord answers with the container
@@ -135,17 +141,27 @@ struct Attached<'a> {
 }
 
 impl Attached<'_> {
-    async fn end(mut self, interrupts: &mut Interrupts, keep: bool) -> Result<u8, Failure> {
+    async fn end(mut self, interrupts: &mut Interrupts, ending: AtTheEnd) -> Result<u8, Failure> {
         let form = if self.session.json { Form::OnStderr } else { Form::AsItWas };
         let mut printer = Printer::new(self.session.output.clone(), form);
         let result = self.follow(interrupts, &mut printer).await;
+        let fetched = match &ending.fetch_to {
+            Some(to) => self.fetch(&result, to, interrupts).await,
+            None => Ok(()),
+        };
         match &result {
             Err(Failure::Abandoned { .. }) => {}
             Err(Failure::GaveUp { .. }) => self.session.output.note(left_behind(self.id)),
-            _ if keep => {}
+            _ if ending.keep => {}
+            _ if fetched.is_err() && ending.can_stay => self.session.output.note(format!(
+                "the container is kept with its outputs: `agent-cli cp {0}: DEST` fetches them, `agent-cli rm {0}` \
+                 removes it",
+                self.id
+            )),
             _ => self.delete(interrupts).await?,
         }
         let container = result?;
+        fetched?;
         if self.session.json {
             let document = json::document(&json::Container::from(&container));
             tokio::select! {
@@ -154,7 +170,40 @@ impl Attached<'_> {
             }
         }
         self.session.explain_end(&container, &printer.told);
+        let captured = |result: &Ending| result.outputs.as_ref().is_none_or(|outputs| outputs.failure.is_empty());
+        if ending.fetch_to.is_some() && !container.result.as_ref().is_none_or(captured) {
+            return Ok(OURS);
+        }
         Ok(Outcome::of(container.result.as_ref()).status())
+    }
+
+    /// Fetches what was captured, if anything was.
+    async fn fetch(
+        &self,
+        result: &Result<Container, Failure>,
+        to: &Path,
+        interrupts: &mut Interrupts,
+    ) -> Result<(), Failure> {
+        let work = async {
+            let container = match result {
+                Ok(container) => container.clone(),
+                Err(Failure::Abandoned { .. } | Failure::GaveUp { .. } | Failure::Interrupted(_)) => return Ok(()),
+                // The output is incomplete; the container has ended all the same.
+                Err(_) => wait::completed(&self.session.client, self.id).await?,
+            };
+            let summary = container.result.as_ref().and_then(|result| result.outputs.as_ref());
+            if summary.is_none_or(|outputs| !outputs.failure.is_empty()) {
+                return Ok(());
+            }
+            let declared = container.spec.and_then(|spec| spec.outputs).unwrap_or_default();
+            let fetched = cp::fetch(self.session, self.id, &Wanted::Declared(declared), To::Path(to)).await?;
+            fetched.warn(self.session);
+            Ok(())
+        };
+        tokio::select! {
+            result = work => result,
+            signal = interrupts.next() => Err(Failure::Interrupted(signal)),
+        }
     }
 
     /// Until the container is completed and its log is written. An error of the log's is told at the end: the

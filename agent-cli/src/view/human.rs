@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use executor_proto::v1::{Container, Event, InfoResponse, MountKind, Network, State, event, failure};
+use executor_proto::v1::{Container, Event, InfoResponse, MountKind, Network, OutputsSummary, State, event, failure};
 use prost_types::Timestamp;
 
 use super::style::{Role, Style};
@@ -104,6 +104,16 @@ pub(crate) fn mount_kind(kind: i32) -> String {
 
 pub(crate) fn event_kind(kind: i32) -> String {
     event::Kind::try_from(kind).map_or_else(|_| format!("unknown_{kind}"), |kind| word(kind.as_str_name(), "KIND_"))
+}
+
+/// What came of outputs: `3 files, 12 KiB; 1 not captured`.
+pub(crate) fn outputs(summary: &OutputsSummary) -> String {
+    if !summary.failure.is_empty() {
+        return format!("NOT captured: {}", summary.failure);
+    }
+    let files = if summary.files == 1 { "1 file".to_owned() } else { format!("{} files", summary.files) };
+    let skipped = if summary.skipped == 0 { String::new() } else { format!("; {} not captured", summary.skipped) };
+    format!("{files}, {}{skipped}", bytes(summary.bytes))
 }
 
 /// How it ended, in a column: `0`, `SIGKILL (oom)`, `not found`.

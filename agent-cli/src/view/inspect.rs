@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use executor_proto::v1::{Container, ContainerSpec, MountKind, Result as Ending, SecretFile, WipeReceipt};
 
-use super::human::{age, bytes, ending, network, state, time, wire_span};
+use super::human::{self, age, bytes, ending, network, state, time, wire_span};
 use super::style::{Role, Style};
 use super::table::{Table, plain};
 use crate::exit::Outcome;
@@ -73,6 +73,11 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
     }
     if spec.suppress_log_output {
         table.pair("output", "is not kept");
+    }
+    if let Some(outputs) = &spec.outputs {
+        let of =
+            if outputs.directory.is_empty() { outputs.files.join(", ") } else { format!("{}/", outputs.directory) };
+        table.pair("outputs", format!("{of} (at most {})", bytes(outputs.bytes_max)));
     }
     for process in container.processes.iter().filter(|process| process.pid != 0) {
         table.pair(&format!("process {}", process.id), format!("pid {}", process.pid));
@@ -153,6 +158,10 @@ fn result_of(container: &Container, result: &Ending) -> Table {
     if let Some(failure) = &result.failure {
         table.row([("failure".into(), Role::Faint), (failure.message.clone(), Role::Bad)]);
     }
+    if let Some(outputs) = &result.outputs {
+        let role = if outputs.failure.is_empty() { Role::Plain } else { Role::Bad };
+        table.row([("outputs".into(), Role::Faint), (human::outputs(outputs), role)]);
+    }
     if let Some(timings) = &result.timings {
         for (name, duration) in [
             ("time to prepare", timings.prepare),
@@ -184,7 +193,7 @@ fn receipt(wipe: &WipeReceipt) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use executor_proto::v1::{ExitStatus, Limits, State, Timings, exit_status};
+    use executor_proto::v1::{ExitStatus, Limits, Outputs, OutputsSummary, State, Timings, exit_status};
     use prost_types::{Duration, Timestamp};
 
     #[test]
@@ -204,6 +213,7 @@ mod tests {
                 limits: Some(Limits { memory_bytes: 64 << 20, pids: 20, cpu_millis: 1250 }),
                 nofile: 1024,
                 grace_period: Some(Duration { seconds: 10, nanos: 0 }),
+                outputs: Some(Outputs { directory: "/srv".into(), bytes_max: 64 << 20, ..Outputs::default() }),
                 warnings: vec!["nofile was clamped to 1024".into()],
                 ..ContainerSpec::default()
             }),
@@ -225,6 +235,7 @@ mod tests {
             finished_at: at(12),
             result: Some(Ending {
                 exit: Some(ExitStatus { status: Some(exit_status::Status::Code(3)) }),
+                outputs: Some(OutputsSummary { files: 1, bytes: 2048, skipped: 2, failure: String::new() }),
                 timings: Some(Timings { run: Some(Duration { seconds: 1, nanos: 0 }), ..Timings::default() }),
                 wipe: Some(WipeReceipt {
                     files: 1,
@@ -248,6 +259,7 @@ web-1  completed
   network       none
   environment   PATH, TOKEN
   labels        -
+  outputs       /srv/ (at most 64 MiB)
   created       1970-01-01T00:00:10.000Z (1m ago)
   started       1970-01-01T00:00:11.000Z (1m ago)
   finished      1970-01-01T00:00:12.000Z (1m ago)
@@ -269,6 +281,7 @@ SECRET FILES
 
 RESULT
   ended         exited with 3
+  outputs       1 file, 2 KiB; 2 not captured
   time it ran   1 s
 
 WIPE RECEIPT

@@ -4,6 +4,8 @@
 //! bytes in keys that end in `_bytes`, enums are lower-case words, permission bits are an octal string, and
 //! what is not known is null. [`Ending::exit_status`] is the status that `agent-cli wait` exits with.
 
+mod outputs;
+
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
@@ -16,6 +18,8 @@ use serde::Serialize;
 use super::human::{event_kind, mount_kind, network, state, system_time, word};
 use crate::exit::Outcome;
 use crate::signals;
+
+pub(crate) use outputs::Copied;
 
 #[derive(Serialize)]
 pub(crate) struct Container {
@@ -57,6 +61,7 @@ struct Spec {
     log_source: String,
     suppress_log_output: bool,
     warnings: Vec<String>,
+    outputs: Option<outputs::Declared>,
 }
 
 #[derive(Serialize)]
@@ -98,6 +103,7 @@ pub(crate) struct Ending {
     failure: Option<Failure>,
     timings: Option<Timings>,
     wipe: Option<Wipe>,
+    outputs: Option<outputs::Summary>,
 }
 
 #[derive(Serialize)]
@@ -262,6 +268,7 @@ impl From<&v1::ContainerSpec> for Spec {
             log_source: spec.log_source.clone(),
             suppress_log_output: spec.suppress_log_output,
             warnings: spec.warnings.clone(),
+            outputs: spec.outputs.as_ref().map(outputs::Declared::from),
         }
     }
 }
@@ -325,6 +332,7 @@ impl From<&v1::Result> for Ending {
                 verified: wipe.verified,
                 wiped_by: wipe.wiped_by.clone(),
             }),
+            outputs: result.outputs.as_ref().map(outputs::Summary::from),
         }
     }
 }

@@ -35,6 +35,7 @@ pub(crate) enum Call {
     Delete(DeleteRequest),
     List(ListRequest),
     Watch(WatchEventsRequest),
+    Outputs(GetOutputsRequest),
 }
 
 /// What becomes of a container when it is started.
@@ -47,6 +48,10 @@ pub(crate) struct State {
     logs: BTreeMap<String, Vec<StreamLogsResponse>>,
     requests: BTreeMap<String, RunRequest>,
     events: Vec<Event>,
+    /// What GetOutputs streams, whatever path is asked for.
+    pub(crate) outputs: Vec<get_outputs_response::Part>,
+    /// The stream of outputs does not end.
+    pub(crate) hold_outputs: bool,
     /// Answers the next Run instead of carrying it out.
     pub(crate) refuse_run: Option<Status>,
     /// Answers every StreamLogs.
@@ -263,6 +268,7 @@ fn container(id: &str, state: v1::State, request: &RunRequest) -> Container {
             path: run.path,
             labels: request.labels.clone(),
             grace_period: request.grace_period,
+            outputs: request.outputs.clone(),
             limits: Some(Limits { memory_bytes: 64 << 20, ..Limits::default() }),
             ..ContainerSpec::default()
         }),
@@ -473,8 +479,29 @@ impl Executor for Service {
         Err(Status::unimplemented("not in this fake"))
     }
 
-    async fn get_outputs(&self, _: Request<GetOutputsRequest>) -> Result<Response<Self::GetOutputsStream>, Status> {
-        Err(Status::unimplemented("not in this fake"))
+    async fn get_outputs(
+        &self,
+        request: Request<GetOutputsRequest>,
+    ) -> Result<Response<Self::GetOutputsStream>, Status> {
+        let request = request.into_inner();
+        self.0.get(&request.id)?;
+        let (parts, hold) = {
+            let state = self.0.state();
+            (state.outputs.clone(), state.hold_outputs)
+        };
+        self.0.call(Call::Outputs(request));
+        let (sender, stream) = mpsc::channel(1);
+        tokio::spawn(async move {
+            for part in parts {
+                if sender.send(Ok(GetOutputsResponse { part: Some(part) })).await.is_err() {
+                    return;
+                }
+            }
+            if hold {
+                sender.closed().await;
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
     async fn info(&self, _: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {

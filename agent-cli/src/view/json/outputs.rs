@@ -1,0 +1,84 @@
+//! Outputs as JSON: what was declared, what came of it, and what `cp` fetched.
+
+use std::path::PathBuf;
+
+use executor_proto::v1;
+use serde::Serialize;
+
+/// Of a container's specification.
+#[derive(Serialize)]
+pub(crate) struct Declared {
+    files: Vec<String>,
+    directory: Option<String>,
+    max_bytes: u64,
+}
+
+/// Of a container's result.
+#[derive(Serialize)]
+pub(crate) struct Summary {
+    files: u32,
+    size_bytes: u64,
+    skipped: u32,
+    failure: Option<String>,
+}
+
+/// The document of `cp`.
+#[derive(Serialize)]
+pub(crate) struct Copied {
+    id: String,
+    files: Vec<CopiedFile>,
+    skipped: Vec<Skipped>,
+}
+
+#[derive(Serialize)]
+struct CopiedFile {
+    path: String,
+    destination: String,
+    size_bytes: u64,
+    mode: String,
+}
+
+#[derive(Serialize)]
+struct Skipped {
+    /// Null for those that are only counted.
+    path: Option<String>,
+    reason: String,
+}
+
+fn some(text: &str) -> Option<String> {
+    Some(text.to_owned()).filter(|text| !text.is_empty())
+}
+
+impl From<&v1::Outputs> for Declared {
+    fn from(outputs: &v1::Outputs) -> Self {
+        Self { files: outputs.files.clone(), directory: some(&outputs.directory), max_bytes: outputs.bytes_max }
+    }
+}
+
+impl From<&v1::OutputsSummary> for Summary {
+    fn from(summary: &v1::OutputsSummary) -> Self {
+        Self {
+            files: summary.files,
+            size_bytes: summary.bytes,
+            skipped: summary.skipped,
+            failure: some(&summary.failure),
+        }
+    }
+}
+
+impl Copied {
+    pub(crate) fn new(id: &str, files: &[(v1::OutputFile, PathBuf)], skipped: &[v1::SkippedOutput]) -> Self {
+        let file = |(file, destination): &(v1::OutputFile, PathBuf)| CopiedFile {
+            path: file.path.clone(),
+            destination: destination.display().to_string(),
+            size_bytes: file.size,
+            mode: format!("{:04o}", file.mode),
+        };
+        let entry = |entry: &v1::SkippedOutput| Skipped { path: some(&entry.path), reason: entry.reason.clone() };
+        Self {
+            id: id.to_owned(),
+            files: files.iter().map(file).collect(),
+            skipped: skipped.iter().map(entry).collect(),
+        }
+    }
+}
