@@ -10,7 +10,7 @@ use executor_sys::seqpacket::Seqpacket;
 use tokio::time::timeout;
 
 use crate::api::auth::Access;
-use crate::api::serve::Bounds;
+use crate::api::serve::{self, Bounds, Entrance};
 use crate::events::EventLog;
 use crate::ledger::{Ledger, LedgerError};
 use crate::node::{Node, Parts};
@@ -66,14 +66,14 @@ pub struct Settings {
     pub ephemeral: bool,
 }
 
-/// Serves until `stop` resolves. `launcher` is a connection to the launcher where there is one already, `obituary`
+/// Serves until `stop` resolves: clients, and containers where there is a second socket. `launcher` is a connection to the launcher where there is one already, `obituary`
 /// says why a launcher that went will not come back, `ready` is called when clients are heard.
 ///
 /// # Errors
 /// See [`ServeError`].
 pub async fn serve(
     settings: Settings,
-    listener: UnixListener,
+    (listener, runtime): (UnixListener, Option<UnixListener>),
     launcher: Option<Seqpacket>,
     obituary: impl FnMut() -> Option<String> + Send + 'static,
     ready: impl FnOnce(),
@@ -107,7 +107,13 @@ pub async fn serve(
     let routes = api::routes(&node, settings.message_bytes_max).await?;
     let listener = tokio::net::UnixListener::from_std(listener).map_err(ServeError::Listen)?;
     let stopping = node.stopping.subscribe();
-    let server = tokio::spawn(api::serve::serve(listener, routes, settings.access, settings.bounds, stopping));
+    let main = Entrance::main(listener, routes, settings.access, settings.bounds);
+    let server = tokio::spawn(serve::serve(main, stopping.clone()));
+    if let Some(runtime) = runtime {
+        let listener = tokio::net::UnixListener::from_std(runtime).map_err(ServeError::Listen)?;
+        let runtime = Entrance::runtime(listener, api::runtime_routes(&node));
+        tokio::spawn(serve::serve(runtime, stopping));
+    }
     ready();
     stop.await;
     tracing::info!(ephemeral = settings.ephemeral, "stopping");

@@ -72,7 +72,7 @@ fn run(config: Config) -> anyhow::Result<()> {
 }
 
 async fn serve(config: Config, booted: Booted) -> anyhow::Result<()> {
-    let Booted { listener, launcher, started, access, lock } = booted;
+    let Booted { listener, runtime, launcher, started, access, lock } = booted;
     let started = Arc::new(Mutex::new(started));
     let ephemeral = config.ephemeral;
     let settings = Settings {
@@ -103,7 +103,7 @@ async fn serve(config: Config, booted: Booted) -> anyhow::Result<()> {
         notify(NotifyState::Ready);
         tokio::spawn(feed_watchdog());
     };
-    let served = daemon::serve(settings, listener, launcher, obituary, ready, stop).await;
+    let served = daemon::serve(settings, (listener, runtime), launcher, obituary, ready, stop).await;
     if ephemeral && !held(&started).as_mut().is_none_or(|launcher| launcher.ended_within(LAUNCHER_END)) {
         tracing::error!("the launcher did not end in time");
     }

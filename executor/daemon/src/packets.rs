@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 
 use executor_core::protocol::PACKET_MAX;
@@ -37,6 +37,11 @@ impl Packets {
 
     /// Receives a message; `None` when the peer is gone. Descriptors that come with it are closed.
     pub(crate) async fn recv<M: Message + Default>(&self) -> io::Result<Option<M>> {
+        Ok(self.recv_with_fds().await?.map(|(message, _)| message))
+    }
+
+    /// Receives a message and its descriptors; `None` when the peer is gone.
+    pub(crate) async fn recv_with_fds<M: Message + Default>(&self) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
         self.0.async_io(tokio::io::Interest::READABLE, |socket| BUFFER.with_borrow_mut(|b| receive(socket, b))).await
     }
 }
@@ -49,10 +54,10 @@ pub(crate) fn watched<T: AsRawFd>(owner: T) -> io::Result<AsyncFd<T>> {
     AsyncFd::new(owner)
 }
 
-fn receive<M: Message + Default>(socket: &Seqpacket, buffer: &mut [u8]) -> io::Result<Option<M>> {
-    let Some((length, _fds)) = socket.recv(buffer)? else { return Ok(None) };
+fn receive<M: Message + Default>(socket: &Seqpacket, buffer: &mut [u8]) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+    let Some((length, fds)) = socket.recv(buffer)? else { return Ok(None) };
     let message = M::decode(&buffer[..length]);
-    message.map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    message.map(|message| Some((message, fds))).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 /// Questions that wait for their answers.

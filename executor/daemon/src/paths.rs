@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use executor_core::ident::ContainerId;
+use executor_core::token;
 
 /// The two directories of a node, and what lies in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +18,16 @@ impl Paths {
     /// The launcher's socket.
     pub fn launcher_socket(&self) -> PathBuf {
         self.run_dir.join("launcher.sock")
+    }
+
+    /// The directory that containers with a token see. Nothing but the socket below lies in it.
+    pub fn runtime_dir(&self) -> PathBuf {
+        self.run_dir.join(token::RUNTIME_SOURCE)
+    }
+
+    /// The socket that serves them.
+    pub fn runtime_socket(&self) -> PathBuf {
+        self.runtime_dir().join(token::RUNTIME_SOCKET)
     }
 
     /// The directory of the containers that have a shim.

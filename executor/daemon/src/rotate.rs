@@ -139,7 +139,7 @@ async fn attempt(
     if let Err(error) = contents.wipe() {
         tracing::error!(container = %handle.id(), %error, "a memory file of new files could not be wiped");
     }
-    answer.map_err(|told| match told {
+    answer.map(drop).map_err(|told| match told {
         None => no(unanswered(handle)),
         Some(refused) => {
             let again = match refused.reason() {

@@ -4,11 +4,16 @@ use executor_sys::peer::Peer;
 
 use crate::problem::{Kind, Problem};
 
+/// The one method that answers secrets.
+pub(super) const GET_SECRETS: &str = "/executor.v1.Executor/GetSecrets";
+
 /// To whom a method is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who {
     /// Root, the daemon's own user, and members of the configured group.
     Operators,
+    /// Whoever presents a container's runtime token. The token decides, and nothing else of the caller.
+    TokenHolders,
 }
 
 /// Every method that is served.
@@ -24,7 +29,7 @@ const TABLE: [(&str, Who); 17] = [
     ("/executor.v1.Executor/WatchEvents", Who::Operators),
     ("/executor.v1.Executor/Info", Who::Operators),
     ("/executor.v1.Executor/UpdateFiles", Who::Operators),
-    ("/executor.v1.Executor/GetSecrets", Who::Operators),
+    (GET_SECRETS, Who::TokenHolders),
     ("/executor.v1.Executor/GetOutputs", Who::Operators),
     ("/grpc.health.v1.Health/Check", Who::Operators),
     ("/grpc.health.v1.Health/Watch", Who::Operators),
@@ -41,6 +46,31 @@ pub struct Access {
     pub group: Option<u32>,
 }
 
+/// Where a client came in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Door {
+    /// The control plane's socket.
+    Main(Access),
+    /// The socket that containers see: any peer, and nothing but what a token opens.
+    Runtime,
+}
+
+impl Door {
+    /// Lets a peer call a method.
+    ///
+    /// # Errors
+    /// It may not.
+    pub(super) fn judge(&self, method: &str, peer: &Peer) -> Result<(), Problem> {
+        match self {
+            Self::Main(access) => access.judge(method, peer),
+            Self::Runtime if TABLE.contains(&(method, Who::TokenHolders)) => Ok(()),
+            Self::Runtime => {
+                Err(Problem::new(Kind::Denied, "this socket serves executor.v1.Executor/GetSecrets alone"))
+            }
+        }
+    }
+}
+
 impl Access {
     /// Lets a peer call a method.
     ///
@@ -49,6 +79,7 @@ impl Access {
     pub fn judge(&self, method: &str, peer: &Peer) -> Result<(), Problem> {
         let denied = |why: String| Err(Problem::new(Kind::Denied, why));
         match TABLE.iter().find(|(name, _)| *name == method) {
+            Some((_, Who::TokenHolders)) => Ok(()),
             Some((_, Who::Operators)) if self.is_operator(peer) => Ok(()),
             Some((_, Who::Operators)) => denied(format!(
                 "uid {} may not call {method}: it is open to root, to uid {} and to members of the configured group",
@@ -90,6 +121,18 @@ mod tests {
         let access = Access { own_uid: 0, group: None };
         for method in ["/executor.v1.Executor/Destroy", "/", "", "/executor.v1.Executor/run"] {
             assert!(access.judge(method, &peer(0, 0, &[])).is_err(), "{method}");
+        }
+    }
+
+    /// secrets.md, rule 4: the token decides, on either socket; a container's has nothing else.
+    #[test]
+    fn containers_may_call_one_method() {
+        let stranger = peer(4711, 4711, &[]);
+        assert!(Access { own_uid: 0, group: None }.judge(GET_SECRETS, &stranger).is_ok());
+        for (method, _) in TABLE {
+            for caller in [&stranger, &peer(0, 0, &[])] {
+                assert_eq!(Door::Runtime.judge(method, caller).is_ok(), method == GET_SECRETS, "{method}");
+            }
         }
     }
 

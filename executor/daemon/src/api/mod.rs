@@ -3,13 +3,16 @@
 pub mod auth;
 mod containers;
 pub(crate) mod convert;
+mod crowd;
 pub(crate) mod draft;
 mod events;
 mod health;
 mod info;
 mod logs;
 mod outputs;
+mod parting;
 mod scrub;
+mod secrets;
 pub mod serve;
 mod status;
 
@@ -27,6 +30,8 @@ use serve::Harmless;
 
 /// Messages that wait in a stream for their client.
 const STREAM_DEPTH: usize = 32;
+/// Largest request of a container's: an id.
+const RUNTIME_MESSAGE_MAX: usize = 4096;
 
 /// The service on a node.
 #[derive(Clone, Debug)]
@@ -51,6 +56,15 @@ pub async fn routes(node: &Arc<Node>, message_bytes_max: usize) -> Result<Routes
         .add_service(health::follow(node).await)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?))
+}
+
+/// What containers are served. Must be called on the runtime.
+pub(crate) fn runtime_routes(node: &Arc<Node>) -> Routes {
+    Routes::new(
+        ExecutorServer::new(Service { node: Arc::clone(node) })
+            .max_decoding_message_size(RUNTIME_MESSAGE_MAX)
+            .max_encoding_message_size(usize::MAX),
+    )
 }
 
 #[tonic::async_trait]
@@ -132,9 +146,12 @@ impl Executor for Service {
 
     async fn get_secrets(
         &self,
-        _request: Request<v1::GetSecretsRequest>,
+        request: Request<v1::GetSecretsRequest>,
     ) -> Result<Response<v1::GetSecretsResponse>, Status> {
-        Err(Status::unimplemented("GetSecrets"))
+        // The headers hold the token: they are gone before anything is waited for.
+        let (metadata, _, v1::GetSecretsRequest { id }) = request.into_parts();
+        let presented = secrets::presented(&metadata.into_headers())?;
+        Ok(Response::new(secrets::get(&self.node, presented, &id).await?))
     }
 
     type GetOutputsStream = ReceiverStream<Result<v1::GetOutputsResponse, Status>>;

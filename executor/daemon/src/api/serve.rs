@@ -2,7 +2,10 @@
 //!
 //! tonic's own server is not used, because what a connection leaves in memory must be in our hands: when a call that
 //! carried secrets is over, the connection's read buffer is overwritten (see the module `scrub`). A connection ends when
-//! its client ends it, or, gracefully, when the daemon stops.
+//! its client ends it, gracefully when the daemon stops, and soon after secrets were answered (see `parting`).
+//!
+//! There are two doors: the control plane's, and the one that containers see. What comes in at the second one is bounded
+//! apart from the first, in number, in number for each user, and in time.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,8 +24,11 @@ use tonic::body::Body;
 use tonic::codegen::{Service as _, http};
 use tonic::service::Routes;
 
-use super::auth::Access;
+use super::auth::{Access, Door, GET_SECRETS};
+use super::crowd::{Crowd, Place};
+use super::parting::Parting;
 use super::scrub::{Scrubbed, Scrubber};
+use super::secrets;
 
 /// Largest list of headers: the tokens and trace contexts of a gRPC call fit many times.
 const HEADERS_MAX: u32 = 16 << 10;
@@ -42,6 +48,48 @@ pub struct Bounds {
     pub connections: usize,
     /// Calls at once on a connection.
     pub streams: u32,
+}
+
+/// Bounds of what containers see: each asks once, for something short.
+const RUNTIME_BOUNDS: Bounds = Bounds { connections: 128, streams: 4 };
+/// Connections of one user of the host at once on what containers see.
+const RUNTIME_CROWD: usize = 32;
+/// Between two connections that are taken there: clients that come as fast as they can take no more than a part of one
+/// processor from the control plane.
+const RUNTIME_PACE: Duration = Duration::from_millis(1);
+/// For a call to be made and answered there.
+const RUNTIME_LIFETIME: Duration = Duration::from_secs(10);
+
+/// A socket and what is served on it.
+#[derive(Debug)]
+pub(crate) struct Entrance {
+    listener: UnixListener,
+    routes: Routes,
+    door: Door,
+    bounds: Bounds,
+    crowd: Option<Crowd>,
+    lifetime: Option<Duration>,
+    pace: Option<Duration>,
+}
+
+impl Entrance {
+    /// The control plane's.
+    pub(crate) fn main(listener: UnixListener, routes: Routes, access: Access, bounds: Bounds) -> Self {
+        Self { listener, routes, door: Door::Main(access), bounds, crowd: None, lifetime: None, pace: None }
+    }
+
+    /// The containers'.
+    pub(crate) fn runtime(listener: UnixListener, routes: Routes) -> Self {
+        Self {
+            listener,
+            routes,
+            door: Door::Runtime,
+            bounds: RUNTIME_BOUNDS,
+            crowd: Some(Crowd::new(RUNTIME_CROWD)),
+            lifetime: Some(RUNTIME_LIFETIME),
+            pace: Some(RUNTIME_PACE),
+        }
+    }
 }
 
 /// Attached to each of their calls: the handler says when the request held nothing secret. Left alone, the connection's buffer is
@@ -71,16 +119,14 @@ impl Drop for EndOfCall {
 }
 
 /// Serves until told to stop, then until every connection has ended. The caller bounds that in time.
-pub async fn serve(
-    listener: UnixListener,
-    routes: Routes,
-    access: Access,
-    bounds: Bounds,
-    mut stopping: watch::Receiver<bool>,
-) {
+pub(crate) async fn serve(entrance: Entrance, mut stopping: watch::Receiver<bool>) {
+    let Entrance { listener, routes, door, bounds, crowd, lifetime, pace } = entrance;
     let routes = routes.prepare();
     let permits = Arc::new(Semaphore::new(bounds.connections));
     while !*stopping.borrow() {
+        if let Some(pace) = pace {
+            tokio::time::sleep(pace).await;
+        }
         let accepted = tokio::select! {
             accepted = accept(&listener, &permits) => accepted,
             _ = stopping.changed() => continue,
@@ -93,13 +139,27 @@ pub async fn serve(
                 continue;
             }
         };
-        match peer::of(&stream) {
-            Ok(peer) => {
-                let connection = Connection { routes: routes.clone(), access, peer, stopping: stopping.clone() };
-                tokio::spawn(connection.attend(stream, bounds.streams, permit));
+        let peer = match peer::of(&stream) {
+            Ok(peer) => peer,
+            Err(error) => {
+                tracing::warn!(%error, "a client's credentials cannot be told");
+                continue;
             }
-            Err(error) => tracing::warn!(%error, "a client's credentials cannot be told"),
+        };
+        let place = crowd.as_ref().map(|crowd| crowd.enter(peer.uid));
+        if matches!(place, Some(None)) {
+            tracing::debug!(uid = peer.uid, "a user has all the connections that it may have");
+            continue;
         }
+        let connection = Connection {
+            routes: routes.clone(),
+            door,
+            peer,
+            lifetime,
+            stopping: stopping.clone(),
+            held: (permit, place.flatten()),
+        };
+        tokio::spawn(connection.attend(stream, bounds.streams));
     }
     drop(listener);
     let all = u32::try_from(bounds.connections).unwrap_or(u32::MAX);
@@ -116,17 +176,29 @@ async fn accept(
 
 struct Connection {
     routes: Routes,
-    access: Access,
+    door: Door,
     peer: Peer,
+    lifetime: Option<Duration>,
     stopping: watch::Receiver<bool>,
+    /// Given back when the connection has ended.
+    held: (OwnedSemaphorePermit, Option<Place>),
+}
+
+/// Why a connection is ended from here.
+enum Why {
+    Stopping,
+    Parting,
 }
 
 impl Connection {
-    async fn attend(self, stream: UnixStream, streams: u32, _permit: OwnedSemaphorePermit) {
-        let Self { routes, access, peer, mut stopping } = self;
-        let scrubber = Scrubber::default();
+    async fn attend(self, stream: UnixStream, streams: u32) {
+        let Self { routes, door, peer, lifetime, mut stopping, held: _held } = self;
+        let (scrubber, parting) = (Scrubber::default(), Parting::default());
         let stream = Scrubbed::new(stream, scrubber.clone());
-        let service = service_fn(move |request| call(routes.clone(), access, &peer, &scrubber, request));
+        let service = {
+            let parting = parting.clone();
+            service_fn(move |request| call(routes.clone(), door, &peer, &scrubber, &parting, request))
+        };
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.timer(TokioTimer::new())
             .max_concurrent_streams(streams)
@@ -135,46 +207,70 @@ impl Connection {
             .keep_alive_interval(KEEPALIVE.0)
             .keep_alive_timeout(KEEPALIVE.1);
         let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
-        let over = tokio::select! {
-            over = connection.as_mut() => Some(over),
-            _ = stopping.wait_for(|stopping| *stopping) => None,
-        };
-        let over = match over {
-            Some(over) => over,
-            None => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+        let too_old = async {
+            match lifetime {
+                Some(lifetime) => tokio::time::sleep(lifetime).await,
+                None => std::future::pending().await,
             }
         };
-        if let Err(error) = over {
-            tracing::debug!(%error, "a connection ended with an error");
+        let why = tokio::select! {
+            over = connection.as_mut() => return told(over),
+            _ = stopping.wait_for(|stopping| *stopping) => Why::Stopping,
+            () = parting.begun() => Why::Parting,
+            () = too_old => Why::Parting,
+        };
+        connection.as_mut().graceful_shutdown();
+        match why {
+            Why::Stopping => told(connection.await),
+            Why::Parting => tokio::select! {
+                over = connection.as_mut() => told(over),
+                // A client that does not go: what the connection holds is freed without it.
+                () = parting.over() => {}
+            },
         }
+    }
+}
+
+fn told(over: hyper::Result<()>) {
+    if let Err(error) = over {
+        tracing::debug!(%error, "a connection ended with an error");
     }
 }
 
 /// Judges a call and passes it on.
 fn call(
     mut routes: Routes,
-    access: Access,
+    door: Door,
     peer: &Peer,
     scrubber: &Scrubber,
+    parting: &Parting,
     mut request: http::Request<Incoming>,
 ) -> impl Future<Output = Result<http::Response<Body>, Infallible>> + use<> {
-    let judged = access.judge(request.uri().path(), peer);
+    let judged = door.judge(request.uri().path(), peer);
     let end_of_call = CARRY_SECRETS
         .contains(&request.uri().path())
         .then(|| EndOfCall { harmless: Harmless::default(), scrubber: scrubber.clone() });
     if let Some(end) = &end_of_call {
         request.extensions_mut().insert(end.harmless.clone());
     }
+    let answer = (request.uri().path() == GET_SECRETS).then(|| parting.begin());
+    secrets::mark_sensitive(request.headers_mut());
     async move {
         let _end_of_call = end_of_call;
-        match judged {
-            Ok(()) => routes.call(request).await,
+        let response = match judged {
+            Ok(()) => routes.call(request).await?,
             Err(problem) => {
-                tracing::warn!("{problem}");
-                Ok(Status::from(problem).into_http())
+                match door {
+                    Door::Main(_) => tracing::warn!("{problem}"),
+                    // Anybody may ask there, as often as they like: the log is not theirs to fill.
+                    Door::Runtime => tracing::debug!("{problem}"),
+                }
+                Status::from(problem).into_http()
             }
-        }
+        };
+        Ok(match answer {
+            Some(answer) => response.map(|body| answer.with(body)),
+            None => response,
+        })
     }
 }

@@ -20,9 +20,12 @@ pub(super) fn prepare(paths: &Paths, account: &Account, root: bool) -> Result<()
             reachable(dir, account)?;
         }
     }
-    let ledger = paths.ledger();
+    let (ledger, runtime) = (paths.ledger(), paths.runtime_dir());
     make(&ledger, 0o700)?;
     if root {
+        // Without root the launcher makes it, or systemd.
+        make(&runtime, 0o755)?;
+        own(&runtime, account)?;
         own(&ledger, account)?;
         let failed = |what| move |source| BootError::Path { what, path: paths.ledger(), source };
         std::fs::set_permissions(&ledger, Permissions::from_mode(0o700)).map_err(failed("set the mode of"))?;

@@ -97,6 +97,8 @@ pub enum BootError {
 pub struct Booted {
     /// Where clients connect.
     pub listener: UnixListener,
+    /// Where containers with a token connect.
+    pub runtime: Option<UnixListener>,
     /// A connection to the launcher, where there is one.
     pub launcher: Option<Seqpacket>,
     /// The launcher, where this process started it.
@@ -119,6 +121,7 @@ pub fn boot(config: &Config) -> Result<Booted, BootError> {
     dirs::prepare(&config.paths, &account, root)?;
     let lock = dirs::lock(&config.paths, &account, root)?;
     let listener = socket::listener(config, &account, group, root)?;
+    let runtime = socket::runtime(config, &account, root);
     // A socket that nobody will serve is not left behind; after the privileges are gone it cannot be removed.
     let (launcher, started) =
         launcher::connect(config, &account, root).inspect_err(|_| drop(std::fs::remove_file(&config.listen)))?;
@@ -126,7 +129,7 @@ pub fn boot(config: &Config) -> Result<Booted, BootError> {
     give_up(config, &account, root, parent)?;
     raise_descriptors();
     let access = Access { own_uid: account.uid, group };
-    Ok(Booted { listener, launcher, started, access, lock })
+    Ok(Booted { listener, runtime, launcher, started, access, lock })
 }
 
 /// From here on this process can do what its user can, and no more.

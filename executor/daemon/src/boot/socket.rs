@@ -45,6 +45,32 @@ pub(super) fn listener(
     Ok(listener)
 }
 
+/// The socket that containers with a token see. Everybody may connect: the token decides. Without it the daemon serves
+/// all the rest; why there is none is told.
+pub(super) fn runtime(config: &Config, account: &Account, root: bool) -> Option<UnixListener> {
+    let path = config.paths.runtime_socket();
+    let listen = || -> Result<UnixListener, BootError> {
+        let failed = |what| move |source| BootError::Path { what, path: config.paths.runtime_socket(), source };
+        remove_stale(&path)?;
+        let listener = UnixListener::bind(&path).map_err(failed("listen on"))?;
+        if root {
+            chown(&path, Some(account.uid), Some(account.gid)).map_err(failed("change the owner of"))?;
+        }
+        let mode = std::fs::Permissions::from_mode(0o666);
+        std::fs::set_permissions(&path, mode).map_err(failed("set the mode of"))?;
+        listener.set_nonblocking(true).map_err(failed("listen on"))?;
+        Ok(listener)
+    };
+    match listen() {
+        Ok(listener) => Some(listener),
+        Err(error) => {
+            let error = crate::chain(&error);
+            tracing::warn!(error, "containers cannot ask for their secrets: there is no runtime socket");
+            None
+        }
+    }
+}
+
 /// The socket of a socket activation, if there was one.
 fn passed() -> Result<Option<UnixListener>, BootError> {
     let mut passed = ListenFd::from_env();

@@ -1,6 +1,6 @@
 //! The connection to a container's shim: calls go out from whoever asks, reports come in to the container's task.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use executor_core::protocol::{Refused, ShimCall, ShimNews, ShimReport, ShimRequest};
@@ -14,7 +14,7 @@ use crate::problem::{Kind, Problem};
 #[derive(Debug)]
 pub struct ShimLink {
     packets: Packets,
-    calls: Calls<Result<(), Refused>>,
+    calls: Calls<Result<Option<OwnedFd>, Refused>>,
 }
 
 impl ShimLink {
@@ -31,19 +31,20 @@ impl ShimLink {
     /// # Errors
     /// What the shim says; `None` where it is gone, so that the container's end is near.
     pub async fn call(&self, call: ShimCall) -> Result<(), Option<Problem>> {
-        self.ask(call, &[]).await.map_err(|refused| refused.map(Problem::from))
+        self.ask(call, &[]).await.map(drop).map_err(|refused| refused.map(Problem::from))
     }
 
-    /// The same with descriptors, and with the shim's own words where it refuses.
+    /// The same with descriptors that go along and the one that comes back, if any does, and with the shim's own words
+    /// where it refuses.
     ///
     /// # Errors
     /// As [`ShimLink::call`].
-    pub async fn ask(&self, call: ShimCall, fds: &[BorrowedFd<'_>]) -> Result<(), Option<Refused>> {
+    pub async fn ask(&self, call: ShimCall, fds: &[BorrowedFd<'_>]) -> Result<Option<OwnedFd>, Option<Refused>> {
         let (sequence, answer) = self.calls.register().ok_or(None)?;
         let request = ShimRequest { sequence, call: Some(call) };
         self.packets.send(&request.encode_to_vec(), fds).await.map_err(|_| None)?;
         match answer.await {
-            Ok(Ok(())) => Ok(()),
+            Ok(Ok(fd)) => Ok(fd),
             Ok(Err(refused)) => Err(Some(refused)),
             Err(_) => Err(None),
         }
@@ -55,10 +56,10 @@ impl ShimLink {
     /// The connection is broken.
     pub async fn next(&self) -> std::io::Result<Option<ShimNews>> {
         loop {
-            let Some(report) = self.packets.recv::<ShimReport>().await? else { return Ok(None) };
+            let Some((report, fds)) = self.packets.recv_with_fds::<ShimReport>().await? else { return Ok(None) };
             match (report.sequence, report.news) {
                 (0, Some(news)) => return Ok(Some(news)),
-                (sequence, Some(ShimNews::Done(_))) => self.calls.answer(sequence, Ok(())),
+                (sequence, Some(ShimNews::Done(_))) => self.calls.answer(sequence, Ok(fds.into_iter().next())),
                 (sequence, Some(ShimNews::Refused(refused))) => self.calls.answer(sequence, Err(refused)),
                 // Of a newer shim.
                 (sequence, _) => {

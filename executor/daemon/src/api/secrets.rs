@@ -1,0 +1,191 @@
+//! GetSecrets: the one call that answers values, to the holder of the container's runtime token (secrets.md, rule 4).
+//!
+//! The daemon knows no token. It sends the digest of what is presented to the shim that the token names, and what comes
+//! back is a memory file; so a daemon that was taken over reads no secret of a running container without a token. Who
+//! the caller is does not matter, and whoever is refused learns nothing: not whether a container exists, not whether it
+//! has ended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::disclosure::{DISCLOSURE_MAX, Manifest};
+use executor_core::ident::{CONTAINER_ID_MAX, ContainerId};
+use executor_core::lifecycle::State;
+use executor_core::payload;
+use executor_core::protocol::{ReadSecrets, Reason, ShimCall};
+use executor_core::token;
+use executor_proto::v1;
+use executor_secrets::TokenDigest;
+use executor_sys::memfile::MemFile;
+use tonic::codegen::http::{HeaderMap, header::AUTHORIZATION};
+
+use crate::container::{Handle, Known};
+use crate::node::Node;
+use crate::problem::{Kind, Problem};
+
+/// What a token is presented as: `Bearer TOKEN`.
+const SCHEME: &str = "bearer";
+/// Longest header value that is looked at.
+const HEADER_MAX: usize = SCHEME.len() + 16 + CONTAINER_ID_MAX + 1 + 2 * token::RANDOM_BYTES;
+/// For a shim to be connected again after the daemon was started, and to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Whoever has no right token is told this, whatever is wrong with it.
+fn denied() -> Problem {
+    Problem::new(Kind::Denied, "this is no runtime token of a running container, or not this container's")
+}
+
+/// What a caller presented: the container that it names, and the digest.
+pub(super) struct Presented {
+    container: ContainerId,
+    digest: TokenDigest,
+}
+
+/// Keeps the token out of what the HTTP library prints.
+pub(super) fn mark_sensitive(headers: &mut HeaderMap) {
+    if let Some(value) = headers.get_mut(AUTHORIZATION) {
+        value.set_sensitive(true);
+    }
+}
+
+/// Looks at the token, of which nothing but the digest is kept.
+///
+/// # Errors
+/// There is none; it has not the form of one.
+pub(super) fn presented(headers: &HeaderMap) -> Result<Presented, Problem> {
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let value = values.next().filter(|value| !value.is_empty()).ok_or_else(|| {
+        Problem::new(
+            Kind::Unauthenticated,
+            "GetSecrets takes a container's runtime token: `authorization: Bearer TOKEN`",
+        )
+    })?;
+    let one = values.next().is_none() && value.len() <= HEADER_MAX;
+    let text = value.to_str().ok().filter(|_| one).ok_or_else(denied)?;
+    let (scheme, token) = text.split_once(' ').ok_or_else(denied)?;
+    let token = token.trim_matches(' ');
+    let container = token::container(token).filter(|_| scheme.eq_ignore_ascii_case(SCHEME)).ok_or_else(denied)?;
+    Ok(Presented { container, digest: TokenDigest::of(token.as_bytes()) })
+}
+
+/// The secret inputs of the container whose token was presented.
+///
+/// # Errors
+/// It is not that of a running container, or not that of the one which is asked for.
+pub(super) async fn get(node: &Arc<Node>, presented: Presented, id: &str) -> Result<v1::GetSecretsResponse, Problem> {
+    let Presented { container, digest } = presented;
+    if !id.is_empty() && id != container.as_str() {
+        return Err(denied());
+    }
+    let handle = node.registry.get(&container).ok_or_else(denied)?;
+    let file = tokio::select! {
+        file = tokio::time::timeout(PATIENCE, ask(&handle, &digest)) => file.map_err(|_| denied())??,
+        () = ending(&handle) => return Err(denied()),
+    };
+    // The answer takes copies; this one is overwritten at once, for every holder.
+    let answer = file.read(response);
+    let wiped = file.wipe();
+    let broken = |error: &dyn std::error::Error| {
+        Problem::new(Kind::Internal, format!("the secret inputs of container {container}: {}", crate::chain(error)))
+    };
+    wiped.map_err(|error| broken(&error))?;
+    answer.map_err(|error| broken(&error))?.ok_or_else(|| Problem::new(Kind::Internal, "a shim gave a broken answer"))
+}
+
+/// Asks the shim.
+async fn ask(handle: &Handle, digest: &TokenDigest) -> Result<MemFile, Problem> {
+    handle.settled().await;
+    let link = handle.shim().ok_or_else(denied)?;
+    let call = ShimCall::ReadSecrets(ReadSecrets { token_digest: digest.to_bytes() });
+    let fd = link.ask(call, &[]).await.map_err(|told| match told {
+        // Gone, not the token, or an older shim, whose container has none.
+        None => denied(),
+        Some(told) if matches!(told.reason(), Reason::Denied | Reason::Invalid) => denied(),
+        Some(told) => told.into(),
+    })?;
+    let broken = |why: String| Problem::new(Kind::Internal, format!("a shim's answer: {why}"));
+    MemFile::from_fd(fd.ok_or_else(|| broken("no descriptor".into()))?, DISCLOSURE_MAX)
+        .map_err(|error| broken(error.to_string()))
+}
+
+/// Resolves when the container's process has ended.
+async fn ending(handle: &Handle) {
+    let mut watch = handle.watch();
+    // The sender lives as long as the handle.
+    let _ = watch.wait_for(|known| !matches!(known, Known::Here(facts) if facts.state < State::Wiping)).await;
+}
+
+/// The response that a payload stands for; `None` where it stands for none.
+fn response(bytes: &[u8]) -> Option<v1::GetSecretsResponse> {
+    let strings = payload::decode(bytes).ok()?;
+    let (manifest, values) = strings.split_first()?;
+    let manifest: Manifest = serde_json::from_slice(manifest).ok()?;
+    if values.len() != manifest.values() {
+        return None;
+    }
+    let mut values = values.iter();
+    let mut text = || String::from_utf8(values.next()?.to_vec()).ok();
+    let variable = |name| Some(v1::EnvironmentVariable { name, value: text()? });
+    let environment = manifest.environment.into_iter().map(variable).collect::<Option<_>>()?;
+    let argument = |index| Some(v1::SecretArgument { index, value: text()? });
+    let arguments = manifest.arguments.into_iter().map(argument).collect::<Option<_>>()?;
+    let files = manifest.files.into_iter().zip(values).map(|(file, content)| {
+        Some(v1::File { path: file.path.to_str()?.to_owned(), content: content.to_vec(), public: file.public })
+    });
+    Some(v1::GetSecretsResponse { files: files.collect::<Option<_>>()?, environment, arguments })
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_core::disclosure::ManifestFile;
+    use tonic::codegen::http::HeaderValue;
+
+    use super::*;
+
+    fn judged(values: &[&str]) -> Result<String, Kind> {
+        let mut headers = HeaderMap::new();
+        for value in values {
+            headers.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
+        }
+        presented(&headers).map(|presented| presented.container.to_string()).map_err(|problem| problem.kind)
+    }
+
+    #[test]
+    fn what_is_a_token_and_what_is_none() {
+        let token = format!("web.1.{}", "0a".repeat(token::RANDOM_BYTES));
+        for good in ["Bearer ", "bearer ", "BEARER  "] {
+            assert_eq!(judged(&[&format!("{good}{token}")]), Ok("web.1".into()), "{good}");
+        }
+        assert_eq!(judged(&[]), Err(Kind::Unauthenticated));
+        assert_eq!(judged(&[""]), Err(Kind::Unauthenticated));
+        let (bearer, long) = (format!("Bearer {token}"), format!("Bearer {}{token}", "x".repeat(CONTAINER_ID_MAX)));
+        let padded = format!("Bearer {}{token}", " ".repeat(HEADER_MAX));
+        for bad in [&token, "Bearer", "Bearer ", &format!("Basic {token}"), &bearer[..bearer.len() - 1], &long, &padded]
+        {
+            assert_eq!(judged(&[bad]), Err(Kind::Denied), "{bad}");
+        }
+        assert_eq!(judged(&[&bearer, &bearer]), Err(Kind::Denied));
+    }
+
+    #[test]
+    fn an_answer_is_taken_as_a_whole_or_not_at_all() {
+        let manifest = Manifest {
+            environment: vec!["A".into()],
+            arguments: vec![1],
+            files: vec![ManifestFile { path: "/x".into(), public: true }],
+        };
+        let json = serde_json::to_vec(&manifest).unwrap();
+        let encoded = |strings: &[&[u8]]| {
+            let mut bytes = vec![0; payload::encoded_len(strings.iter().copied())];
+            payload::encode(strings.iter().copied(), &mut bytes);
+            bytes
+        };
+        let told = response(&encoded(&[&json, b"a", b"b", b"\xff"])).unwrap();
+        assert_eq!((&*told.environment[0].value, told.arguments[0].index, &*told.arguments[0].value), ("a", 1, "b"));
+        assert_eq!((&told.files[0].content[..], told.files[0].public), (&b"\xff"[..], true));
+        for broken in [&[&json[..], b"a", b"b"][..], &[&json, b"\xff", b"b", b"c"], &[b"{", b"a", b"b", b"c"], &[]] {
+            assert!(response(&encoded(broken)).is_none());
+        }
+        assert!(response(b"").is_none());
+    }
+}
