@@ -16,4 +16,5 @@ pub mod race;
 pub mod request;
 pub mod residue;
 pub mod rootfs;
+pub mod supervised;
 pub mod wait;

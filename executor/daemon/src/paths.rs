@@ -35,14 +35,19 @@ impl Paths {
         self.run_dir.join("containers")
     }
 
+    /// The directory of a container that has a shim, or one that is not finished.
+    pub fn live_container(&self, id: &ContainerId) -> PathBuf {
+        self.live_containers().join(id.as_str())
+    }
+
     /// A shim's socket.
     pub fn shim_socket(&self, id: &ContainerId) -> PathBuf {
-        self.live_containers().join(id.as_str()).join("shim.sock")
+        self.live_container(id).join("shim.sock")
     }
 
     /// What a shim remembers of its container.
     pub fn live_record(&self, id: &ContainerId) -> PathBuf {
-        self.live_containers().join(id.as_str()).join("container.json")
+        self.live_container(id).join("container.json")
     }
 
     /// The directory of the containers that left something on disk.

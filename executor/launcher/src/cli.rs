@@ -9,6 +9,8 @@ use serde::Deserialize;
 
 /// Where the configuration is looked for when no file is named.
 const CONFIG_DEFAULT: &str = "/etc/executor/executor.toml";
+/// Where sockets and records lie when nobody says otherwise.
+pub(crate) const RUN_DIR_DEFAULT: &str = "/run/executor";
 
 /// Holds the executor's privilege: forks a shim for each container, and finishes what a shim cannot.
 ///
@@ -23,7 +25,7 @@ const CONFIG_DEFAULT: &str = "/etc/executor/executor.toml";
 )]
 pub(crate) struct Args {
     /// Where sockets and what is known of running containers lie
-    #[arg(long, value_name = "DIR", default_value = "/run/executor")]
+    #[arg(long, value_name = "DIR", default_value = RUN_DIR_DEFAULT)]
     pub run_dir: PathBuf,
     /// Where logs, exit records and upper layers lie
     #[arg(long, value_name = "DIR", default_value = "/var/lib/executor")]

@@ -14,6 +14,7 @@ mod finish;
 mod host;
 mod log;
 mod memfd_exec;
+mod orphans;
 mod rootfs;
 mod runtime;
 mod seccomp;

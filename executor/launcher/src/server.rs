@@ -230,14 +230,17 @@ impl Server {
 
     /// Takes a shim that has ended, and finishes its container if it did not.
     fn shim_has_ended(&mut self, id: &ContainerId) {
+        self.hear_shims(); // its last words may not have been heard yet
         let Some(shim) = self.shims.remove(id) else { return };
         if shim.child {
             let _ = process::wait_for(shim.pid);
         }
-        if !self.host.containers_run().join(id.as_str()).exists() {
+        // One that died before it had a directory has left nothing but its inputs, and a daemon that waits.
+        if shim.done && !self.host.containers_run().join(id.as_str()).exists() {
             return; // it wiped, recorded and removed everything itself
         }
-        sweep::finish(&self.host, id, shim.volume, shim.inputs);
+        let living = self.shims.values().map(|shim| shim.pid).collect();
+        sweep::finish(&self.host, id, shim.volume, shim.inputs, &living);
         let lost = LauncherAnswer::ShimLost(ShimLost { container_id: id.to_string() });
         let reply = LauncherReply { sequence: 0, answer: Some(lost) }.encode_to_vec();
         self.daemons.retain(|daemon| daemon.send(&reply, &[]).is_ok());

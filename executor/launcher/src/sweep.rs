@@ -6,6 +6,7 @@
 
 mod recover;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
@@ -27,6 +28,7 @@ use crate::dirs::Dirs;
 use crate::finish::{Outcome, Remains, Rotated, now};
 use crate::host::Host;
 use crate::log::{self, Level};
+use crate::orphans;
 use crate::watched::Shim;
 
 /// How long the kernel is given to end processes that were killed, all together.
@@ -34,8 +36,15 @@ const KILL_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a shim is given to answer a launcher that has just started.
 const SHARE_PATIENCE_S: i64 = 5;
 
-/// Ends a container whose shim is gone. Nothing is done for one that ended in order.
-pub(crate) fn finish(host: &Host, id: &ContainerId, volume: Option<Volume>, inputs: Vec<MemFile>) {
+/// Ends a container whose shim is gone. Nothing is done for one that ended in order. `living` are the shims that live:
+/// what they and their helpers do is left alone.
+pub(crate) fn finish(
+    host: &Host,
+    id: &ContainerId,
+    volume: Option<Volume>,
+    inputs: Vec<MemFile>,
+    living: &BTreeSet<i32>,
+) {
     let dirs = Dirs::of(host, id);
     let record = dirs.read_record();
     let cgroup = host.cgroup_parent.join(id.as_str());
@@ -48,11 +57,13 @@ pub(crate) fn finish(host: &Host, id: &ContainerId, volume: Option<Volume>, inpu
         rotated: Rotated::default(),
     };
     if remains.dirs.read_exit().is_some() {
+        orphans::end(&host.run_dir, living);
         let _ = remains.wipe(id.as_str()); // logged
         remains.leave(&host.hierarchies, id.as_str());
         return;
     }
     let Some(record) = record else {
+        orphans::end(&host.run_dir, living);
         remains.discard(&host.hierarchies, id.as_str());
         return;
     };
@@ -60,12 +71,12 @@ pub(crate) fn finish(host: &Host, id: &ContainerId, volume: Option<Volume>, inpu
     if remains.volumes.is_empty() {
         remains.volumes = recover::volumes(host, &record);
     }
-    let outcome = end(host, &record, &remains);
+    let outcome = end(host, &record, &remains, living);
     remains.complete(&host.hierarchies, record, outcome);
 }
 
 /// Ends what still runs of a container, and tells what is known of its end.
-fn end(host: &Host, record: &ContainerRecord, remains: &Remains) -> Outcome {
+fn end(host: &Host, record: &ContainerRecord, remains: &Remains, living: &BTreeSet<i32>) -> Outcome {
     let init = record.prepared.as_ref().map(|prepared| prepared.init.clone());
     let this_boot = identity::boot_id().is_ok_and(|boot| boot == record.shim.boot_id);
     // Init is a child of ours now if its shim was. If it ended by itself, its status is still to be had.
@@ -81,6 +92,7 @@ fn end(host: &Host, record: &ContainerRecord, remains: &Remains) -> Outcome {
         kill(init.pid);
     }
     kill_all(&host.hierarchies.pids(&remains.cgroup));
+    orphans::end(&host.run_dir, living);
     let exit = record.exit.or(seen.map(|ended| match ended {
         Ended::Code(code) => Exit::Code(code),
         Ended::Signal(signal) => Exit::Signal(signal),
@@ -139,20 +151,29 @@ fn kill_all(pids: &[i32]) {
 /// # Errors
 /// The directories cannot be read.
 pub(crate) fn sweep(host: &Host) -> io::Result<Vec<Shim>> {
-    let mut shims = Vec::new();
+    let (mut shims, mut lost) = (Vec::new(), Vec::new());
     for id in ids(&host.containers_run())? {
         match Dirs::of(host, &id).read_record().filter(|record| identity::alive(&record.shim)) {
             Some(record) => match adopt(host, &id, &record) {
                 Ok(shim) => shims.push(shim),
-                Err(error) => log::line(Level::Error, id.as_str(), format_args!("its shim cannot be adopted: {error}")),
+                // It has only just begun, or is about to end: it is ended as one that lost its launcher too early.
+                Err(error) => {
+                    log::line(Level::Warning, id.as_str(), format_args!("its shim cannot be adopted: {error}"));
+                    lost.push(id);
+                }
             },
-            None => finish(host, &id, None, Vec::new()),
+            None => lost.push(id),
         }
     }
-    let living = |id: &ContainerId| shims.iter().any(|shim| shim.id == *id);
-    for id in ids(&host.containers_state())?.into_iter().filter(|id| !living(id)) {
+    let living: BTreeSet<i32> = shims.iter().map(|shim| shim.pid).collect();
+    orphans::end(&host.run_dir, &living);
+    for id in lost {
+        finish(host, &id, None, Vec::new(), &living);
+    }
+    let alive = |id: &ContainerId| shims.iter().any(|shim| shim.id == *id);
+    for id in ids(&host.containers_state())?.into_iter().filter(|id| !alive(id)) {
         if Dirs::of(host, &id).read_exit().is_none() && !host.containers_run().join(id.as_str()).exists() {
-            finish(host, &id, None, Vec::new());
+            finish(host, &id, None, Vec::new(), &living);
         }
     }
     Ok(shims)
@@ -164,7 +185,8 @@ fn ids(dir: &Path) -> io::Result<Vec<ContainerId>> {
     Ok(entries.iter().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Takes on a shim that an earlier launcher forked.
+/// Takes on a shim that an earlier launcher forked. One that listens and says nothing is watched all the same: its
+/// container is finished when it ends.
 fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<Shim> {
     let pidfd = pidfd(record.shim.pid)?;
     if !identity::alive(&record.shim) {
@@ -174,7 +196,13 @@ fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<
     let ask = ShimRequest { sequence: 1, call: Some(ShimCall::Share(Share {})) };
     lifeline.send(&ask.encode_to_vec(), &[])?;
     let kind = if host.noswap { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs };
-    let volume = answer(&lifeline)?.map(|handle| Volume::from_handle(handle, kind));
+    let handle = match answer(&lifeline) {
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            log::line(Level::Error, id.as_str(), format_args!("its shim says nothing for {SHARE_PATIENCE_S} s"));
+            None
+        }
+        answer => answer?,
+    };
     lifeline.set_nonblocking(true)?;
     Ok(Shim {
         id: id.clone(),
@@ -182,7 +210,7 @@ fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<
         child: false,
         pidfd,
         lifeline: Some(lifeline),
-        volume,
+        volume: handle.map(|handle| Volume::from_handle(handle, kind)),
         inputs: Vec::new(),
         listening: true,
         done: false,

@@ -129,6 +129,8 @@ impl Actor {
     /// Follows the container to its completion, over as many connections as it takes.
     async fn drive(mut self, mut link: Option<Arc<ShimLink>>) {
         let mut pause = RETRY.0;
+        // Without a connection: a container of an earlier daemon, whose shim may only just have been forked.
+        let mut greeted = link.is_some();
         loop {
             if let Some(link) = link.take() {
                 self.handle.set_shim(Some(Arc::clone(&link)));
@@ -154,6 +156,14 @@ impl Actor {
                     "the machine was stopped while the container ran",
                 );
             }
+            if !greeted {
+                // A launcher that has greeted says with it that every shim listens or is gone. It may have done so
+                // before this task came to look.
+                greeted = true;
+                let mut first = self.node.launcher.watch_greetings();
+                let _ = first.wait_for(|greetings| *greetings > 0).await;
+                continue;
+            }
             match Seqpacket::connect(&self.node.paths.shim_socket(self.handle.id())) {
                 Ok(socket) => match ShimLink::new(socket) {
                     Ok(again) => {
@@ -165,6 +175,10 @@ impl Actor {
                     Err(error) => tracing::error!(container = %self.handle.id(), %error, "cannot watch a shim"),
                 },
                 Err(error) => tracing::debug!(container = %self.handle.id(), %error, "its shim does not answer"),
+            }
+            // The run directory goes last of all: without it nobody has anything left to finish.
+            if !self.node.paths.live_container(self.handle.id()).exists() {
+                return self.finished();
             }
             // No shim and no record: the launcher is the one to finish it, now or when it is there again.
             tokio::select! {
@@ -263,6 +277,9 @@ impl Actor {
         if self.conclude_from_record() {
             return;
         }
+        if self.facts.state > State::Initializing && !self.node.paths.kept_container(self.handle.id()).exists() {
+            return self.forget();
+        }
         if self.facts.state <= State::Initializing && self.facts.prepared.is_none() {
             return self.refuse(Problem::new(
                 Kind::Unavailable,
@@ -314,6 +331,17 @@ impl Actor {
         }
         self.node.ledger.put(facts);
         self.node.retention.completed();
+    }
+
+    /// What it left on disk is gone: it was completed and deleted in the ledger's last moment before a kill.
+    fn forget(&mut self) {
+        self.wipe_unconfirmed();
+        let id = self.handle.id();
+        tracing::info!(container = %id, "it was deleted before the restart");
+        self.node.events.append(id, What::Deleted, None, crate::now());
+        self.node.ledger.forget(id);
+        self.node.registry.remove(id);
+        self.handle.publish(Known::Refused(Problem::no_container(id.as_str())));
     }
 
     /// It could not be made as asked: nothing of it stays, and the id is free before the caller hears of it.

@@ -63,6 +63,9 @@ pub struct End {
     pub outputs: Option<OutputsRecord>,
     /// When all was done.
     pub finished_at: Timestamp,
+    /// There is an exit record of it. Without one nobody was left who could write it.
+    #[serde(default)]
+    pub recorded: bool,
 }
 
 impl Facts {
@@ -125,6 +128,7 @@ impl Facts {
             wipe: record.wipe,
             outputs: record.outputs,
             finished_at: record.finished_at,
+            recorded: true,
         }));
     }
 
@@ -139,6 +143,7 @@ impl Facts {
             wipe: None,
             outputs: None,
             finished_at: now,
+            recorded: false,
         }));
     }
 

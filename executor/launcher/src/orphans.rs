@@ -1,0 +1,116 @@
+//! Processes of ours that have lost their shim: ended before what they work on is taken away.
+//!
+//! A shim clones helpers: libcontainer's, which makes the cgroups and clones init; init itself, until it executes its
+//! program; the one that writes secret files. When the shim dies they go on for a moment, or for ever, and would make
+//! anew what was just removed, or write what was just wiped. A record names none of them, and they join their
+//! container's cgroup only on their way. What tells them is their program, the sealed memory file, and their command
+//! line, which is their launcher's: every process that was forked on a run directory is found so.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use executor_sys::process;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::cli::RUN_DIR_DEFAULT;
+use crate::log::{self, Level};
+use crate::memfd_exec;
+
+/// How long the kernel may take to end a process that was killed.
+const PATIENCE_S: i64 = 10;
+/// A process that was killed cannot clone; one that was cloned just before is found in the next round.
+const ROUNDS_MAX: usize = 100;
+
+/// Ends every process of ours on `run_dir` that is neither this one, nor one of the shims that live, nor a child of
+/// one of those.
+pub(crate) fn end(run_dir: &Path, living: &BTreeSet<i32>) {
+    for _ in 0..ROUNDS_MAX {
+        let orphans = find(run_dir, living);
+        if orphans.is_empty() {
+            return;
+        }
+        for pid in orphans {
+            if let Err(error) = end_one(pid, run_dir) {
+                log::line(Level::Error, "", format_args!("process {pid}, which lost its shim, was not ended: {error}"));
+            }
+        }
+    }
+    log::line(Level::Error, "", "processes that lost their shim do not come to an end");
+}
+
+fn find(run_dir: &Path, living: &BTreeSet<i32>) -> Vec<i32> {
+    let own = std::process::id() as i32;
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| *pid != own && !living.contains(pid) && is_ours(*pid, run_dir))
+        .filter(|pid| parent(*pid).is_some_and(|parent| !living.contains(&parent)))
+        .collect()
+}
+
+/// A zombie is not: it has no program any more.
+fn is_ours(pid: i32, run_dir: &Path) -> bool {
+    fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == Path::new(memfd_exec::LINK))
+        && fs::read(format!("/proc/{pid}/cmdline"))
+            .is_ok_and(|line| run_dir_of(&line).is_some_and(|dir| dir == run_dir))
+}
+
+/// The run directory that a command line names.
+fn run_dir_of(line: &[u8]) -> Option<PathBuf> {
+    const NAME: &[u8] = b"--run-dir";
+    let mut words = line.split(|byte| *byte == 0);
+    let mut named = None;
+    while let Some(word) = words.next() {
+        match word.strip_prefix(NAME) {
+            Some(b"") => named = words.next(),
+            Some([b'=', value @ ..]) => named = Some(value),
+            _ => {}
+        }
+    }
+    std::path::absolute(named.map_or(Path::new(RUN_DIR_DEFAULT), |dir| Path::new(OsStr::from_bytes(dir)))).ok()
+}
+
+fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(") ").next()?.split(' ').nth(1)?.parse().ok()
+}
+
+fn end_one(pid: i32, run_dir: &Path) -> io::Result<()> {
+    let Ok(pidfd) = process::pidfd(pid) else { return Ok(()) }; // it is gone
+    if !is_ours(pid, run_dir) {
+        return Ok(()); // another one has its number now, or it is a program of the container's, and goes with that
+    }
+    process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL)?;
+    let mut ended = [PollFd::new(&pidfd, PollFlags::IN)];
+    match poll(&mut ended, Some(&Timespec { tv_sec: PATIENCE_S, tv_nsec: 0 }))? {
+        0 => Err(io::ErrorKind::TimedOut.into()),
+        _ => {
+            log::line(Level::Info, "", format_args!("process {pid}, which lost its shim, was ended"));
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_run_directory_of_a_command_line() {
+        let of = |line: &str| run_dir_of(line.replace(' ', "\0").as_bytes()).unwrap();
+        assert_eq!(of("executor-launcher --run-dir /run/a --daemon-user 1"), Path::new("/run/a"));
+        assert_eq!(of("executor-launcher --run-dir=/run/a"), Path::new("/run/a"));
+        assert_eq!(of("executor-launcher"), Path::new("/run/executor"));
+        assert_eq!(of("executor-launcher --run-directory /x"), Path::new("/run/executor"));
+    }
+
+    #[test]
+    fn a_process_of_another_program_is_none() {
+        assert!(!is_ours(std::process::id() as i32, Path::new("/run/executor")));
+        assert!(parent(std::process::id() as i32).is_some());
+    }
+}

@@ -1,0 +1,125 @@
+//! The figures of a run: a table for people, the same as JSON for machines.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::judge::Fate;
+use crate::sweep::Outcome;
+
+/// Lines of the processes' log that are shown with a failure.
+const LOG_LINES: usize = 40;
+
+/// The figures of all targets.
+#[derive(Default)]
+pub(crate) struct Report {
+    rows: Vec<Row>,
+    /// What went wrong, one a line.
+    pub(crate) failures: Vec<String>,
+}
+
+/// The figures of one target.
+#[derive(Default)]
+pub(crate) struct Row {
+    target: &'static str,
+    /// System calls of a whole life: the most that were counted.
+    pub(crate) calls: u64,
+    /// Lives with a kill.
+    pub(crate) kills: u64,
+    /// Of those: what became of the container.
+    fates: [u64; Fate::ALL.len()],
+    /// Results with and without a receipt of the wipe.
+    receipts: [u64; 2],
+    /// Lives after which something was wrong.
+    pub(crate) wrong: u64,
+    took: Duration,
+}
+
+impl Row {
+    pub(crate) fn add(&mut self, outcome: &Outcome, took: Duration) {
+        self.calls = self.calls.max(outcome.calls);
+        self.took += took;
+        self.wrong += u64::from(!outcome.verdict.wrong.is_empty());
+        if outcome.kill.is_none() {
+            return;
+        }
+        self.kills += 1;
+        if let Some(fate) = outcome.verdict.fate {
+            self.fates[fate as usize] += 1;
+        }
+        if let Some(receipt) = outcome.verdict.receipt {
+            self.receipts[usize::from(!receipt)] += 1;
+        }
+    }
+}
+
+impl Report {
+    /// The row of a target.
+    pub(crate) fn row(&mut self, target: &'static str) -> &mut Row {
+        let index = self.rows.iter().position(|row| row.target == target).unwrap_or_else(|| {
+            self.rows.push(Row { target, ..Row::default() });
+            self.rows.len() - 1
+        });
+        &mut self.rows[index]
+    }
+
+    /// Lives after which something was wrong.
+    pub(crate) fn leaks(&self) -> u64 {
+        self.rows.iter().map(|row| row.wrong).sum()
+    }
+
+    /// For people.
+    pub(crate) fn table(&self) -> String {
+        let mut text = String::new();
+        let head = ["target", "calls", "kills", "known", "unknown", "refused", "receipts", "none", "leaks", "seconds"];
+        let line = |text: &mut String, cells: &[String]| {
+            let _ = write!(text, "{:<12}", cells[0]);
+            for cell in &cells[1..] {
+                let _ = write!(text, " {cell:>8}");
+            }
+            text.push('\n');
+        };
+        line(&mut text, &head.map(str::to_owned));
+        for row in &self.rows {
+            let numbers = [row.calls, row.kills].into_iter().chain(row.fates).chain(row.receipts).chain([row.wrong]);
+            let mut cells = vec![row.target.to_owned()];
+            cells.extend(numbers.map(|number| number.to_string()));
+            cells.push(format!("{:.1}", row.took.as_secs_f64()));
+            line(&mut text, &cells);
+        }
+        for (name, fate) in ["known", "unknown", "refused"].iter().zip(Fate::ALL) {
+            let _ = writeln!(text, "{name}: {}", fate.name());
+        }
+        text.push_str("receipts: results with a receipt of the wipe; none: without one\n");
+        for failure in &self.failures {
+            let _ = writeln!(text, "WRONG {failure}");
+        }
+        text
+    }
+
+    /// For machines.
+    pub(crate) fn json(&self) -> Value {
+        let rows = self.rows.iter().map(|row| {
+            json!({
+                "target": row.target,
+                "calls": row.calls,
+                "kills": row.kills,
+                "known": row.fates[Fate::Known as usize],
+                "unknown": row.fates[Fate::Unknown as usize],
+                "refused": row.fates[Fate::Refused as usize],
+                "receipts": row.receipts[0],
+                "without_receipt": row.receipts[1],
+                "leaks": row.wrong,
+                "seconds": row.took.as_secs_f64(),
+            })
+        });
+        json!({ "targets": rows.collect::<Vec<_>>(), "failures": self.failures })
+    }
+}
+
+/// The last lines of a log.
+pub(crate) fn tail(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(LOG_LINES)..].iter().map(|line| format!("    {line}\n")).collect()
+}

@@ -1,0 +1,221 @@
+//! One kill: the life with a tracer behind one of our processes, the supervisor, the judgement.
+
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::ValueEnum;
+use executor_core::record::ContainerRecord;
+use integration::daemon::kill;
+use integration::footprint::Footprint;
+use integration::supervised::{Part, Supervised};
+use memchr::memmem::Finder;
+
+use crate::calls;
+use crate::judge::{Case, Fate, Verdict};
+use crate::life::{self, Step};
+use crate::tracer::{Blow, Helper, Hunt, Prey};
+
+/// Whose calls are counted, and who dies at them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Target {
+    /// executord
+    Executord,
+    /// executor-launcher
+    Launcher,
+    /// the container's shim
+    Shim,
+    /// the shim's helper that writes and mounts secret files
+    Inject,
+    /// the shim's helper that clones the container's init
+    Cloner,
+    /// all three at once, at the calls of the shim
+    Everything,
+    /// the launcher, at the calls of the shim, which goes on while the next launcher starts
+    Orphan,
+}
+
+impl Target {
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Executord, Self::Launcher, Self::Shim, Self::Inject, Self::Cloner, Self::Everything, Self::Orphan];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Executord => "executord",
+            Self::Launcher => "launcher",
+            Self::Shim => "shim",
+            Self::Inject => "inject",
+            Self::Cloner => "cloner",
+            Self::Everything => "everything",
+            Self::Orphan => "orphan",
+        }
+    }
+
+    fn prey(self, node: &Supervised) -> Prey {
+        let launcher = node.pid(Part::Launcher);
+        match self {
+            Self::Executord => Prey::Living(node.pid(Part::Executord)),
+            Self::Launcher => Prey::Living(launcher),
+            Self::Shim | Self::Everything | Self::Orphan => Prey::Shim { launcher },
+            Self::Inject => Prey::Helpers { launcher, which: Helper::Later },
+            Self::Cloner => Prey::Helpers { launcher, which: Helper::First },
+        }
+    }
+
+    fn shim_lives(self) -> bool {
+        matches!(self, Self::Executord | Self::Launcher | Self::Orphan)
+    }
+}
+
+/// What one kill came to.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    /// Where it was; `None` where the life had fewer calls.
+    pub(crate) kill: Option<Kill>,
+    /// Calls that were counted.
+    pub(crate) calls: u64,
+    pub(crate) verdict: Verdict,
+}
+
+/// Where a process was killed.
+#[derive(Clone, Debug)]
+pub(crate) struct Kill {
+    /// Which call of its life.
+    pub(crate) at: u64,
+    /// The call's name.
+    pub(crate) call: String,
+    /// How far the container was, by its records, and the client.
+    pub(crate) phase: String,
+}
+
+/// A node that lives are lived on.
+pub(crate) struct Range {
+    node: Supervised,
+    before: Footprint,
+    mark: String,
+    lives: u64,
+}
+
+impl Range {
+    /// Starts a node, lets one life pass, and takes its footprint.
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        let mark = format!("canary-{:08x}{:08x}-", std::process::id(), clock());
+        let node = Supervised::start();
+        let before = node.footprint();
+        let mut range = Self { node, before, mark, lives: 0 };
+        let (id, canary) = range.next_life();
+        let request = life::request(&id, &canary);
+        let trail = life::drive(&range.node.api, async |rpc| life::live(rpc, request, Step::default()).await);
+        let ended = trail.wait.context("the life did not come to Wait")??;
+        anyhow::ensure!(trail.delete.is_some_and(|delete| delete.is_ok()), "a life without a kill fails: {ended:?}");
+        range.node.is_back_at(&range.before, Duration::from_secs(10)).map_err(anyhow::Error::msg)?;
+        Ok(range)
+    }
+
+    fn next_life(&mut self) -> (String, String) {
+        self.lives += 1;
+        (format!("life-{}", self.lives), format!("{}{:024}", self.mark, self.lives))
+    }
+
+    /// What the processes have logged.
+    pub(crate) fn logged(&self) -> String {
+        self.node.logged()
+    }
+
+    /// One life with a kill at call `at`.
+    pub(crate) fn strike(&mut self, target: Target, at: u64) -> anyhow::Result<Outcome> {
+        let (id, canary) = self.next_life();
+        let request = life::request(&id, &canary);
+        let step = Step::default();
+        let (told, kills) = mpsc::channel();
+        let act = {
+            let (run, state) = (self.node.run_dir().join("containers"), self.node.state_dir().join("containers"));
+            let (id, step) = (id.clone(), step.clone());
+            let also = match target {
+                Target::Everything => vec![self.node.pid(Part::Executord), self.node.pid(Part::Launcher)],
+                Target::Orphan => vec![self.node.pid(Part::Launcher)],
+                _ => Vec::new(),
+            };
+            move |shot: &crate::tracer::Shot| {
+                for pid in also {
+                    kill(pid, 9);
+                }
+                let phase = format!("{} (client: {})", phase(&run.join(&id), &state.join(&id)), step.name());
+                let _ = told.send(Kill { at: shot.call, call: calls::name(shot.number), phase });
+                if target == Target::Orphan { Blow::LetGo } else { Blow::Kill }
+            }
+        };
+        let hunt = Hunt::begin(target.prey(&self.node), at, act).context("attaching")?;
+        let life = self.node.api.spawn(life::live(self.node.api.rpc(), request.clone(), step));
+        // Either the process is killed, and the supervisor starts what has died while the client goes on, or the
+        // life is over without.
+        let (mut kill, mut revived) = (None, Ok(()));
+        while kill.is_none() && !life.is_finished() {
+            kill = kills.recv_timeout(Duration::from_millis(1)).ok();
+        }
+        let api = self.node.api.clone(); // its runtime carries the life
+        if kill.is_some() {
+            self.await_deaths(target);
+            revived = self.node.revive();
+        }
+        let trail = api.block_on(life).context("the client")?;
+        let seen = hunt.end().context("tracing")?;
+        if kill.is_none() && seen.shot.is_some() {
+            // In the last moment, when the client had its answer.
+            kill = kills.recv_timeout(Duration::from_secs(1)).ok();
+            self.await_deaths(target);
+            revived = revived.and_then(|()| self.node.revive());
+        }
+        if let Err(why) = revived {
+            let wrong = vec![why];
+            return Ok(Outcome { kill, calls: seen.calls, verdict: Verdict { wrong, ..Verdict::default() } });
+        }
+        let case = Case {
+            node: &self.node,
+            before: &self.before,
+            request: &request,
+            canary: &canary,
+            mark: &Finder::new(&self.mark),
+            shim_lived: target.shim_lives() || kill.is_none(),
+            key_lost: target == Target::Everything,
+        };
+        let mut verdict = case.judge(&trail);
+        if kill.is_none() && verdict.fate != Some(Fate::Known) {
+            verdict.wrong.push(format!("without a kill: {:?}", verdict.fate));
+        }
+        Ok(Outcome { kill, calls: seen.calls, verdict })
+    }
+
+    /// A supervisor is told of deaths by the kernel; here they are waited for, so that what is dead is known to be.
+    fn await_deaths(&mut self, target: Target) {
+        let parts: &[Part] = match target {
+            Target::Executord => &[Part::Executord],
+            Target::Launcher | Target::Orphan => &[Part::Launcher],
+            Target::Everything => &[Part::Executord, Part::Launcher],
+            Target::Shim | Target::Inject | Target::Cloner => &[],
+        };
+        for part in parts {
+            integration::wait::until("it is dead", || self.node.is_dead(*part).then_some(()));
+        }
+    }
+}
+
+/// How far a container is, as its records tell.
+fn phase(run: &PathBuf, state: &PathBuf) -> String {
+    if state.join("exit.json").exists() {
+        return if run.exists() { "recorded" } else { "completed" }.into();
+    }
+    let record = std::fs::read(run.join("container.json")).ok();
+    match record.and_then(|bytes| serde_json::from_slice::<ContainerRecord>(&bytes).ok()) {
+        Some(record) => record.state.name().into(),
+        None if run.exists() || state.exists() => "directories".into(),
+        None => "nothing on disk".into(),
+    }
+}
+
+/// A number that differs from one run to the next.
+pub(crate) fn clock() -> u32 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    since.subsec_nanos() ^ since.as_secs() as u32
+}

@@ -1,0 +1,276 @@
+//! executord and its launcher as a supervisor runs them: two processes that do not start one another, each started
+//! again on the same directories when it has died.
+//!
+//! [`crate::daemon::Daemon`] is the other way to run them: an executord that brings its launcher along. Dropped, it
+//! takes its containers, both processes and its directories with it, whatever state they are in.
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use executor_sys::seqpacket::Seqpacket;
+use tempfile::TempDir;
+
+use crate::api::Api;
+use crate::daemon::{ended, kill};
+use crate::footprint::{self, Footprint};
+use crate::{dist, host, launcher, wait};
+
+/// Whom executord serves as: a number that no user of the host has.
+const USER: &str = "64123";
+
+/// How long either may take until it serves.
+const COME_UP: Duration = Duration::from_secs(30);
+
+/// One of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The one that clients talk to.
+    Executord,
+    /// The one that forks shims.
+    Launcher,
+}
+
+/// A node under supervision.
+pub struct Supervised {
+    /// A connection to executord, made anew with each.
+    pub api: Api,
+    home: TempDir,
+    executord: Child,
+    launcher: Child,
+}
+
+impl Supervised {
+    /// Starts both, and waits until they serve.
+    ///
+    /// # Panics
+    /// They do not.
+    pub fn start() -> Self {
+        let home = tempfile::Builder::new().prefix("ex").tempdir_in("/run").expect("a directory in /run");
+        fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("chmod");
+        let launcher = start_launcher(home.path()).unwrap_or_else(|why| panic!("{why}"));
+        let (executord, api) = start_executord(home.path()).unwrap_or_else(|why| panic!("{why}"));
+        Self { api, home, executord, launcher }
+    }
+
+    /// The directory that everything of it lies in.
+    pub fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// Its run directory.
+    pub fn run_dir(&self) -> PathBuf {
+        self.home().join("run")
+    }
+
+    /// Its state directory.
+    pub fn state_dir(&self) -> PathBuf {
+        self.home().join("state")
+    }
+
+    /// Pid of one of the two.
+    pub fn pid(&self, part: Part) -> i32 {
+        match part {
+            Part::Executord => self.executord.id() as i32,
+            Part::Launcher => self.launcher.id() as i32,
+        }
+    }
+
+    /// What both have logged.
+    pub fn logged(&self) -> String {
+        fs::read_to_string(self.home().join("log")).unwrap_or_default()
+    }
+
+    /// SIGKILL to one, and its end.
+    pub fn kill(&mut self, part: Part) {
+        let child = match part {
+            Part::Executord => &mut self.executord,
+            Part::Launcher => &mut self.launcher,
+        };
+        let _ = child.kill(); // it may have died by itself,
+        let _ = child.wait(); // and a tracer may have taken it off the process table
+    }
+
+    /// Whether one has died. Takes it off the process table, where a tracer (a thread of this process) has not done so.
+    pub fn is_dead(&mut self, part: Part) -> bool {
+        let child = match part {
+            Part::Executord => &mut self.executord,
+            Part::Launcher => &mut self.launcher,
+        };
+        !matches!(child.try_wait(), Ok(None))
+    }
+
+    /// What a supervisor does: starts again what has died, and waits until both serve and know one another.
+    ///
+    /// # Errors
+    /// One does not come up.
+    pub fn revive(&mut self) -> Result<(), String> {
+        if self.is_dead(Part::Launcher) {
+            self.launcher = start_launcher(self.home.path())?;
+        }
+        if self.is_dead(Part::Executord) {
+            (self.executord, self.api) = start_executord(self.home.path())?;
+        }
+        serves(&self.api)
+    }
+
+    /// Starts a launcher that is traced from its first step: `prepare` gets its pid while it is stopped.
+    pub fn start_launcher_stopped(&mut self, prepare: impl FnOnce(i32)) {
+        self.launcher = stopped(self.home.path(), &launcher_command(self.home.path()));
+        prepare(self.launcher.id() as i32);
+        kill(self.launcher.id() as i32, nix::libc::SIGCONT);
+    }
+
+    /// The same for executord. Nobody waits for it to serve.
+    pub fn start_executord_stopped(&mut self, prepare: impl FnOnce(i32)) {
+        self.executord = stopped(self.home.path(), &executord_command(self.home.path()));
+        prepare(self.executord.id() as i32);
+        kill(self.executord.id() as i32, nix::libc::SIGCONT);
+    }
+
+    /// Shims that live, by their records.
+    pub fn shims(&self) -> Vec<i32> {
+        let named = self.run_dir().display().to_string();
+        let is_shim = |pid: &i32| {
+            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim() == "executor-shim")
+                && fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(&named))
+        };
+        host::processes().into_iter().filter(is_shim).collect()
+    }
+
+    /// What it takes up now.
+    pub fn footprint(&self) -> Footprint {
+        let (run, state) = (self.run_dir(), self.state_dir());
+        let own = [self.pid(Part::Executord), self.pid(Part::Launcher)];
+        let mut processes = footprint::processes(&run, Some(own[1]));
+        processes.retain(|pid| !own.contains(pid));
+        Footprint {
+            mounts: footprint::mounts(self.home(), Some(own[1])),
+            cgroups: footprint::cgroups(&run),
+            processes,
+            descriptors: own.map(host::descriptors),
+            files: footprint::files(&run, &state),
+            remaining: self.api.info().remaining,
+        }
+    }
+
+    /// Waits until it takes up nothing that it did not before.
+    ///
+    /// # Errors
+    /// What is still there after `patience`, in words.
+    pub fn is_back_at(&self, before: &Footprint, patience: Duration) -> Result<(), String> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = self.footprint().beyond(before);
+            if left.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(left);
+            }
+            // A shim's last steps and the kernel's own tidying: nothing announces them.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Supervised {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- log of executord and launcher:\n{}", self.logged());
+        }
+        let run = self.run_dir();
+        self.kill(Part::Executord);
+        launcher::end_containers(&run);
+        kill(self.pid(Part::Launcher), 15);
+        let _ = self.launcher.wait();
+        for pid in footprint::processes(&run, None) {
+            kill(pid, 9);
+            wait::until("a left process has ended", || ended(pid).then_some(()));
+        }
+        for cgroup in footprint::cgroups(&run).into_iter().rev() {
+            let _ = fs::remove_dir(cgroup);
+        }
+    }
+}
+
+fn command(home: &Path, program: &str) -> Command {
+    let mut command = Command::new(dist::binary(program));
+    command.arg("--run-dir").arg(home.join("run")).arg("--state-dir").arg(home.join("state"));
+    quiet(&mut command, home);
+    command
+}
+
+fn quiet(command: &mut Command, home: &Path) {
+    let log = File::options().create(true).append(true).open(home.join("log")).expect("a log");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+}
+
+fn launcher_command(home: &Path) -> Command {
+    let mut command = command(home, "executor-launcher");
+    command.args(["--daemon-user", USER]);
+    command
+}
+
+fn executord_command(home: &Path) -> Command {
+    let mut command = command(home, "executord");
+    command.args(["--user", USER]);
+    command
+}
+
+fn start_launcher(home: &Path) -> Result<Child, String> {
+    let mut child = launcher_command(home).spawn().map_err(|error| format!("executor-launcher: {error}"))?;
+    let socket = home.join("run/launcher.sock");
+    // A socket that a launcher before it left behind refuses connections until the new one listens.
+    come_up("executor-launcher", home, Some(&mut child), || Seqpacket::connect(&socket).ok())?;
+    Ok(child)
+}
+
+fn start_executord(home: &Path) -> Result<(Child, Api), String> {
+    let mut child = executord_command(home).spawn().map_err(|error| format!("executord: {error}"))?;
+    let socket = home.join("run/executor.sock");
+    let api = come_up("executord", home, Some(&mut child), || Api::connect(&socket).ok())?;
+    serves(&api)?;
+    Ok((child, api))
+}
+
+/// Waits until executord has its launcher.
+fn serves(api: &Api) -> Result<(), String> {
+    let home = Path::new("");
+    come_up("executord's connection to its launcher", home, None, || api.info().launcher_connected.then_some(()))
+}
+
+fn come_up<T>(
+    what: &str,
+    home: &Path,
+    mut child: Option<&mut Child>,
+    mut ask: impl FnMut() -> Option<T>,
+) -> Result<T, String> {
+    let deadline = Instant::now() + COME_UP;
+    loop {
+        if let Some(answer) = ask() {
+            return Ok(answer);
+        }
+        let log = || fs::read_to_string(home.join("log")).unwrap_or_default();
+        if let Some(status) = child.as_mut().and_then(|child| child.try_wait().ok().flatten()) {
+            return Err(format!("{what} ended ({status}) instead of serving:\n{}", log()));
+        }
+        if Instant::now() > deadline {
+            return Err(format!("{what} did not come up within {} s:\n{}", COME_UP.as_secs(), log()));
+        }
+        // Nothing announces that a socket listens.
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Starts a program that stops itself before it becomes what it is to be.
+fn stopped(home: &Path, command: &Command) -> Child {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "kill -STOP $$; exec \"$@\"", "sh"]).arg(command.get_program()).args(command.get_args());
+    quiet(&mut shell, home);
+    let child = shell.spawn().expect("sh starts");
+    wait::until("it has stopped", || host::status(child.id() as i32, "State").filter(|state| state.starts_with('T')));
+    child
+}
