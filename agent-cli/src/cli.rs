@@ -11,7 +11,6 @@ use std::time::{Duration, SystemTime};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::audit::inputs::SIZES;
-use crate::connect::DEFAULT_SOCKET;
 use crate::failure::Failure;
 use crate::{exit, signals, units};
 
@@ -103,6 +102,12 @@ pub(crate) enum Command {
     Rotate(RotateArgs),
     /// Remove completed containers with their logs
     Rm(RmArgs),
+    /// Print secrets of the container that this command runs in
+    ///
+    /// For use within a container that was started with --runtime-token. Prints one value as it is, byte for byte; all of
+    /// them with --json or --reveal. The default of --socket is /run/executor/runtime.sock here. A container whose process
+    /// has ended has no secrets any more.
+    Secrets(SecretsArgs),
     /// Follow what happens to containers
     ///
     /// Goes on until it is interrupted, also over a restart of executord.
@@ -154,6 +159,30 @@ pub(crate) struct RunArgs {
     /// `env:x` is written @./- or @./env:x.
     #[arg(long = "file", value_name = "PATH=SOURCE")]
     pub(crate) files: Vec<String>,
+    /// The same for a file that is no secret in itself, such as a binding's type: it is not masked in the output
+    #[arg(long = "public-file", value_name = "PATH=SOURCE")]
+    pub(crate) public_files: Vec<String>,
+    /// Secret variable of the process's environment: NAME=@FILE, NAME=@- or NAME=@env:VARIABLE
+    ///
+    /// One newline at the end of FILE or of standard input is left out. Every process of the same user can read a
+    /// process's environment (/proc/PID/environ): prefer --file.
+    #[arg(long = "secret-env", value_name = "NAME=SOURCE")]
+    pub(crate) secret_env: Vec<String>,
+    /// Secret argument: INDEX=@FILE, INDEX=@- or INDEX=@env:VARIABLE, INDEX counted from 0 without CMD
+    ///
+    /// It fills an ARG that is written as '', or is appended where INDEX is the number of ARGs: `--secret-arg 1=@pw --
+    /// mysql -p` makes `mysql -p PW`. One newline at the end of FILE or of standard input is left out. Every process of the
+    /// host can read arguments (/proc/PID/cmdline): prefer --file.
+    #[arg(long = "secret-arg", value_name = "INDEX=SOURCE")]
+    pub(crate) secret_args: Vec<String>,
+    /// Mask secrets in what the process writes
+    #[arg(long, value_enum, default_value_t = RedactArg::Auto)]
+    pub(crate) redact: RedactArg,
+    /// File that gets the container's runtime token, with which the process can ask for its secrets again
+    ///
+    /// PATH is one in the container, as for --file. `agent-cli secrets` asks with it, from within the container.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) runtime_token: Option<String>,
     /// Limit of memory, swap included: 64M, 1GiB, 1.5G (powers of 1024)
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub(crate) memory: Option<u64>,
@@ -200,6 +229,35 @@ pub(crate) enum NetworkArg {
     None,
     /// This machine's, where executord's configuration allows it
     Host,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum RedactArg {
+    /// Values of 8 bytes or more
+    Auto,
+    /// Values of 4 bytes or more
+    All,
+    /// Nothing
+    None,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SecretsArgs {
+    /// File that holds the container's runtime token [environment: EXECUTOR_TOKEN_FILE]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Print the value of this variable
+    #[arg(long, value_name = "NAME", group = "one")]
+    pub(crate) env: Option<String>,
+    /// Print the argument of this index, counted from 0
+    #[arg(long, value_name = "INDEX", group = "one")]
+    pub(crate) arg: Option<u32>,
+    /// Print the content of this file, named by its absolute path
+    #[arg(long, value_name = "PATH", group = "one")]
+    pub(crate) file: Option<String>,
+    /// Print every value, for a person to read
+    #[arg(long, conflicts_with = "one")]
+    pub(crate) reveal: bool,
 }
 
 #[derive(Debug, Args)]
@@ -275,6 +333,9 @@ pub(crate) struct RotateArgs {
     /// File to be replaced or added: PATH=@FILE, PATH=@- (standard input) or PATH=@env:VARIABLE, as with `run`
     #[arg(long = "file", value_name = "PATH=SOURCE")]
     pub(crate) files: Vec<String>,
+    /// The same for a file that is no secret in itself, as with `run`
+    #[arg(long = "public-file", value_name = "PATH=SOURCE")]
+    pub(crate) public_files: Vec<String>,
     /// File to be removed; may be repeated
     #[arg(long, value_name = "PATH")]
     pub(crate) remove: Vec<String>,
@@ -399,17 +460,25 @@ impl Cli {
                 usage("--detach and --keep are of no use with --local: the private executord ends with the command")
             }
             Command::Run(run) => run.outputs.check(run.detach, run.keep),
+            Command::Secrets(_) if self.global.local => {
+                usage("--local is of no use with secrets: it asks the executord of the container that it runs in")
+            }
+            Command::Secrets(SecretsArgs { env: None, arg: None, file: None, reveal: false, .. })
+                if !self.global.json =>
+            {
+                usage("secrets prints one value (--env, --arg, --file); with --json or --reveal it prints all of them")
+            }
             _ => Ok(()),
         }
     }
 }
 
 impl Global {
-    /// `--socket`, else EXECUTOR_SOCKET, else the default.
-    pub(crate) fn socket(&self) -> PathBuf {
+    /// `--socket`, else EXECUTOR_SOCKET, else the command's default.
+    pub(crate) fn socket(&self, default: &str) -> PathBuf {
         let from_environment =
             || std::env::var_os("EXECUTOR_SOCKET").filter(|path| !path.is_empty()).map(PathBuf::from);
-        self.socket.clone().or_else(from_environment).unwrap_or_else(|| DEFAULT_SOCKET.into())
+        self.socket.clone().or_else(from_environment).unwrap_or_else(|| default.into())
     }
 }
 
@@ -451,6 +520,11 @@ mod tests {
             "rotate web-1 --file a=@- --remove b --signal HUP --expect-generation 3 --json",
             "rm -f a b c",
             "events --after 0 --id web-1",
+            "secrets --token-file /x --env A",
+            "secrets --arg 0 --socket unix:///x",
+            "secrets --json",
+            "secrets --reveal",
+            "run --secret-env A=@b --secret-arg 0=@- --public-file c=@d --redact none --runtime-token t -- x",
             "info --socket /x --json",
             "audit",
             "audit --size 64 --user vcap --rootfs dir:/x --journal --kernel-memory --json",
@@ -489,12 +563,20 @@ mod tests {
             "ps -q --json",
             "ps --state gone",
             "inspect",
+            "secrets --env A --file /x",
+            "secrets --arg x",
+            "run --redact some -- x",
         ] {
             assert!(parsed(line).is_err(), "{line}");
         }
-        for line in
-            ["--local --socket /x info", "--local run --detach -- x", "--local run --keep -- x", "run --output /a -- x"]
-        {
+        for line in [
+            "secrets",
+            "--local secrets --env A",
+            "--local --socket /x info",
+            "--local run --detach -- x",
+            "--local run --keep -- x",
+            "run --output /a -- x",
+        ] {
             assert!(parsed(line).unwrap().check().is_err(), "{line}");
         }
     }

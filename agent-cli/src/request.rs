@@ -9,12 +9,15 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::Read;
 
-use executor_proto::v1::{self, Action, EnvironmentVariable, Limits, Network, ResourceLimits, RunAction, RunRequest};
+use executor_proto::v1::{
+    self, Action, EnvironmentVariable, Limits, Network, Redaction, ResourceLimits, RunAction, RunRequest,
+    SecretArgument,
+};
 use zeroize::Zeroize;
 
-use crate::cli::{NetworkArg, RunArgs};
+use crate::cli::{NetworkArg, RedactArg, RunArgs};
 use crate::failure::Failure;
-use crate::source::{self, FileArgument};
+use crate::source::{self, Argument, Content, Flag};
 
 /// A request that wipes itself.
 pub(crate) struct Request(Box<RunRequest>);
@@ -27,11 +30,22 @@ impl Request {
         stdin: &mut dyn Read,
         variable: &dyn Fn(&str) -> Option<OsString>,
     ) -> Result<Self, Failure> {
-        let arguments = args.files.iter().map(|text| FileArgument::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        let flags = [
+            (Flag::File, &args.files),
+            (Flag::PublicFile, &args.public_files),
+            (Flag::SecretEnv, &args.secret_env),
+            (Flag::SecretArg, &args.secret_args),
+        ];
+        let sourced = flags.into_iter().flat_map(|(flag, texts)| texts.iter().map(move |text| (flag, text)));
+        let sourced = sourced.map(|(flag, text)| Argument::parse(flag, text)).collect::<Result<Vec<_>, _>>()?;
+        let secrets = Secrets::sort(source::read_all(sourced, stdin, variable)?)?;
         let mut command = args.command.into_iter();
+        let path = command.next().unwrap_or_default();
+        let mut arguments = command.collect();
+        make_room(&mut arguments, &secrets.arguments)?;
         let run = RunAction {
-            path: command.next().unwrap_or_default(),
-            args: command.collect(),
+            path,
+            args: arguments,
             dir: args.dir.unwrap_or_default(),
             env: environment(args.env, variable)?,
             resource_limits: args
@@ -40,11 +54,9 @@ impl Request {
             user: args.user.unwrap_or_default(),
             log_source: args.log_source.unwrap_or_default(),
             suppress_log_output: args.no_logs,
-            volume_mounted_files: source::read_all(arguments, stdin, variable)?
-                .into_iter()
-                .map(|(path, mut content)| v1::File { path, content: std::mem::take(&mut *content), public: false })
-                .collect(),
-            ..RunAction::default()
+            volume_mounted_files: secrets.files,
+            secret_environment: secrets.environment,
+            secret_arguments: secrets.arguments,
         };
         Ok(Self(Box::new(RunRequest {
             id: args.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
@@ -62,6 +74,13 @@ impl Request {
                 NetworkArg::Host => Network::Host.into(),
             },
             outputs: args.outputs.declared(),
+            redaction: match args.redact {
+                RedactArg::Auto => Redaction::Auto,
+                RedactArg::All => Redaction::All,
+                RedactArg::None => Redaction::None,
+            }
+            .into(),
+            runtime_token_path: args.runtime_token.unwrap_or_default(),
             ..RunRequest::default()
         })))
     }
@@ -86,9 +105,64 @@ impl Drop for Request {
     fn drop(&mut self) {
         let Some(run) = self.0.action.as_mut().and_then(|action| action.run.as_mut()) else { return };
         run.volume_mounted_files.iter_mut().for_each(|file| file.content.zeroize());
-        run.env.iter_mut().for_each(|variable| variable.value.zeroize());
+        run.env.iter_mut().chain(&mut run.secret_environment).for_each(|variable| variable.value.zeroize());
+        run.secret_arguments.iter_mut().for_each(|argument| argument.value.zeroize());
         run.args.zeroize();
     }
+}
+
+/// What was read, by where it goes.
+#[derive(Default)]
+struct Secrets {
+    files: Vec<v1::File>,
+    environment: Vec<EnvironmentVariable>,
+    /// In the order of their indices.
+    arguments: Vec<SecretArgument>,
+}
+
+impl Secrets {
+    fn sort(contents: Vec<Content>) -> Result<Self, Failure> {
+        let mut secrets = Self::default();
+        for mut content in contents {
+            let key = content.key.clone();
+            match content.flag {
+                Flag::File | Flag::PublicFile => {
+                    let public = content.flag == Flag::PublicFile;
+                    secrets.files.push(v1::File { path: key, content: std::mem::take(&mut *content.bytes), public });
+                }
+                Flag::SecretEnv => {
+                    let value = std::mem::take(&mut *content.into_text()?);
+                    secrets.environment.push(EnvironmentVariable { name: key, value });
+                }
+                Flag::SecretArg => {
+                    let index = key.parse().map_err(|_| {
+                        Failure::Usage("--secret-arg takes INDEX=SOURCE; INDEX counts the arguments from 0".into())
+                    })?;
+                    let value = std::mem::take(&mut *content.into_text()?);
+                    secrets.arguments.push(SecretArgument { index, value });
+                }
+            }
+        }
+        secrets.arguments.sort_by_key(|argument| argument.index);
+        Ok(secrets)
+    }
+}
+
+/// A secret argument just beyond the last one is appended: an empty one is put where it goes.
+fn make_room(arguments: &mut Vec<String>, secrets: &[SecretArgument]) -> Result<(), Failure> {
+    for SecretArgument { index, .. } in secrets {
+        match usize::try_from(*index).unwrap_or(usize::MAX).cmp(&arguments.len()) {
+            std::cmp::Ordering::Less => {} // executord says whether it is empty, as it must be
+            std::cmp::Ordering::Equal => arguments.push(String::new()),
+            std::cmp::Ordering::Greater => {
+                let count = arguments.len();
+                return Err(Failure::Usage(format!(
+                    "--secret-arg {index}: there are {count} arguments, counted from 0, so that {count} is the next one"
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Core files and other users' debuggers would show what [`Request`] holds.
@@ -192,6 +266,18 @@ mod tests {
             "1K",
             "--output-to",
             "here",
+            "--public-file",
+            "db/type=@env:TOKEN",
+            "--secret-env",
+            "PW=@env:TOKEN",
+            "--secret-arg",
+            "3=@env:TOKEN",
+            "--secret-arg",
+            "2=@env:TOKEN",
+            "--redact",
+            "all",
+            "--runtime-token",
+            "executor/token",
             "--",
             "/bin/sh",
             "-c",
@@ -207,14 +293,22 @@ mod tests {
         assert_eq!(message.grace_period, Some(prost_types::Duration { seconds: 90, nanos: 0 }));
         assert_eq!(message.network, Network::Host as i32);
         assert_eq!(message.labels, HashMap::from([("app".to_owned(), "web".to_owned())]));
-        assert_eq!((run.path.as_str(), run.args.join("|").as_str()), ("/bin/sh", "-c|exit 3"));
+        assert_eq!((run.path.as_str(), run.args.join("|").as_str()), ("/bin/sh", "-c|exit 3||"));
+        let secret: Vec<_> = run.secret_arguments.iter().map(|a| (a.index, a.value.as_str())).collect();
+        assert_eq!(secret, [(2, "canary-0b2f"), (3, "canary-0b2f")]);
+        assert_eq!(
+            (run.secret_environment[0].name.as_str(), run.secret_environment[0].value.as_str()),
+            ("PW", "canary-0b2f")
+        );
+        assert_eq!((message.redaction, message.runtime_token_path.as_str()), (Redaction::All as i32, "executor/token"));
         assert_eq!((run.user.as_str(), run.dir.as_str(), run.log_source.as_str()), ("vcap:vcap", "/home", "APP"));
         assert_eq!(run.resource_limits.unwrap().nofile, Some(1024));
         assert!(run.suppress_log_output);
         let env: Vec<_> = run.env.iter().map(|v| (v.name.as_str(), v.value.as_str())).collect();
         assert_eq!(env, [("A", "1=2"), ("TOKEN", "canary-0b2f")]);
         let files: Vec<_> = run.volume_mounted_files.iter().map(|f| (f.path.as_str(), &f.content[..])).collect();
-        assert_eq!(files, [("db/password", &b"from stdin"[..]), ("/abs", b"canary-0b2f")]);
+        assert_eq!(files, [("db/password", &b"from stdin"[..]), ("/abs", b"canary-0b2f"), ("db/type", b"canary-0b2f")]);
+        assert_eq!(run.volume_mounted_files.iter().map(|f| f.public).collect::<Vec<_>>(), [false, false, true]);
     }
 
     #[test]
@@ -230,15 +324,20 @@ mod tests {
 
     #[test]
     fn what_contradicts_is_refused() {
-        let table: [(&[&str], &str); 4] = [
+        let table: [(&[&str], &str); 9] = [
+            (&["--secret-env", "A=hunter2", "--", "x"], "--secret-env A=...: the value itself cannot be given"),
+            (&["--secret-arg", "hunter2", "--", "x"], "--secret-arg takes INDEX=@FILE"),
+            (&["--secret-arg", "x=@env:TOKEN", "--", "x"], "INDEX counts the arguments from 0"),
+            (&["--secret-arg", "2=@env:TOKEN", "--", "x", "y"], "--secret-arg 2: there are 1 arguments"),
+            (&["--secret-env", "A=@-", "--public-file", "b=@-", "--", "x"], "already the content of --public-file b"),
             (&["--label", "a=1", "--label", "a=2", "--", "x"], "--label a is there twice"),
             (&["--env", "NOPE", "--", "x"], "the environment has no NOPE"),
             (&["--env", "=v", "--", "x"], "--env takes NAME=VALUE"),
-            (&["--file", "a=secret", "--", "x"], "cannot be given"),
+            (&["--file", "a=hunter2", "--", "x"], "cannot be given"),
         ];
         for (line, expected) in table {
             let error = build(line).err().unwrap().to_string();
-            assert!(error.contains(expected) && !error.contains("secret"), "{error}");
+            assert!(error.contains(expected) && !error.contains("hunter2"), "{error}");
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Where the content of a secret file comes from: `--file PATH=@FILE`, `PATH=@-`, `PATH=@env:VAR`.
+//! Where a secret comes from: `--file PATH=@FILE`, `PATH=@-`, `PATH=@env:VAR`, and the same for every flag that takes one.
 //!
-//! The content itself can never stand on the command line: `ps` shows it to every user of the machine, and
+//! The value itself can never stand on the command line: `ps` shows it to every user of the machine, and
 //! shells remember it. So nothing here repeats what follows the `=` when it is not a source. Content is read
 //! into buffers that are wiped when they are dropped, also those a growing buffer leaves behind; it is bounded
 //! before the daemon's own limit is known.
@@ -12,18 +12,55 @@ use std::path::PathBuf;
 
 use zeroize::Zeroizing;
 
-/// Most bytes of all files together. The daemon's limit is lower; this one only keeps `@/dev/zero` from
+/// Most bytes of all secrets together. The daemon's limit is lower; this one only keeps `@/dev/zero` from
 /// filling the memory.
 pub(crate) const TOTAL_MAX: usize = 64 << 20;
 
 /// Smallest buffer for what does not tell its size.
 const FIRST_BUFFER: usize = 8 << 10;
 
-/// One `--file` argument.
+/// The flags that take a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flag {
+    File,
+    PublicFile,
+    SecretEnv,
+    SecretArg,
+}
+
+impl Flag {
+    /// As it is written.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::File => "--file",
+            Self::PublicFile => "--public-file",
+            Self::SecretEnv => "--secret-env",
+            Self::SecretArg => "--secret-arg",
+        }
+    }
+
+    /// What stands before the `=`.
+    fn key(self) -> &'static str {
+        match self {
+            Self::File | Self::PublicFile => "PATH",
+            Self::SecretEnv => "NAME",
+            Self::SecretArg => "INDEX",
+        }
+    }
+}
+
+impl std::fmt::Display for Flag {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One argument of such a flag.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct FileArgument {
-    /// In the container.
-    pub(crate) path: String,
+pub(crate) struct Argument {
+    pub(crate) flag: Flag,
+    /// What it is for: a path in the container, a variable's name, an argument's index.
+    pub(crate) key: String,
     pub(crate) source: Source,
 }
 
@@ -35,44 +72,46 @@ pub(crate) enum Source {
     Environment(String),
 }
 
-/// What is wrong with a `--file` argument, or with what it names.
+/// What is wrong with such an argument, or with what it names.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SourceError {
     #[error(
-        "--file {path}=...: the value itself cannot be given, because everyone on this machine can read a command line; \
-         use --file {path}=@FILE, {path}=@- (standard input) or {path}=@env:VARIABLE"
+        "{flag} {key}=...: the value itself cannot be given, because everyone on this machine can read a command line; \
+         use {flag} {key}=@FILE, {key}=@- (standard input) or {key}=@env:VARIABLE"
     )]
-    ValueGiven { path: String },
-    #[error("--file takes PATH=@FILE, PATH=@- (standard input) or PATH=@env:VARIABLE")]
-    Shape,
-    #[error("--file {path}=@{what}: {what} names no {kind}")]
-    Empty { path: String, what: &'static str, kind: &'static str },
-    #[error("--file {second}=@-: standard input is already the content of {first}; it can be read once")]
+    ValueGiven { flag: Flag, key: String },
+    #[error("{flag} takes {0}=@FILE, {0}=@- (standard input) or {0}=@env:VARIABLE", .flag.key())]
+    Shape { flag: Flag },
+    #[error("{flag} {key}=@{what}: {what} names no {kind}")]
+    Empty { flag: Flag, key: String, what: &'static str, kind: &'static str },
+    #[error("{second}=@-: standard input is already the content of {first}; it can be read once")]
     StdinTwice { first: String, second: String },
-    #[error("--file {path}=@env:{variable}: the environment has no {variable}")]
-    NoVariable { path: String, variable: String },
-    #[error("--file {path}: cannot read {}", .source_name)]
-    Read { path: String, source_name: String, source: io::Error },
+    #[error("{flag} {key}=@env:{variable}: the environment has no {variable}")]
+    NoVariable { flag: Flag, key: String, variable: String },
+    #[error("{flag} {key}: cannot read {}", .source_name)]
+    Read { flag: Flag, key: String, source_name: String, source: io::Error },
     #[error(
-        "--file {path}: {source_name} {size}; all files together may have at most {TOTAL_MAX} bytes here, \
+        "{flag} {key}: {source_name} {size}; all secrets together may have at most {TOTAL_MAX} bytes here, \
          and executord allows less (1,000,000 by default)"
     )]
-    TooLarge { path: String, source_name: String, size: String },
+    TooLarge { flag: Flag, key: String, source_name: String, size: String },
+    #[error("{flag} {key}: {source_name} {why}; only a file can hold that")]
+    NoText { flag: Flag, key: String, source_name: String, why: &'static str },
 }
 
-impl FileArgument {
-    /// Splits `PATH=@SOURCE`. A `=` in PATH is possible, because every source begins with `@`.
-    pub(crate) fn parse(text: &str) -> Result<Self, SourceError> {
-        let Some((path, source)) = text.split_once("=@") else {
+impl Argument {
+    /// Splits `KEY=@SOURCE`. A `=` in KEY is possible, because every source begins with `@`.
+    pub(crate) fn parse(flag: Flag, text: &str) -> Result<Self, SourceError> {
+        let Some((key, source)) = text.split_once("=@") else {
             return Err(match text.split_once('=') {
-                Some((path, _)) if !path.is_empty() => SourceError::ValueGiven { path: path.to_owned() },
-                _ => SourceError::Shape,
+                Some((key, _)) if !key.is_empty() => SourceError::ValueGiven { flag, key: key.to_owned() },
+                _ => SourceError::Shape { flag },
             });
         };
-        if path.is_empty() {
-            return Err(SourceError::Shape);
+        if key.is_empty() {
+            return Err(SourceError::Shape { flag });
         }
-        let empty = |what, kind| SourceError::Empty { path: path.to_owned(), what, kind };
+        let empty = |what, kind| SourceError::Empty { flag, key: key.to_owned(), what, kind };
         let source = match source.strip_prefix("env:") {
             Some("") => return Err(empty("env:", "variable")),
             Some(variable) => Source::Environment(variable.to_owned()),
@@ -80,7 +119,7 @@ impl FileArgument {
             None if source.is_empty() => return Err(empty("", "file")),
             None => Source::File(source.into()),
         };
-        Ok(Self { path: path.to_owned(), source })
+        Ok(Self { flag, key: key.to_owned(), source })
     }
 }
 
@@ -94,52 +133,90 @@ impl Source {
     }
 }
 
-/// A file's path in the container and its content.
-pub(crate) type Content = (String, Zeroizing<Vec<u8>>);
+/// What was read.
+pub(crate) struct Content {
+    /// Of which flag.
+    pub(crate) flag: Flag,
+    /// What it is for.
+    pub(crate) key: String,
+    source: Source,
+    /// The bytes as they came.
+    pub(crate) bytes: Zeroizing<Vec<u8>>,
+}
+
+impl Content {
+    /// As text for a variable or an argument. One newline at the end of a file or of standard input is left out: editors
+    /// and `echo` put it there, and nobody means it.
+    pub(crate) fn into_text(mut self) -> Result<Zeroizing<String>, SourceError> {
+        let source_name = self.source.name();
+        if !matches!(self.source, Source::Environment(_)) && self.bytes.last() == Some(&b'\n') {
+            self.bytes.pop();
+        }
+        let (flag, key) = (self.flag, self.key);
+        let no_text = |why| SourceError::NoText { flag, key, source_name, why };
+        if self.bytes.contains(&0) {
+            return Err(no_text("holds a NUL"));
+        }
+        match String::from_utf8(std::mem::take(&mut *self.bytes)) {
+            Ok(text) => Ok(Zeroizing::new(text)),
+            Err(error) => {
+                drop(Zeroizing::new(error.into_bytes()));
+                Err(no_text("is not UTF-8"))
+            }
+        }
+    }
+}
 
 /// Reads every source, in order.
 ///
 /// `stdin` and `variable` are the caller's, so that this can be tested without touching the process's own.
 pub(crate) fn read_all(
-    arguments: Vec<FileArgument>,
+    arguments: Vec<Argument>,
     stdin: &mut dyn Read,
     variable: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<Vec<Content>, SourceError> {
     let mut first_stdin: Option<String> = None;
     for argument in arguments.iter().filter(|argument| argument.source == Source::Stdin) {
+        let this = format!("{} {}", argument.flag, argument.key);
         if let Some(first) = first_stdin {
-            return Err(SourceError::StdinTwice { first, second: argument.path.clone() });
+            return Err(SourceError::StdinTwice { first, second: this });
         }
-        first_stdin = Some(argument.path.clone());
+        first_stdin = Some(this);
     }
     let mut left = TOTAL_MAX;
     let mut contents = Vec::with_capacity(arguments.len());
-    for FileArgument { path, source } in arguments {
-        let content = read_one(&path, &source, left, stdin, variable)?;
-        left -= content.len();
-        contents.push((path, content));
+    for argument in arguments {
+        let bytes = read_one(&argument, left, stdin, variable)?;
+        left -= bytes.len();
+        let Argument { flag, key, source } = argument;
+        contents.push(Content { flag, key, source, bytes });
     }
     Ok(contents)
 }
 
 fn read_one(
-    path: &str,
-    source: &Source,
+    argument: &Argument,
     left: usize,
     stdin: &mut dyn Read,
     variable: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<Zeroizing<Vec<u8>>, SourceError> {
+    let Argument { flag, key, source } = argument;
+    let flag = *flag;
     let too_large = |size: Option<u64>| SourceError::TooLarge {
-        path: path.to_owned(),
+        flag,
+        key: key.clone(),
         source_name: source.name(),
         size: size.map_or_else(|| format!("has more than {left} bytes"), |size| format!("has {size} bytes")),
     };
     let failed =
-        |error: io::Error| SourceError::Read { path: path.to_owned(), source_name: source.name(), source: error };
+        |error: io::Error| SourceError::Read { flag, key: key.clone(), source_name: source.name(), source: error };
     match source {
         Source::Environment(name) => {
-            let value = variable(name)
-                .ok_or_else(|| SourceError::NoVariable { path: path.to_owned(), variable: name.clone() })?;
+            let value = variable(name).ok_or_else(|| SourceError::NoVariable {
+                flag,
+                key: key.clone(),
+                variable: name.clone(),
+            })?;
             let value = Zeroizing::new(value.into_encoded_bytes());
             if value.len() > left { Err(too_large(Some(value.len() as u64))) } else { Ok(value) }
         }
@@ -188,8 +265,8 @@ mod tests {
 
     const CANARY: &str = "canary-77c1";
 
-    fn parsed(text: &str) -> FileArgument {
-        FileArgument::parse(text).unwrap()
+    fn parsed(text: &str) -> Argument {
+        Argument::parse(Flag::File, text).unwrap()
     }
 
     fn read(arguments: &[&str], stdin: &[u8]) -> Result<Vec<Content>, SourceError> {
@@ -207,7 +284,7 @@ mod tests {
             ("x=@env:TOKEN", "x", Source::Environment("TOKEN".into())),
         ];
         for (text, path, source) in table {
-            assert_eq!(parsed(text), FileArgument { path: path.into(), source }, "{text}");
+            assert_eq!(parsed(text), Argument { flag: Flag::File, key: path.into(), source }, "{text}");
         }
     }
 
@@ -215,14 +292,14 @@ mod tests {
     #[test]
     fn a_value_is_refused_and_not_repeated() {
         for text in [format!("db/password={CANARY}"), format!("={CANARY}"), CANARY.to_owned(), format!("=@{CANARY}")] {
-            let error = FileArgument::parse(&text).unwrap_err().to_string();
+            let error = Argument::parse(Flag::File, &text).unwrap_err().to_string();
             assert!(!error.contains(CANARY), "{error}");
             assert!(error.contains("@env:"), "{error}");
         }
-        let error = FileArgument::parse(&format!("db/password={CANARY}")).unwrap_err().to_string();
+        let error = Argument::parse(Flag::File, &format!("db/password={CANARY}")).unwrap_err().to_string();
         assert!(error.contains("--file db/password=@FILE"), "{error}");
         for text in ["x=@", "x=@env:"] {
-            assert!(matches!(FileArgument::parse(text), Err(SourceError::Empty { .. })), "{text}");
+            assert!(matches!(Argument::parse(Flag::File, text), Err(SourceError::Empty { .. })), "{text}");
         }
     }
 
@@ -233,9 +310,9 @@ mod tests {
         let arguments = [&format!("f=@{}", file.path().display()), "e=@env:TOKEN", "s=@-"];
         let long = vec![7u8; 3 * FIRST_BUFFER + 1];
         let contents = read(&arguments, &long).unwrap();
-        assert_eq!(*contents[0].1, b"line\n\0\xff");
-        assert_eq!(*contents[1].1, CANARY.as_bytes());
-        assert_eq!(*contents[2].1, long);
+        assert_eq!(*contents[0].bytes, b"line\n\0\xff");
+        assert_eq!(*contents[1].bytes, CANARY.as_bytes());
+        assert_eq!(*contents[2].bytes, long);
     }
 
     #[test]
@@ -243,11 +320,11 @@ mod tests {
         let table: [(&[&str], &str); 4] = [
             (&["x=@/nonexistent/pw"], "--file x: cannot read /nonexistent/pw"),
             (&["x=@env:NOPE"], "the environment has no NOPE"),
-            (&["a=@-", "b=@-"], "already the content of a"),
+            (&["a=@-", "b=@-"], "--file b=@-: standard input is already the content of --file a"),
             (&["x=@/dev/zero"], "--file x: /dev/zero has more than 67108864 bytes"),
         ];
         for (arguments, expected) in table {
-            let error = read(arguments, b"").unwrap_err().to_string();
+            let error = read(arguments, b"").err().unwrap().to_string();
             assert!(error.contains(expected), "{error}");
         }
     }
@@ -258,7 +335,33 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(TOTAL_MAX as u64).unwrap();
         let name = format!("big=@{}", file.path().display());
-        let error = read(&["e=@env:TOKEN", &name], b"").unwrap_err().to_string();
+        let error = read(&["e=@env:TOKEN", &name], b"").err().unwrap().to_string();
         assert!(error.contains("--file big") && error.contains("has 67108864 bytes"), "{error}");
+    }
+
+    /// A password file nearly always ends with a newline that is no part of the password; a variable is as it is.
+    #[test]
+    fn text_loses_one_newline_of_a_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = |content: &[u8], source: &str| {
+            std::fs::write(file.path(), content).unwrap();
+            let source = source.replace("FILE", &file.path().display().to_string());
+            let argument = Argument::parse(Flag::SecretEnv, &format!("PW=@{source}")).unwrap();
+            let variable = |name: &str| (name == "TOKEN").then(|| OsString::from("canary\n"));
+            let [content] =
+                <[_; 1]>::try_from(read_all(vec![argument], &mut &content[..], &variable).unwrap()).ok().unwrap();
+            content.into_text().map(|text| text.to_string()).map_err(|error| error.to_string())
+        };
+        for source in ["FILE", "-"] {
+            for (content, expected) in
+                [(&b"pw"[..], "pw"), (b"pw\n", "pw"), (b"pw\n\n", "pw\n"), (b"", ""), (b"\n", "")]
+            {
+                assert_eq!(text(content, source).unwrap(), expected, "{source} {content:?}");
+            }
+        }
+        assert_eq!(text(b"", "env:TOKEN").unwrap(), "canary\n");
+        assert!(text(b"canary\0", "-").unwrap_err().contains("--secret-env PW: standard input holds a NUL"));
+        let error = text(b"canary\xff", "FILE").unwrap_err();
+        assert!(error.contains("is not UTF-8") && !error.contains("canary"), "{error}");
     }
 }

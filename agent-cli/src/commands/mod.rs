@@ -11,6 +11,7 @@ mod ps;
 mod rm;
 mod rotate;
 mod run;
+mod secrets;
 mod signal;
 mod stop;
 mod wait;
@@ -19,7 +20,7 @@ use executor_proto::v1::Container;
 use serde::Serialize;
 
 use crate::cli::{AuditArgs, Cli, Command, Global};
-use crate::connect::Client;
+use crate::connect::{Client, DEFAULT_SOCKET};
 use crate::exit::{OURS, Outcome};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
@@ -65,6 +66,10 @@ pub(crate) fn execute(cli: Cli) -> Result<u8, Failure> {
             forbid_dumps();
             Job::Rotate(request)
         }
+        Command::Secrets(args) => {
+            forbid_dumps();
+            Job::Other(Command::Secrets(args))
+        }
         other => Job::Other(other),
     };
     // One thread: a private executord is told of the death of the thread that started it.
@@ -87,7 +92,8 @@ async fn with_daemon(global: &Global, job: Job) -> Result<u8, Failure> {
     let output = Output::start().map_err(Failure::System)?;
     let session = |client| Session { client, output: output.clone(), style: Style::detect(), json: global.json };
     if !global.local {
-        let client = Client::connect(&global.socket()).await?;
+        let default = if matches!(job, Job::Other(Command::Secrets(_))) { secrets::SOCKET } else { DEFAULT_SOCKET };
+        let client = Client::connect(&global.socket(default)).await?;
         return match job {
             Job::Run(request, ending) => {
                 let mut interrupts = Interrupts::install().map_err(Failure::System)?;
@@ -181,6 +187,7 @@ async fn other(session: &Session, job: Job) -> Result<u8, Failure> {
             Command::Rm(args) => rm::rm(session, args).await,
             Command::Events(args) => events::events(session, args).await,
             Command::Info => info::info(session).await,
+            Command::Secrets(args) => secrets::secrets(session, args).await,
             Command::Run(_) | Command::Audit(_) | Command::Rotate(_) | Command::Generate(_) => Ok(0), // carried out before
         }
     };

@@ -14,7 +14,7 @@ use super::{Session, expected};
 use crate::cli::RotateArgs;
 use crate::connect::is_lost;
 use crate::failure::Failure;
-use crate::source::{self, FileArgument};
+use crate::source::{self, Argument, Content, Flag};
 use crate::view::json;
 
 /// A request that wipes itself.
@@ -27,14 +27,16 @@ impl Request {
         stdin: &mut dyn Read,
         variable: &dyn Fn(&str) -> Option<OsString>,
     ) -> Result<Self, Failure> {
-        if args.files.is_empty() && args.remove.is_empty() {
+        if args.files.is_empty() && args.public_files.is_empty() && args.remove.is_empty() {
             return Err(Failure::Usage("rotate takes at least one --file or --remove".into()));
         }
-        let arguments = args.files.iter().map(|text| FileArgument::parse(text)).collect::<Result<Vec<_>, _>>()?;
-        let file = |(path, mut content): source::Content| v1::File {
-            path,
-            content: std::mem::take(&mut *content),
-            public: false,
+        let flags = [(Flag::File, &args.files), (Flag::PublicFile, &args.public_files)];
+        let arguments = flags.into_iter().flat_map(|(flag, texts)| texts.iter().map(move |text| (flag, text)));
+        let arguments = arguments.map(|(flag, text)| Argument::parse(flag, text)).collect::<Result<Vec<_>, _>>()?;
+        let file = |mut content: Content| v1::File {
+            path: std::mem::take(&mut content.key),
+            content: std::mem::take(&mut *content.bytes),
+            public: content.flag == Flag::PublicFile,
         };
         Ok(Self(UpdateFilesRequest {
             id: args.id,
@@ -95,10 +97,11 @@ mod tests {
     #[test]
     fn every_flag_arrives() {
         let line = ["--file", "db/password=@-", "--file", "/abs=@env:TOKEN", "--remove", "old", "--remove", "/x/y"];
-        let rest = ["--signal", "HUP", "--expect-generation", "7"];
+        let rest = ["--signal", "HUP", "--expect-generation", "7", "--public-file", "db/type=@env:TOKEN"];
         let Request(message) = &build(&[&line[..], &rest].concat()).unwrap();
         let files: Vec<_> = message.files.iter().map(|file| (&*file.path, &file.content[..])).collect();
-        assert_eq!(files, [("db/password", &b"from stdin"[..]), ("/abs", b"canary-8e21")]);
+        assert_eq!(files, [("db/password", &b"from stdin"[..]), ("/abs", b"canary-8e21"), ("db/type", b"canary-8e21")]);
+        assert_eq!(message.files.iter().map(|file| file.public).collect::<Vec<_>>(), [false, false, true]);
         assert_eq!(message.removed_paths, ["old", "/x/y"]);
         assert_eq!((&*message.id, message.signal, message.expected_generation), ("web-1", 1, Some(7)));
         let Request(least) = &build(&["--remove", "old"]).unwrap();

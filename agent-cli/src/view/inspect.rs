@@ -3,7 +3,7 @@
 
 use std::time::SystemTime;
 
-use executor_proto::v1::{Container, ContainerSpec, MountKind, Result as Ending, SecretFile, WipeReceipt};
+use executor_proto::v1::{Container, ContainerSpec, MountKind, Redaction, Result as Ending, SecretFile, WipeReceipt};
 
 use super::human::{self, age, bytes, ending, network, state, time, wire_span};
 use super::style::{Role, Style};
@@ -65,6 +65,7 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
     table.pair("network", network(spec.network));
     let names = spec.environment_names.join(", ");
     table.pair("environment", if names.is_empty() { "-".into() } else { names });
+    secrets(&mut table, spec);
     let mut labels = spec.labels.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
     labels.sort_unstable();
     table.pair("labels", if labels.is_empty() { "-".into() } else { labels.join(", ") });
@@ -95,6 +96,25 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
         table.pair("files", format!("generation {}, {when}", container.files_generation));
     }
     table
+}
+
+/// Secret inputs that are no files, and what is done about them: only where there is something to tell.
+fn secrets(table: &mut Table, spec: &ContainerSpec) {
+    if !spec.secret_environment_names.is_empty() {
+        table.pair("secret environment", spec.secret_environment_names.join(", "));
+    }
+    if !spec.secret_argument_indices.is_empty() {
+        let indices: Vec<String> = spec.secret_argument_indices.iter().map(u32::to_string).collect();
+        table.pair("secret arguments", format!("{} (counted from 0)", indices.join(", ")));
+    }
+    if !spec.runtime_token_path.is_empty() {
+        table.pair("runtime token", spec.runtime_token_path.clone());
+    }
+    match spec.redaction() {
+        Redaction::Auto => {}
+        Redaction::All => table.pair("masked", "secrets of 4 bytes or more"),
+        Redaction::None => table.pair("masked", "nothing"),
+    }
 }
 
 fn limits(spec: &ContainerSpec) -> Table {
@@ -130,7 +150,7 @@ fn files(files: &[SecretFile]) -> Table {
             format!("{}:{}", file.uid, file.gid),
             file.mount_point.clone(),
             kind.to_owned(),
-            file.mount_options.clone(),
+            format!("{}{}", file.mount_options, if file.public { " (public)" } else { "" }),
         ];
         table.row(cells.map(|text| (text, Role::Plain)));
     }
@@ -214,6 +234,10 @@ mod tests {
                 nofile: 1024,
                 grace_period: Some(Duration { seconds: 10, nanos: 0 }),
                 outputs: Some(Outputs { directory: "/srv".into(), bytes_max: 64 << 20, ..Outputs::default() }),
+                secret_environment_names: vec!["PW".into()],
+                secret_argument_indices: vec![0, 1],
+                redaction: Redaction::All.into(),
+                runtime_token_path: "/etc/cf-service-bindings/token".into(),
                 warnings: vec!["nofile was clamped to 1024".into()],
                 ..ContainerSpec::default()
             }),
@@ -226,7 +250,7 @@ mod tests {
                 mount_point: "/etc/cf-service-bindings".into(),
                 mount_kind: MountKind::TmpfsNoswap.into(),
                 mount_options: "ro,nosuid,nodev,noexec".into(),
-                public: false,
+                public: true,
             }],
             files_generation: 3,
             files_updated_at: at(11),
@@ -252,18 +276,22 @@ mod tests {
         let now = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(72);
         let expected = "\
 web-1  completed
-  command       /bin/sh with 2 arguments
-  rootfs        host
-  directory     /
-  user          vcap (uid 1000, gid 1000)
-  network       none
-  environment   PATH, TOKEN
-  labels        -
-  outputs       /srv/ (at most 64 MiB)
-  created       1970-01-01T00:00:10.000Z (1m ago)
-  started       1970-01-01T00:00:11.000Z (1m ago)
-  finished      1970-01-01T00:00:12.000Z (1m ago)
-  files         generation 3, replaced 1970-01-01T00:00:11.000Z (1m ago)
+  command              /bin/sh with 2 arguments
+  rootfs               host
+  directory            /
+  user                 vcap (uid 1000, gid 1000)
+  network              none
+  environment          PATH, TOKEN
+  secret environment   PW
+  secret arguments     0, 1 (counted from 0)
+  runtime token        /etc/cf-service-bindings/token
+  masked               secrets of 4 bytes or more
+  labels               -
+  outputs              /srv/ (at most 64 MiB)
+  created              1970-01-01T00:00:10.000Z (1m ago)
+  started              1970-01-01T00:00:11.000Z (1m ago)
+  finished             1970-01-01T00:00:12.000Z (1m ago)
+  files                generation 3, replaced 1970-01-01T00:00:11.000Z (1m ago)
 
 LIMITS
   memory         64 MiB
@@ -277,7 +305,7 @@ WARNINGS
 
 SECRET FILES
   PATH                                   SIZE       MODE   OWNER       MOUNTED AT                 ON                     OPTIONS
-  /etc/cf-service-bindings/db/password   12 bytes   0600   1000:1000   /etc/cf-service-bindings   tmpfs, never swapped   ro,nosuid,nodev,noexec
+  /etc/cf-service-bindings/db/password   12 bytes   0600   1000:1000   /etc/cf-service-bindings   tmpfs, never swapped   ro,nosuid,nodev,noexec (public)
 
 RESULT
   ended         exited with 3

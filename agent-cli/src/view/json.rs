@@ -62,6 +62,10 @@ struct Spec {
     suppress_log_output: bool,
     warnings: Vec<String>,
     outputs: Option<outputs::Declared>,
+    secret_environment_names: Vec<String>,
+    secret_argument_indices: Vec<u32>,
+    redaction: String,
+    runtime_token_path: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -82,6 +86,7 @@ struct SecretFile {
     mount_point: String,
     mount_kind: String,
     mount_options: String,
+    public: bool,
 }
 
 #[derive(Serialize)]
@@ -154,6 +159,35 @@ pub(crate) struct Event {
     files_generation: Option<u64>,
     /// Events before this one are lost to this caller: they are no longer kept.
     gap: bool,
+}
+
+/// Of `secrets --json`.
+#[derive(Serialize)]
+pub(crate) struct Secrets {
+    environment: Vec<SecretVariable>,
+    arguments: Vec<SecretArgument>,
+    files: Vec<SecretContent>,
+}
+
+#[derive(Serialize)]
+struct SecretVariable {
+    name: String,
+    value: String,
+}
+
+#[derive(Serialize)]
+struct SecretArgument {
+    index: u32,
+    value: String,
+}
+
+#[derive(Serialize)]
+struct SecretContent {
+    path: String,
+    public: bool,
+    /// `utf-8` or `base64`.
+    encoding: &'static str,
+    data: String,
 }
 
 #[derive(Serialize)]
@@ -269,6 +303,10 @@ impl From<&v1::ContainerSpec> for Spec {
             suppress_log_output: spec.suppress_log_output,
             warnings: spec.warnings.clone(),
             outputs: spec.outputs.as_ref().map(outputs::Declared::from),
+            secret_environment_names: spec.secret_environment_names.clone(),
+            secret_argument_indices: spec.secret_argument_indices.clone(),
+            redaction: word(spec.redaction().as_str_name(), "REDACTION_"),
+            runtime_token_path: Some(spec.runtime_token_path.clone()).filter(|path| !path.is_empty()),
         }
     }
 }
@@ -284,6 +322,7 @@ impl From<&v1::SecretFile> for SecretFile {
             mount_point: file.mount_point.clone(),
             mount_kind: mount_kind(file.mount_kind),
             mount_options: file.mount_options.clone(),
+            public: file.public,
         }
     }
 }
@@ -337,6 +376,30 @@ impl From<&v1::Result> for Ending {
     }
 }
 
+impl From<v1::GetSecretsResponse> for Secrets {
+    fn from(response: v1::GetSecretsResponse) -> Self {
+        let variable = |v1::EnvironmentVariable { name, value }| SecretVariable { name, value };
+        let argument = |v1::SecretArgument { index, value }| SecretArgument { index, value };
+        let file = |v1::File { path, content, public }| {
+            let (encoding, data) = encoded(content);
+            SecretContent { path, public, encoding, data }
+        };
+        Self {
+            environment: response.environment.into_iter().map(variable).collect(),
+            arguments: response.arguments.into_iter().map(argument).collect(),
+            files: response.files.into_iter().map(file).collect(),
+        }
+    }
+}
+
+/// Bytes as text where they are text, and how.
+fn encoded(bytes: Vec<u8>) -> (&'static str, String) {
+    match String::from_utf8(bytes) {
+        Ok(text) => ("utf-8", text),
+        Err(binary) => ("base64", BASE64.encode(binary.as_bytes())),
+    }
+}
+
 impl From<v1::StreamLogsResponse> for LogEntry {
     fn from(entry: v1::StreamLogsResponse) -> Self {
         let stream = match entry.stream() {
@@ -345,10 +408,7 @@ impl From<v1::StreamLogsResponse> for LogEntry {
             LogStream::Executor => "executor",
             LogStream::Unspecified => "unspecified",
         };
-        let (encoding, data) = match String::from_utf8(entry.data) {
-            Ok(text) => ("utf-8", text),
-            Err(binary) => ("base64", BASE64.encode(binary.as_bytes())),
-        };
+        let (encoding, data) = encoded(entry.data);
         Self { time: time(entry.time.as_ref()), stream, log_source: entry.log_source, encoding, data }
     }
 }
@@ -414,8 +474,15 @@ mod tests {
                 size: 3,
                 mode: 0o600,
                 mount_kind: v1::MountKind::TmpfsNoswap.into(),
+                public: true,
                 ..v1::SecretFile::default()
             }],
+            spec: Some(v1::ContainerSpec {
+                secret_environment_names: vec!["PW".into()],
+                secret_argument_indices: vec![2],
+                redaction: v1::Redaction::All.into(),
+                ..v1::ContainerSpec::default()
+            }),
             processes: vec![v1::Process { id: "main".into(), ..v1::Process::default() }],
             result: Some(v1::Result {
                 exit: Some(v1::ExitStatus { status: Some(exit_status::Status::Signal(9)) }),
@@ -435,6 +502,13 @@ mod tests {
         assert_eq!(json["spec"]["network"], "none");
         assert_eq!(json["files"][0]["mode"], "0600");
         assert_eq!(json["files"][0]["mount_kind"], "tmpfs_noswap");
+        assert_eq!(json["files"][0]["public"], true);
+        let spec = &json["spec"];
+        assert_eq!(
+            (&spec["secret_environment_names"], &spec["secret_argument_indices"]),
+            (&json!(["PW"]), &json!([2]))
+        );
+        assert_eq!((&spec["redaction"], &spec["runtime_token_path"]), (&json!("all"), &Value::Null));
         assert_eq!(json["processes"][0]["pid"], Value::Null);
         let result = &json["result"];
         assert_eq!((&result["exit_status"], &result["signal_name"]), (&json!(137), &json!("SIGKILL")));

@@ -2,7 +2,7 @@
 
 use executor_proto::v1::{LogStream, State};
 
-use crate::fake::{Call, Fake, signaled};
+use crate::fake::{Call, Fake, TOKEN, signaled};
 use crate::program::{agent_cli, feed, finish, run};
 
 fn with_three() -> Fake {
@@ -180,4 +180,47 @@ fn rotate_sends_the_files_and_prints_the_generation() {
     );
     let usage = run(&fake, &["rotate", "a"]);
     assert!(usage.err().contains("at least one --file"), "{}", usage.err());
+}
+
+/// One value as it is; all of them only by name; the token out of a file and in no message.
+#[test]
+fn secrets_are_printed_as_asked_for() {
+    let fake = Fake::start();
+    let dir = tempfile::tempdir().unwrap();
+    let (right, wrong) = (dir.path().join("right"), dir.path().join("wrong"));
+    std::fs::write(&right, format!("{TOKEN}\n")).unwrap();
+    std::fs::write(&wrong, "canary-token").unwrap();
+    let with = |token: &std::path::Path, rest: &[&str]| {
+        run(&fake, &[&["secrets", "--token-file", token.to_str().unwrap()], rest].concat())
+    };
+    let values: [(&[&str], &[u8]); 4] = [
+        (&["--env", "PW"], b"canary one"),
+        (&["--arg", "3"], b"canary two\n"),
+        (&["--file", "/etc/a"], b"x\ny"),
+        (&["--file", "/etc/b"], b"\xff\0"),
+    ];
+    for (asked, value) in values {
+        let program = with(&right, asked);
+        assert_eq!((program.status, &program.stdout[..]), (Some(0), value), "{asked:?}: {}", program.err());
+    }
+    let all = with(&right, &["--reveal"]).out();
+    assert_eq!(all, "PW=canary one\n[3]=canary two\\n\n/etc/a=x\\ny\n/etc/b=(2 bytes that are no text: use --file)\n");
+    let json = with(&right, &["--json"]).json();
+    assert_eq!((&json["environment"][0]["value"], &json["arguments"][0]["index"]), (&"canary one".into(), &3.into()));
+    assert_eq!((&json["files"][1]["encoding"], &json["files"][1]["data"]), (&"base64".into(), &"/wA=".into()));
+
+    let refused: [(&std::path::Path, &[&str], &str); 6] = [
+        (&right, &[], "prints one value"),
+        (&right, &["--env", "NOPE"], "the container has no secret variable NOPE"),
+        (&right, &["--arg", "0"], "no secret argument 0"),
+        (&right, &["--file", "/etc/c"], "no secret file /etc/c"),
+        (&wrong, &["--env", "PW"], "does not take the token of"),
+        (&dir.path().join("none"), &["--env", "PW"], "No such file"),
+    ];
+    for (token, asked, expected) in refused {
+        let program = with(token, asked);
+        assert_eq!((program.status, program.out().as_str()), (Some(125), ""), "{asked:?}");
+        assert!(program.err().contains(expected) && !program.err().contains("canary"), "{}", program.err());
+    }
+    assert!(run(&fake, &["secrets", "--env", "PW"]).err().contains("--token-file"));
 }

@@ -23,6 +23,9 @@ use tonic::{Request, Response, Status};
 /// How long a test waits for what must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The one runtime token that is taken.
+pub(crate) const TOKEN: &str = "a.0123";
+
 /// What a client asked for.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Call {
@@ -475,8 +478,18 @@ impl Executor for Service {
         Ok(Response::new(UpdateFilesResponse { container: Some(container) }))
     }
 
-    async fn get_secrets(&self, _: Request<GetSecretsRequest>) -> Result<Response<GetSecretsResponse>, Status> {
-        Err(Status::unimplemented("not in this fake"))
+    async fn get_secrets(&self, request: Request<GetSecretsRequest>) -> Result<Response<GetSecretsResponse>, Status> {
+        let presented = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
+        if presented != Some(&format!("Bearer {TOKEN}")) {
+            return Err(Status::permission_denied("this is no runtime token of a running container"));
+        }
+        let variable = |name: &str, value: &str| EnvironmentVariable { name: name.into(), value: value.into() };
+        let file = |path: &str, content: &[u8]| File { path: path.into(), content: content.into(), public: false };
+        Ok(Response::new(GetSecretsResponse {
+            files: vec![file("/etc/a", b"x\ny"), file("/etc/b", b"\xff\0")],
+            environment: vec![variable("PW", "canary one")],
+            arguments: vec![SecretArgument { index: 3, value: "canary two\n".into() }],
+        }))
     }
 
     async fn get_outputs(

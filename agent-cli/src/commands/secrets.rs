@@ -1,0 +1,134 @@
+//! `secrets`: the secret inputs of the container that this runs in, asked for with its runtime token.
+//!
+//! One value goes out as it is, so that a script can take it; all of them only where that was asked for by name. The
+//! token comes from a file, because a command line is everybody's to read.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use executor_proto::v1::{File, GetSecretsRequest, GetSecretsResponse};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::{Code, Request, Status};
+use zeroize::{Zeroize as _, Zeroizing};
+
+use super::Session;
+use crate::cli::SecretsArgs;
+use crate::failure::Failure;
+use crate::output::Stream;
+use crate::view::json;
+use crate::view::table::plain;
+
+/// Where a container that has a token finds executord.
+pub(crate) const SOCKET: &str = "/run/executor/runtime.sock";
+/// Most bytes of a token's file.
+const TOKEN_MAX: u64 = 4096;
+/// Largest answer: an operator may allow large files.
+const ANSWER_MAX: usize = 64 << 20;
+
+pub(super) async fn secrets(session: &Session, args: SecretsArgs) -> Result<u8, Failure> {
+    let from_environment =
+        || std::env::var_os("EXECUTOR_TOKEN_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let file = args.token_file.clone().or_else(from_environment).ok_or_else(|| {
+        Failure::Usage(
+            "secrets takes --token-file PATH: the PATH that the container was given as --runtime-token".into(),
+        )
+    })?;
+    let mut request = Request::new(GetSecretsRequest::default());
+    request.metadata_mut().insert("authorization", bearer(&file)?);
+    let answer = session.client.rpc().max_decoding_message_size(ANSWER_MAX).get_secrets(request).await;
+    let mut answer = answer.map_err(|status| failure(session, &file, &status))?.into_inner();
+    if let Some(value) = one(&args, &mut answer) {
+        let value = value.ok_or_else(|| Failure::Refused { code: Code::NotFound, message: missing(&args) })?;
+        session.output.bytes(Stream::Out, value).await;
+        wipe(answer);
+        return Ok(0);
+    }
+    if session.json {
+        session.output.text(json::document(&json::Secrets::from(answer))).await;
+    } else {
+        session.output.text(revealed(&answer)).await;
+        wipe(answer);
+    }
+    Ok(0)
+}
+
+/// The token of a file, as it is presented.
+fn bearer(file: &Path) -> Result<MetadataValue<Ascii>, Failure> {
+    let read = || -> std::io::Result<Zeroizing<String>> {
+        let mut token = Zeroizing::new(String::with_capacity(TOKEN_MAX as usize + 1));
+        std::fs::File::open(file)?.take(TOKEN_MAX).read_to_string(&mut token)?;
+        Ok(token)
+    };
+    let cannot = |why: String| Failure::Usage(format!("--token-file {}: {why}", file.display()));
+    let token = read().map_err(|error| cannot(error.to_string()))?;
+    let header = Zeroizing::new(format!("Bearer {}", token.trim_end()));
+    let mut value = MetadataValue::try_from(header.as_str()).map_err(|_| cannot("holds no token".into()))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// The one value that was asked for; `None` where all are.
+fn one(args: &SecretsArgs, answer: &mut GetSecretsResponse) -> Option<Option<Vec<u8>>> {
+    let taken = |value: &mut String| std::mem::take(value).into_bytes();
+    if let Some(name) = &args.env {
+        let found = answer.environment.iter_mut().find(|variable| variable.name == *name);
+        return Some(found.map(|variable| taken(&mut variable.value)));
+    }
+    if let Some(index) = args.arg {
+        let found = answer.arguments.iter_mut().find(|argument| argument.index == index);
+        return Some(found.map(|argument| taken(&mut argument.value)));
+    }
+    let path = args.file.as_ref()?;
+    let found = answer.files.iter_mut().find(|file| file.path == *path);
+    Some(found.map(|file| std::mem::take(&mut file.content)))
+}
+
+fn missing(SecretsArgs { env, arg, file, .. }: &SecretsArgs) -> String {
+    let what = match (env, arg, file) {
+        (Some(name), ..) => format!("secret variable {}", plain(name)),
+        (_, Some(index), _) => format!("secret argument {index}"),
+        (.., Some(path)) => format!("secret file {}", plain(path)),
+        _ => "such secret".into(),
+    };
+    format!("secrets: the container has no {what}")
+}
+
+/// All of them for a person: one a line, what cannot be shown told by its size.
+fn revealed(GetSecretsResponse { files, environment, arguments }: &GetSecretsResponse) -> String {
+    let mut text = String::new();
+    let mut line = |what: &str, value: &str| text.push_str(&format!("{}={}\n", plain(what), plain(value)));
+    for variable in environment {
+        line(&variable.name, &variable.value);
+    }
+    for argument in arguments {
+        line(&format!("[{}]", argument.index), &argument.value);
+    }
+    for File { path, content, .. } in files {
+        match std::str::from_utf8(content) {
+            Ok(content) => line(path, content),
+            Err(_) => line(path, &format!("({} bytes that are no text: use --file)", content.len())),
+        }
+    }
+    text
+}
+
+fn wipe(mut answer: GetSecretsResponse) {
+    answer.environment.iter_mut().for_each(|variable| variable.value.zeroize());
+    answer.arguments.iter_mut().for_each(|argument| argument.value.zeroize());
+    answer.files.iter_mut().for_each(|file| file.content.zeroize());
+}
+
+fn failure(session: &Session, file: &Path, status: &Status) -> Failure {
+    match status.code() {
+        Code::PermissionDenied | Code::Unauthenticated => Failure::Refused {
+            code: status.code(),
+            message: format!(
+                "secrets: executord at {} does not take the token of {}: {}",
+                session.client.socket().display(),
+                file.display(),
+                plain(status.message())
+            ),
+        },
+        _ => session.client.failure("secrets", status),
+    }
+}
