@@ -7,7 +7,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use executor_proto::v1::{Container, EnvironmentVariable, Outputs, OutputsSummary, RunRequest, SecretArgument};
+use executor_proto::v1::{
+    Container, EnvironmentVariable, Outputs, OutputsSummary, Redaction, RunRequest, SecretArgument,
+};
 use integration::api::exit;
 use integration::daemon::{Daemon, Setup};
 use integration::outputs::{Fetched, directory, fetch, files};
@@ -17,8 +19,9 @@ use tonic::Code;
 
 const CANARY: &str = "canary-of-the-outputs-9d01";
 
+/// Logs show what containers see: these print their secrets as controls.
 fn with(outputs: Option<Outputs>, request: RunRequest) -> RunRequest {
-    RunRequest { outputs, ..request }
+    RunRequest { outputs, redaction: Redaction::None.into(), ..request }
 }
 
 /// Runs it to its end and fetches everything.

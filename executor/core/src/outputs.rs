@@ -27,6 +27,9 @@ pub const DEPTH_MAX: usize = 128;
 pub const SKIPPED_MAX: usize = 1_000;
 /// Bytes over all paths of a list.
 pub const PATHS_BYTES_MAX: usize = 2 << 20;
+/// Bytes and files of the state directory's disk that outputs leave free: what a container leaves behind stops neither
+/// the ledger nor the next container.
+pub const DISK_RESERVE: (u64, u64) = (16 << 20, 2_000);
 /// Largest list that is read, in bytes. JSON writes a byte with six at most.
 pub const LIST_BYTES_MAX: u64 = 32 << 20;
 const _: () = assert!(6 * PATHS_BYTES_MAX + 256 * (ENTRIES_MAX + SKIPPED_MAX) < LIST_BYTES_MAX as usize);

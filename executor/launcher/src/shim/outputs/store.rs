@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
-use executor_core::outputs::{CapturedFile, LIST, OutputsList};
+use executor_core::outputs::{CapturedFile, DISK_RESERVE, LIST, OutputsList};
 use rustix::fs::{FileType, fstat};
 
 use crate::dirs::{Dirs, plain};
@@ -100,6 +100,14 @@ impl<'a> Store<'a> {
         if size > self.bytes_left {
             let (left, max) = (self.bytes_left, self.bytes_max);
             return Err(format!("it has {size} bytes; {left} are left of {max}"));
+        }
+        // Asked before, because a disk that is full for a moment only stops others already.
+        let disk = rustix::fs::statvfs(&self.directory).map_err(|error| plain(&error.into()))?;
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        // File systems without a fixed number of inodes say 0 of both.
+        let inodes = disk.f_files == 0 || disk.f_favail > DISK_RESERVE.1;
+        if free < size.saturating_add(DISK_RESERVE.0) || !inodes {
+            return Err(NO_ROOM.into());
         }
         if !self.list.has_room_for(path) {
             return Err("too many files".into());
