@@ -16,5 +16,6 @@ pub mod race;
 pub mod request;
 pub mod residue;
 pub mod rootfs;
+pub mod runtime;
 pub mod supervised;
 pub mod wait;

@@ -1,6 +1,8 @@
 //! Requests, put together word by word: `sh("id").id("a").user("vcap").file("db/password", b"x")`.
 
-use executor_proto::v1::{Action, EnvironmentVariable, File, Limits, RunAction, RunRequest, UpdateFilesRequest};
+use executor_proto::v1::{
+    Action, EnvironmentVariable, File, Limits, Redaction, RunAction, RunRequest, SecretArgument, UpdateFilesRequest,
+};
 
 /// Memory of a container that needs little.
 const SMALL: u64 = 64 << 20;
@@ -46,6 +48,10 @@ pub trait Words: Sized {
     fn env(self, name: &str, value: &str) -> Self;
     /// A file of the action's.
     fn file(self, path: &str, content: &[u8]) -> Self;
+    fn secret_env(self, name: &str, value: &str) -> Self;
+    fn secret_arg(self, index: u32, value: &str) -> Self;
+    fn runtime_token(self, path: &str) -> Self;
+    fn unmasked(self) -> Self;
     /// Changes the action in any other way.
     fn action(self, change: impl FnOnce(&mut RunAction)) -> Self;
 }
@@ -88,6 +94,26 @@ impl Words for RunRequest {
         self.action(|run| {
             run.volume_mounted_files.push(File { path: path.into(), content: content.into(), public: false });
         })
+    }
+
+    fn secret_env(self, name: &str, value: &str) -> Self {
+        self.action(|run| {
+            run.secret_environment.push(EnvironmentVariable { name: name.into(), value: value.into() });
+        })
+    }
+
+    fn secret_arg(self, index: u32, value: &str) -> Self {
+        self.action(|run| run.secret_arguments.push(SecretArgument { index, value: value.into() }))
+    }
+
+    fn runtime_token(mut self, path: &str) -> Self {
+        self.runtime_token_path = path.into();
+        self
+    }
+
+    fn unmasked(mut self) -> Self {
+        self.set_redaction(Redaction::None);
+        self
     }
 
     fn action(mut self, change: impl FnOnce(&mut RunAction)) -> Self {

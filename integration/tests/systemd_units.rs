@@ -93,6 +93,7 @@ fn users_and_directories_are_made_as_the_units_need_them() {
     let table = [
         ("run/executor", 0o755, 0),
         ("run/executor/containers", 0o750, 0),
+        ("run/executor/runtime", 0o755, user),
         ("var/lib/executor", 0o755, 0),
         ("var/lib/executor/containers", 0o750, 0),
         ("var/lib/executor/ledger", 0o700, user),
@@ -102,5 +103,6 @@ fn users_and_directories_are_made_as_the_units_need_them() {
         assert_eq!(metadata.permissions().mode() & 0o7777, mode, "{directory}");
         assert_eq!((metadata.uid(), metadata.gid()), (owner, group), "{directory}");
     }
-    assert_eq!(settings("executord.service", "ReadWritePaths"), ["/var/lib/executor/ledger"]);
+    let writable = settings("executord.service", "ReadWritePaths");
+    assert_eq!(writable, ["/var/lib/executor/ledger", "-/run/executor/runtime"], "and nothing else");
 }

@@ -1,0 +1,53 @@
+//! The runtime socket and the one call on it, as a container makes it.
+
+use std::path::{Path, PathBuf};
+
+use executor_proto::v1::{GetSecretsRequest, GetSecretsResponse};
+use tonic::{Code, Request};
+
+use crate::api::Api;
+use crate::daemon::Daemon;
+
+/// Where the runtime token of [`token`] lies.
+pub const TOKEN: &str = "/etc/executor-test/token";
+
+/// The socket that containers with a token see, by its place on the host.
+pub fn socket(daemon: &Daemon) -> PathBuf {
+    daemon.setup().run_dir().join("runtime/runtime.sock")
+}
+
+/// The token of a running container, as root of the host reads it.
+pub fn token(init: i32) -> String {
+    std::fs::read_to_string(format!("/proc/{init}/root{TOKEN}")).expect("a token")
+}
+
+/// GetSecrets on a new connection. An error is its code and its message.
+///
+/// # Errors
+/// The daemon's.
+pub fn get_secrets(socket: &Path, authorization: Option<&str>, id: &str) -> Result<GetSecretsResponse, (Code, String)> {
+    let api = Api::connect(socket).expect("the socket is served");
+    let mut request = Request::new(GetSecretsRequest { id: id.into() });
+    if let Some(authorization) = authorization {
+        request.metadata_mut().insert("authorization", authorization.parse().expect("visible characters"));
+    }
+    let answer = api.block_on(api.rpc().get_secrets(request));
+    answer.map(tonic::Response::into_inner).map_err(|status| (status.code(), status.message().to_owned()))
+}
+
+/// The same with a token.
+///
+/// # Errors
+/// The daemon's.
+pub fn with_token(socket: &Path, token: &str) -> Result<GetSecretsResponse, (Code, String)> {
+    get_secrets(socket, Some(&format!("Bearer {token}")), "")
+}
+
+/// Every value of an answer as `NAME=VALUE`, `[INDEX]=VALUE`, `PATH=CONTENT`.
+pub fn values(answer: &GetSecretsResponse) -> Vec<String> {
+    let environment = answer.environment.iter().map(|variable| format!("{}={}", variable.name, variable.value));
+    let arguments = answer.arguments.iter().map(|argument| format!("[{}]={}", argument.index, argument.value));
+    let files = answer.files.iter();
+    let files = files.map(|file| format!("{}={}", file.path, String::from_utf8_lossy(&file.content)));
+    environment.chain(arguments).chain(files).collect()
+}
