@@ -57,7 +57,8 @@ def main(socket):
                 {"path": "/run/one", "content": base64_of("and one more\n")},
             ],
         }
-        started = executor.Run({"id": "python-1", "action": {"run": run}})
+        # What is printed must be seen here, so it is not masked.
+        started = executor.Run({"id": "python-1", "action": {"run": run}, "redaction": "REDACTION_NONE"})
         container = executor.Wait({"id": "python-1"}).container
         log = {"LOG_STREAM_STDOUT": "", "LOG_STREAM_STDERR": ""}
         for entry in executor.StreamLogs({"id": "python-1", "follow": True}):
