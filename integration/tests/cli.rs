@@ -125,7 +125,7 @@ fn secrets_arrive_and_are_never_shown() {
         assert_eq!((&file["size_bytes"], &file["mode"]), (&size.into(), &"0600".into()));
         assert_eq!(file["mount_kind"], "tmpfs_noswap");
         let keys: Vec<&str> = file.as_object().unwrap().keys().map(String::as_str).collect();
-        let known = ["gid", "mode", "mount_kind", "mount_options", "mount_point", "path", "size_bytes", "uid"];
+        let known = ["gid", "mode", "mount_kind", "mount_options", "mount_point", "path", "public", "size_bytes", "uid"];
         assert_eq!(keys, known, "no value and no digest");
     }
 }

@@ -57,6 +57,7 @@ pub(crate) fn run(workspace: &Workspace, _: &Options) -> anyhow::Result<ExitCode
     std::thread::sleep(SETTLED.saturating_sub(at.elapsed()));
     after_its_end(&mut screen, &daemon, &secret)?;
     daemon.agent(&["rm", ID])?;
+    an_audit(&mut screen, &daemon)?;
     after_the_daemon(&mut screen, daemon, &secret, &cgroup)?;
     Ok(screen.verdict())
 }
@@ -70,6 +71,7 @@ fn what_it_saw(screen: &mut Screen, container: &Container, secret: &Secret) -> a
         options.is_some_and(|options| wanted.iter().all(|one| options.split(',').any(|option| option == *one)))
     };
     screen.claim("it read the secret that was sent", fact("sha256") == secret.sha256()?);
+    screen.claim("what it prints of the secret is masked", fact("printed") == "[REDACTED:db/password]");
     screen.claim("the file is 0600 and belongs to its user", fact("mode and owner") == format!("600 {OWNER}"));
     screen.claim("its directory is 0700 and belongs to its user", fact("directory") == format!("700 {OWNER}"));
     screen.claim("the mount is ro,nosuid,nodev,noexec", has(mount.get(5), &["ro", "nosuid", "nodev", "noexec"]));
@@ -138,6 +140,16 @@ fn after_its_end(screen: &mut Screen, daemon: &Daemon, secret: &Secret) -> anyho
     screen.claim("no process of the container is left", !ours.iter().any(|process| process.contained));
     screen.claim("no cgroup of it is left", cgroups(ID)?.is_empty());
     screen.claim("no mount of it is left", mounts("self", daemon.directory())?.is_empty());
+    Ok(())
+}
+
+/// The same for every kind of secret input, as an operator does it.
+fn an_audit(screen: &mut Screen, daemon: &Daemon) -> anyhow::Result<()> {
+    screen.heading("agent-cli audit: files, rotated files, variables, arguments, the runtime token");
+    let told: serde_json::Value = serde_json::from_str(&daemon.agent(&["audit", "--json"])?)?;
+    let searched = &told["searched"];
+    let what = format!("{} processes and {} files searched", searched["processes"], searched["files"]);
+    screen.claim(&format!("nothing is left of any of them ({what})"), told["clean"] == true);
     Ok(())
 }
 

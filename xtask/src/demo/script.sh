@@ -11,6 +11,7 @@ fact 'mode and owner' "$(stat -c '%a %u:%g' "$file")"
 # Through the links that make a rotation of all files atomic.
 fact 'directory' "$(stat -L -c '%a %u:%g' "$(dirname "$file")")"
 fact 'sha256' "$(printf %s "$password" | sha256sum | cut -d' ' -f1)"
+fact 'printed' "$password"
 fact 'write' "$( (echo x >"$file") 2>&1)"
 mount_point=$(df --output=target "$file" | tail -n 1)
 fact 'mount' "$(grep -F " $mount_point " /proc/self/mountinfo | tail -n 1)"
