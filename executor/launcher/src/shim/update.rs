@@ -314,13 +314,15 @@ fn keep_records(ready: &Ready, record: &ContainerRecord) -> Result<(), Refused> 
 
 /// Room in the volume for what is in force, what lingers, and what comes.
 fn grow(host: &Host, volume: &Volume, generations: &mut Generations, old: &Plan, new: &Plan) -> Result<(), Refused> {
-    let now = generations.size.get_or_insert_with(|| volume_size(&old.files, host.page));
+    // The inputs that are kept for the holder of the token are none of the plan's files.
+    let inputs = volume.inputs().map_or(0, |inputs| inputs.len() as u64);
+    let and_inputs = |size: VolumeSize| if inputs > 0 { size.and_a_file_of(inputs, host.page) } else { size };
+    let now = generations.size.get_or_insert_with(|| and_inputs(volume_size(&old.files, host.page)));
     let (old, new_size) = (content_size(&old.files, host.page), content_size(&new.files, host.page));
     let lingering = generations.lingering.iter().map(|lingering| lingering.size);
-    let all = lingering.chain([old, new_size]).fold(VolumeSize { bytes: 0, inodes: 0 }, |sum, one| VolumeSize {
-        bytes: sum.bytes + one.bytes,
-        inodes: sum.inodes + one.inodes,
-    });
+    let all = and_inputs(lingering.chain([old, new_size]).fold(VolumeSize { bytes: 0, inodes: 0 }, |sum, one| {
+        VolumeSize { bytes: sum.bytes + one.bytes, inodes: sum.inodes + one.inodes }
+    }));
     // An entry with a long name takes a page, too.
     let entries = new.files.len() as u64;
     let wanted = VolumeSize {
