@@ -20,7 +20,7 @@ pub(crate) const RESIDUE: u8 = 1;
 /// What each status means, in the words of the manual.
 pub(crate) const TABLE: [(&str, &str); 7] = [
     ("0-255", "run, wait: as the container's process; other commands: 0 when done"),
-    ("1", "audit: a canary was left, or where it does not belong, or not everything could be searched"),
+    ("1", "audit: a canary was left, or was where it must not be, or not all could be searched"),
     ("125", "an error of agent-cli or executord, bad usage, a lost container"),
     ("126", "run, wait: the program could not be executed"),
     ("127", "run, wait: the program was not found"),

@@ -1,7 +1,7 @@
 //! `audit`: a container with canaries, a search while it runs, a search one second after its end, a table.
 //!
 //! ```text
-//! run -> it has printed its secrets -> rotate -> it has printed the new file -> search
+//! run -> it has printed its secrets -> rotate -> it has printed the new file -> one second -> search
 //!     -> stop -> completed -> one second -> search -> delete -> table
 //! ```
 //! Whatever goes wrong on the way, the container is deleted.
@@ -26,7 +26,8 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::view::audit::{About, Json, human};
 
-/// By then nothing may be left.
+/// By then nothing may be left of a container that has ended, or of a file that was replaced: the old one stays for half a
+/// second, for whoever has just looked it up.
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// Fails early where the audit would see nothing.
@@ -82,6 +83,7 @@ async fn examine(session: &Session, args: &AuditArgs, scene: Scene, inputs: Inpu
     match rpc.update_files(inputs.update()).await {
         Ok(_) => {
             log.until(AGAIN).await?;
+            tokio::time::sleep(SETTLED).await;
             kinds.push(Kind::NewFile);
         }
         Err(status) if status.code() == Code::Unimplemented => kinds.retain(|kind| *kind != Kind::OldFile),

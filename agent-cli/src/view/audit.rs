@@ -83,8 +83,9 @@ pub(crate) fn human(findings: &Findings, about: &About, style: Style) -> String 
         table.row(std::iter::once((place(row).to_owned(), Role::Plain)).chain(cells));
     }
     text += &table.render(style);
-    text += "\n  ran   while it ran, where it belongs      RAN    while it ran, where it does not belong\n  \
-             -     nowhere                             LEFT   one second after the end\n  ?     not searched, or not offered\n\n";
+    text += "\n  ran    while it ran, where it belongs       -   nowhere\n  \
+             RAN    while it ran, where it must not be   ?   not searched, or not offered\n  \
+             LEFT   one second after the end\n\n";
     let mut list = |title: &str, hits: &[Hit]| {
         if !hits.is_empty() {
             text += &format!("{}\n", style.paint(Role::Bad, title));
@@ -95,7 +96,7 @@ pub(crate) fn human(findings: &Findings, about: &About, style: Style) -> String 
         }
     };
     list("Left after the end:", &findings.left);
-    list("While it ran, where it does not belong:", &findings.astray);
+    list("While it ran, where it must not be:", &findings.astray);
     for kind in Kind::ALL.into_iter().filter(|kind| !findings.kinds.contains(kind)) {
         text += &format!("Not offered by this daemon: {}\n", words(kind));
     }
@@ -106,9 +107,7 @@ pub(crate) fn human(findings: &Findings, about: &About, style: Style) -> String 
     let (verdict, role) = match findings.is_clean() {
         true => ("Nothing is left.", Role::Good),
         false if !findings.left.is_empty() => ("Something is left.", Role::Bad),
-        false if !findings.astray.is_empty() => {
-            ("Nothing is left, but something was where it does not belong.", Role::Bad)
-        }
+        false if !findings.astray.is_empty() => ("Nothing is left, but something was where it must not be.", Role::Bad),
         false => ("Nothing was found to be left, but the search was not complete.", Role::Bad),
     };
     text + &style.paint(role, verdict) + "\n"
