@@ -51,8 +51,8 @@ fn nothing_is_left_and_the_audit_says_so() {
         assert_eq!(seen(&document, "secret_argument", "container"), (true, false));
         assert_eq!(seen(&document, "secret_argument", "shim_memory"), (true, false), "it masks the log");
         assert_eq!(seen(&document, "file", "launcher_memory"), (true, false), "the second handle");
-        assert_eq!(seen(&document, "file_before_rotation", "launcher_memory"), (false, false), "wiped when it is old");
-        assert_eq!(document["searched"]["processes"], 2);
+        assert_eq!(seen(&document, "file_before_rotation", "launcher_memory"), (false, false), "old, and wiped");
+        assert!(document["searched"]["processes"].as_u64().unwrap() >= 2);
         assert!(document["searched"]["files"].as_u64().unwrap() > 3);
     }
     daemon.is_back_at(&before);
