@@ -169,7 +169,15 @@ impl Api {
 
     /// Info.
     pub fn info(&self) -> InfoResponse {
-        self.call(async |mut rpc| rpc.info(InfoRequest {}).await).expect("Info")
+        self.try_info().expect("Info")
+    }
+
+    /// Info.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn try_info(&self) -> Result<InfoResponse, Status> {
+        self.call(async |mut rpc| rpc.info(InfoRequest {}).await)
     }
 
     /// StreamLogs.

@@ -146,8 +146,12 @@ impl Supervised {
         let own = [self.pid(Part::Executord), self.pid(Part::Launcher)];
         let mut processes = footprint::processes(&run, Some(own[1]));
         processes.retain(|pid| !own.contains(pid));
+        // A launcher takes the mounts of others with it that were there when it began, in a host without propagation.
+        let mut mounts = footprint::mounts(self.home(), Some(own[1]));
+        let home = self.home().display().to_string();
+        mounts.retain(|mount| mount.contains(&home));
         Footprint {
-            mounts: footprint::mounts(self.home(), Some(own[1])),
+            mounts,
             cgroups: footprint::cgroups(&run),
             processes,
             descriptors: own.map(host::descriptors),
@@ -239,7 +243,9 @@ fn start_executord(home: &Path) -> Result<(Child, Api), String> {
 /// Waits until executord has its launcher.
 fn serves(api: &Api) -> Result<(), String> {
     let home = Path::new("");
-    come_up("executord's connection to its launcher", home, None, || api.info().launcher_connected.then_some(()))
+    come_up("executord's connection to its launcher", home, None, || {
+        api.try_info().ok().filter(|info| info.launcher_connected).map(drop)
+    })
 }
 
 fn come_up<T>(

@@ -139,6 +139,9 @@ pub struct ShimLost {
     /// Which.
     #[prost(string, tag = "1")]
     pub container_id: String,
+    /// When that was admitted, as its [`Launch`] said: the id may be another container's by now. 0 where it is unknown.
+    #[prost(uint64, tag = "2")]
+    pub created_at: u64,
 }
 
 /// From the daemon to a shim.

@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use executor_core::capacity::Amount;
+use executor_core::ident::ContainerId;
+use executor_core::time::Timestamp;
 use executor_core::validate::Policy;
 use executor_sys::seqpacket::Seqpacket;
 use tokio::time::timeout;
 
 use crate::api::auth::Access;
 use crate::api::serve::{self, Bounds, Entrance};
+use crate::container::facts::Facts;
 use crate::events::EventLog;
 use crate::ledger::{Ledger, LedgerError};
 use crate::node::{Node, Parts};
@@ -95,9 +98,12 @@ pub async fn serve(
     recover::recover(&node, loaded.containers);
     let finished = {
         let node = Arc::clone(&node);
-        move |id: &executor_core::ident::ContainerId| {
+        move |id: &ContainerId, created_at: Timestamp| {
             tracing::warn!(container = %id, "its shim was lost; the launcher has finished it");
-            if let Some(handle) = node.registry.get(id) {
+            // The id may be that of another container by now, made after the lost one was refused.
+            let meant = |facts: &Facts| created_at == Timestamp(0) || facts.created_at == created_at;
+            let handle = node.registry.get(id).filter(|handle| handle.facts().is_some_and(|facts| meant(&facts)));
+            if let Some(handle) = handle {
                 handle.shim_lost.notify_one();
             }
         }

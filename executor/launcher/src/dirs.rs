@@ -13,6 +13,7 @@
 //!    upper/ work/            0700                its writable layer, until it ends
 //! ```
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
@@ -33,6 +34,8 @@ const CONTAINER: &str = "container.json";
 const EXIT: &str = "exit.json";
 /// Where an exit record is kept room for.
 const EXIT_AHEAD: &str = ".exit.json";
+/// What the name of a state directory begins with that is being removed. No id begins so.
+const REMOVED: &str = ".removed-";
 
 /// The directories of one container.
 #[derive(Clone, Debug)]
@@ -232,8 +235,29 @@ impl Dirs {
     /// # Errors
     /// The disk.
     pub(crate) fn remove_state(&self) -> io::Result<()> {
-        absent_is_fine(fs::remove_dir_all(&self.state))
+        let (Some(parent), Some(id)) = (self.state.parent(), self.state.file_name()) else { return Ok(()) };
+        let mut name = OsString::from(REMOVED);
+        name.push(id);
+        let removed = parent.join(name);
+        // At once or not at all: half a directory would look like that of a container whose end nobody recorded.
+        absent_is_fine(fs::remove_dir_all(&removed))?;
+        absent_is_fine(fs::rename(&self.state, &removed))?;
+        absent_is_fine(fs::remove_dir_all(&removed))
     }
+}
+
+/// Goes on with removals that a process began and did not end.
+///
+/// # Errors
+/// The disk.
+pub(crate) fn finish_removals(host: &Host) -> io::Result<()> {
+    for entry in fs::read_dir(host.containers_state())? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(REMOVED.as_bytes()) {
+            absent_is_fine(fs::remove_dir_all(entry.path()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes a directory with exactly this mode.

@@ -241,7 +241,7 @@ impl Server {
         }
         let living = self.shims.values().map(|shim| shim.pid).collect();
         sweep::finish(&self.host, id, shim.volume, shim.inputs, &living);
-        let lost = LauncherAnswer::ShimLost(ShimLost { container_id: id.to_string() });
+        let lost = LauncherAnswer::ShimLost(ShimLost { container_id: id.to_string(), created_at: shim.created_at.0 });
         let reply = LauncherReply { sequence: 0, answer: Some(lost) }.encode_to_vec();
         self.daemons.retain(|daemon| daemon.send(&reply, &[]).is_ok());
     }
@@ -300,9 +300,19 @@ fn hung_up(socket: &Seqpacket) -> bool {
     ready(socket, PollFlags::HUP)
 }
 
+/// Waits for the end of a process that is about to end.
+fn has_ended_within(pidfd: &OwnedFd, patience: Duration) -> bool {
+    ready_within(pidfd, PollFlags::IN, patience)
+}
+
 fn ready(fd: &impl AsFd, flags: PollFlags) -> bool {
+    ready_within(fd, flags, Duration::ZERO)
+}
+
+fn ready_within(fd: &impl AsFd, flags: PollFlags, patience: Duration) -> bool {
     let mut fds = [PollFd::new(fd, flags)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() && fds[0].revents().intersects(flags)
+    let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+    poll(&mut fds, Some(&timeout)).is_ok() && fds[0].revents().intersects(flags)
 }
 
 fn make_dirs(host: &Host) -> io::Result<()> {

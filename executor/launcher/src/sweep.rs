@@ -24,7 +24,7 @@ use executor_sys::{identity, process::pidfd};
 use prost::Message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::dirs::Dirs;
+use crate::dirs::{Dirs, finish_removals};
 use crate::finish::{Outcome, Remains, Rotated, now};
 use crate::host::Host;
 use crate::log::{self, Level};
@@ -62,7 +62,8 @@ pub(crate) fn finish(
         remains.leave(&host.hierarchies, id.as_str());
         return;
     }
-    let Some(record) = record else {
+    // The state directory is made before the first record and goes first when a container is undone.
+    let Some(record) = record.filter(|_| remains.dirs.state.exists()) else {
         orphans::end(&host.run_dir, living);
         remains.discard(&host.hierarchies, id.as_str());
         return;
@@ -151,6 +152,7 @@ fn kill_all(pids: &[i32]) {
 /// # Errors
 /// The directories cannot be read.
 pub(crate) fn sweep(host: &Host) -> io::Result<Vec<Shim>> {
+    finish_removals(host)?;
     let (mut shims, mut lost) = (Vec::new(), Vec::new());
     for id in ids(&host.containers_run())? {
         match Dirs::of(host, &id).read_record().filter(|record| identity::alive(&record.shim)) {
@@ -206,6 +208,7 @@ fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<
     lifeline.set_nonblocking(true)?;
     Ok(Shim {
         id: id.clone(),
+        created_at: record.created_at,
         pid: record.shim.pid,
         child: false,
         pidfd,

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use executor_core::ident::ContainerId;
+use executor_core::time::Timestamp;
 use executor_secrets::volume::Volume;
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
@@ -11,6 +12,8 @@ use executor_sys::seqpacket::Seqpacket;
 pub(crate) struct Shim {
     /// Its container.
     pub id: ContainerId,
+    /// When its container was admitted.
+    pub created_at: Timestamp,
     /// Its pid.
     pub pid: i32,
     /// It is a child of this launcher, to be waited for.

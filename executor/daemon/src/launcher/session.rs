@@ -8,6 +8,7 @@ use executor_core::ident::ContainerId;
 use executor_core::protocol::{
     LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, Refused, ShimLost, VERSION, Welcome,
 };
+use executor_core::time::Timestamp;
 use executor_secrets::TagKey;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message as _;
@@ -102,7 +103,7 @@ impl Session {
     }
 
     /// Hands out answers until the connection ends.
-    async fn attend(&self, lost_shim: impl Fn(&ContainerId)) -> String {
+    async fn attend(&self, lost_shim: impl Fn(&ContainerId, Timestamp)) -> String {
         loop {
             let reply = match self.packets.recv::<LauncherReply>().await {
                 Ok(Some(reply)) => reply,
@@ -110,8 +111,8 @@ impl Session {
                 Err(error) => return error.to_string(),
             };
             match reply.answer {
-                Some(LauncherAnswer::ShimLost(ShimLost { container_id })) => match container_id.parse() {
-                    Ok(id) => lost_shim(&id),
+                Some(LauncherAnswer::ShimLost(ShimLost { container_id, created_at })) => match container_id.parse() {
+                    Ok(id) => lost_shim(&id, Timestamp(created_at)),
                     Err(error) => tracing::warn!(%error, "the launcher names a container that cannot be"),
                 },
                 Some(answer) => self.calls.answer(reply.sequence, answer),
@@ -128,7 +129,7 @@ impl Launcher {
     pub async fn keep(
         self: Arc<Self>,
         mut first: Option<Seqpacket>,
-        lost_shim: impl Fn(&ContainerId),
+        lost_shim: impl Fn(&ContainerId, Timestamp),
         mut hint: impl FnMut() -> Option<String>,
     ) {
         let mut pause = RETRY.0;

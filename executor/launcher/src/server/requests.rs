@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use executor_core::ident::ContainerId;
 use executor_core::payload::BYTES_MAX;
@@ -16,7 +17,7 @@ use executor_sys::process::{self, Fork};
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 
-use super::Server;
+use super::{Server, has_ended_within};
 use crate::dirs::Dirs;
 use crate::log::{self, Level};
 use crate::rootfs::failed;
@@ -26,6 +27,8 @@ use crate::watched::Shim;
 /// Largest request: ids, a tag and a key. On the stack, so that a shim, which is forked in the middle of one, does not
 /// keep it for as long as its container lives.
 const REQUEST_MAX: usize = 4096;
+/// How long a shim may take from its last word to its end.
+const LAST_STEPS: Duration = Duration::from_secs(1);
 
 impl Server {
     /// Answers every request that has come.
@@ -95,9 +98,7 @@ impl Server {
         let id: ContainerId =
             launch.container_id.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("container id: {bad}")))?;
         self.hear_shims();
-        if self.shims.get(&id).is_some_and(|shim| shim.done) {
-            self.shim_has_ended(&id); // it has told that all is done, and is about to end
-        }
+        self.make_way(&id);
         if self.shims.contains_key(&id) {
             return Err(Refused::new(Reason::Exists, format!("container {id} is there already")));
         }
@@ -130,6 +131,7 @@ impl Server {
         let pidfd = process::pidfd(pid).map_err(|error| failed("shim", &error))?;
         let shim = Shim {
             id: id.clone(),
+            created_at: Timestamp(launch.created_at),
             pid,
             child: true,
             pidfd,
@@ -141,6 +143,16 @@ impl Server {
         };
         self.shims.insert(id, shim);
         Ok(LauncherAnswer::Done(Done {}))
+    }
+
+    /// Takes a shim of this id that is on its way out: it has told that all is done, or has closed its end, or has
+    /// removed its directory, which comes last. The daemon may have seen so before this process did.
+    fn make_way(&mut self, id: &ContainerId) {
+        let Some(shim) = self.shims.get(id) else { return };
+        let finished = || shim.listening && !self.host.containers_run().join(id.as_str()).exists();
+        if (shim.done || shim.lifeline.is_none() || finished()) && has_ended_within(&shim.pidfd, LAST_STEPS) {
+            self.shim_has_ended(id);
+        }
     }
 
     fn remove(&self, id: &str) -> Result<LauncherAnswer, Refused> {

@@ -8,6 +8,8 @@ use memchr::memmem::Finder;
 
 /// Read at once.
 const CHUNK: usize = 1 << 20;
+/// Bytes before a find that are told with it, so that one can see what it is.
+const CONTEXT: usize = 48;
 /// Bytes of an entry of /proc/PID/pagemap, and its bits that say that a page is in memory or in swap.
 const ENTRY: usize = 8;
 const PRESENT: u64 = 0b11 << 62;
@@ -30,7 +32,12 @@ pub(crate) fn process(pid: i32, what: &str, needle: &Finder<'_>) -> Vec<String> 
             }
             let Ok(count @ 1..) = memory.read_at(&mut buffer[..wanted], at) else { break };
             if let Some(offset) = needle.find(&buffer[..count]) {
-                found.push(format!("memory of {what} ({pid}) at {:x} {name}", at + offset as u64));
+                let before = &buffer[offset.saturating_sub(CONTEXT)..offset];
+                let at = at + offset as u64;
+                found.push(format!(
+                    "memory of {what} ({pid}) at {at:x} {name}, behind {:?}",
+                    before.escape_ascii().to_string()
+                ));
                 break;
             }
             let next = at + count as u64;

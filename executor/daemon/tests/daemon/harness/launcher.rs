@@ -102,7 +102,7 @@ impl FakeLauncher {
 
     /// Tells the daemon that a shim is gone and its container finished.
     pub(crate) fn shim_lost(&self, id: &str) {
-        let lost = LauncherAnswer::ShimLost(ShimLost { container_id: id.to_owned() });
+        let lost = LauncherAnswer::ShimLost(ShimLost { container_id: id.to_owned(), created_at: 0 });
         let reply = LauncherReply { sequence: 0, answer: Some(lost) }.encode_to_vec();
         for connection in &*self.shared.connections.lock().unwrap() {
             let _ = connection.send(&reply, &[]);
