@@ -96,7 +96,9 @@ fn secrets_arrive_and_are_never_shown() {
     let from_file = format!("db/file=@{}", file.display());
     let script = "cd /etc/cf-service-bindings/db; stat -c '%a %U %n' *; cat *; echo $TOKEN; exec sleep 100000";
     let arguments = ["run", "--id", "web-1", "--detach", "--user", "vcap", "--env", "TOKEN", "--file", &from_file];
-    let arguments = [&arguments[..], &["--file", "db/env=@env:SECRET", "--redact", "none", "--", "sh", "-c", script, CANARY]].concat();
+    let arguments =
+        [&arguments[..], &["--file", "db/env=@env:SECRET", "--redact", "none", "--", "sh", "-c", script, CANARY]]
+            .concat();
     let mut detached = command(Some(&daemon.socket()), &arguments);
     let detached = detached.env("SECRET", format!("{CANARY}-env")).env("TOKEN", CANARY).spawn().unwrap();
     let detached = finish(detached);
@@ -125,7 +127,8 @@ fn secrets_arrive_and_are_never_shown() {
         assert_eq!((&file["size_bytes"], &file["mode"]), (&size.into(), &"0600".into()));
         assert_eq!(file["mount_kind"], "tmpfs_noswap");
         let keys: Vec<&str> = file.as_object().unwrap().keys().map(String::as_str).collect();
-        let known = ["gid", "mode", "mount_kind", "mount_options", "mount_point", "path", "public", "size_bytes", "uid"];
+        let known =
+            ["gid", "mode", "mount_kind", "mount_options", "mount_point", "path", "public", "size_bytes", "uid"];
         assert_eq!(keys, known, "no value and no digest");
     }
 }

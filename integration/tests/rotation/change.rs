@@ -6,12 +6,13 @@ use executor_proto::v1::event::Kind;
 use executor_proto::v1::{Container, UpdateFilesRequest};
 use integration::api::ending;
 use integration::cli;
-use integration::daemon::{Daemon, kill};
+use integration::daemon::{Daemon, Setup, kill};
 use integration::request::{Words, sh, sleeper, update};
 use integration::rootfs::Rootfs;
 use integration::wait;
 use tonic::Code;
 
+use crate::refused::MANY;
 use crate::{ROOT, content, inside, names, settled};
 
 fn read(container: &Container, path: &str) -> Option<String> {
@@ -95,6 +96,30 @@ fn a_signal_comes_after_the_swap() {
             assert_eq!(String::from_utf8_lossy(&printed.data), new);
         }
     }
+}
+
+/// What is in force is masked in the output, however many updates were refused or had to wait in between.
+#[test]
+fn values_in_force_are_masked() {
+    let (daemon, rootfs) = (Setup::default().config(MANY).start(), Rootfs::busybox());
+    let script = format!("trap 'cat {ROOT}/a; echo done' USR1; echo up; while :; do sleep 0.02; done");
+    let first = sh(&script).id("m").memory(16 << 20).rootfs(&rootfs.reference()).file("a", b"canary-generation-0000\n");
+    daemon.api.started(first);
+    let mut log = daemon.api.follow("m");
+    log.until(|entry| entry.data == b"up\n");
+    for generation in 1..70 {
+        let content = format!("canary-generation-{generation:04}\n");
+        daemon.api.update(update("m", &[("a", content.as_bytes())])).unwrap();
+    }
+    for _ in 0..20 {
+        let refused = daemon.api.update(update("m", &[("a", &vec![b'x'; 20 << 20])])).unwrap_err();
+        assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    }
+    daemon.api.signal("m", 10).unwrap();
+    let printed = log.until(|entry| entry.data.ends_with(b"done\n"));
+    let printed: Vec<u8> = printed.into_iter().flat_map(|entry| entry.data).collect();
+    let printed = String::from_utf8_lossy(&printed);
+    assert!(printed.contains("[REDACTED:a]") && !printed.contains("canary"), "{printed}");
 }
 
 /// A file that is mounted by itself is replaced without a moment at which it is not there, and leaves no mount behind.

@@ -64,7 +64,8 @@ fn what_does_not_fit_is_told_and_changes_nothing() {
     assert!(bare.code() == Code::FailedPrecondition && bare.message().contains("no directory"), "{bare}");
 }
 
-const MANY: &str = "[policy]\nfiles_bytes_max = 40000000\n[server]\nmessage_bytes_max = 50000000\n";
+/// Larger files than a container of a test has memory for.
+pub(crate) const MANY: &str = "[policy]\nfiles_bytes_max = 40000000\n[server]\nmessage_bytes_max = 50000000\n";
 
 /// Files count against the container's own memory: what it does not hold is refused with the limit's name, its process
 /// lives on, and what it may hold (the control) lands.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use executor_core::lifecycle::State;
 use executor_core::payload::{self, BYTES_MAX};
-use executor_core::placement::{VolumeSize, content_size, volume_size};
+use executor_core::placement::{VolumeSize, content_size};
 use executor_core::plan::{Plan, PlannedFile};
 use executor_core::protocol::{PLAN_MAX, Reason, Refused, UPDATE_FDS};
 use executor_core::record::{ContainerRecord, Prepared, RECORD_MAX};
@@ -31,6 +31,8 @@ use executor_sys::{mount, process};
 use super::Ready;
 use super::helper::{self, Failed, NotDone};
 use super::inject::with_contents;
+use super::stdio::Log;
+use super::watch::Watch;
 use crate::finish::now;
 use crate::host::Host;
 use crate::log::{self, Level};
@@ -59,27 +61,25 @@ pub(super) struct Update {
     pub(super) fds: Vec<OwnedFd>,
 }
 
-/// Old generations that are still there, and how large the volume was made.
+/// Old generations that are still there.
 #[derive(Default)]
-pub(super) struct Generations {
-    lingering: Vec<Lingering>,
-    size: Option<VolumeSize>,
-}
+pub(super) struct Generations(Vec<Lingering>);
 
 struct Lingering {
     replaced: Replaced,
-    size: VolumeSize,
+    /// Of what only it has.
+    bytes: u64,
     due: Instant,
 }
 
 impl Generations {
     /// When the next old generation is to be wiped.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.lingering.iter().map(|old| old.due).min()
+        self.0.iter().map(|old| old.due).min()
     }
 
     fn bytes(&self) -> u64 {
-        self.lingering.iter().map(|old| old.size.bytes).sum()
+        self.0.iter().map(|old| old.bytes).sum()
     }
 }
 
@@ -87,9 +87,9 @@ impl Generations {
 pub(super) fn wipe_due(ready: &mut Ready) {
     let now = Instant::now();
     let Some(volume) = ready.remains.volumes.first() else { return };
-    let before = ready.generations.lingering.len();
+    let before = ready.generations.0.len();
     let rotated = &mut ready.remains.rotated;
-    ready.generations.lingering.retain(|old| {
+    ready.generations.0.retain(|old| {
         if old.due > now {
             return true;
         }
@@ -103,7 +103,7 @@ pub(super) fn wipe_due(ready: &mut Ready) {
         }
         false
     });
-    if before > 0 && ready.generations.lingering.is_empty() {
+    if before > 0 && ready.generations.0.is_empty() {
         process::trim_heap();
     }
 }
@@ -199,17 +199,13 @@ fn singles(update: &FileUpdate, placed: &Placed) -> Vec<Violation> {
 /// Writes, swaps and records a new generation.
 fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) -> Result<(), Refused> {
     let Judged { update, placed, record } = judged;
-    let record = &watch(ready, update, record, contents)?;
-    let old = VolumeSize {
-        bytes: update.replaced_bytes(&ready.record.plan, host.page),
-        inodes: content_size(&ready.record.plan.files, host.page).inodes,
-    };
+    let old = update.replaced_bytes(&ready.record.plan, host.page);
     let new: u64 = update.changed.iter().map(|index| update.files[*index].size.div_ceil(host.page) * host.page).sum();
     let overhead = FILE_OVERHEAD * update.files.len() as u64;
-    make_room(host, ready, old.bytes, new + overhead)?;
+    make_room(host, ready, old, new + overhead)?;
     keep_records(ready, record)?;
     let volume = ready.remains.volumes.first().ok_or_else(|| Refused::new(Reason::Internal, "there is no volume"))?;
-    grow(host, volume, &mut ready.generations, &ready.record.plan, &record.plan)?;
+    grow(host, volume, &record.plan)?;
 
     let id = record.plan.id.as_str();
     let rotation = Rotation::begin(volume, record.files_generation, &placed.changes)
@@ -222,13 +218,27 @@ fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) 
         discard(id, rotation);
         return Err(if not_done.is_for_want_of_memory() { no_memory(record, new) } else { not_done.into() });
     }
+    // Masked before it is there to be printed; and no longer where it does not come into force.
+    let masked = announce(&mut ready.watch, &mut ready.log, judged, contents);
+    let masked = match masked.and_then(|masked| keep_records(ready, &masked).map(|()| masked)) {
+        Ok(masked) => masked,
+        Err(refused) => {
+            withdraw(&mut ready.watch, &mut ready.log);
+            discard(id, rotation);
+            return Err(refused);
+        }
+    };
+    let record = &masked;
     let swap = Swap { volume, rotation: &rotation, placed, prepared: record.prepared.as_ref() };
     let recorded = swap
         .forth()
         .and_then(|()| ready.remains.dirs.write_record(record).map_err(|error| failed("run directory", &error)));
     if let Err(refused) = recorded {
         match swap.back() {
-            Ok(()) => discard(id, rotation),
+            Ok(()) => {
+                withdraw(&mut ready.watch, &mut ready.log);
+                discard(id, rotation);
+            }
             Err(error) => {
                 log::line(Level::Error, id, format_args!("a swap could not be taken back: {}", error.message));
             }
@@ -238,42 +248,45 @@ fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) 
     match rotation.settle() {
         Ok(replaced) => {
             let due = Instant::now() + LINGER;
-            ready.generations.lingering.push(Lingering { replaced, size: old, due });
+            ready.generations.0.push(Lingering { replaced, bytes: old, due });
         }
         Err(error) => {
             log::line(Level::Error, id, format_args!("old secret files stay until the container's end: {error}"));
         }
     }
-    ready.record = record.clone();
+    ready.watch.confirm(&update.files);
+    ready.record = masked;
     Ok(())
 }
 
-/// Masks the new values from now on: the process may print one the moment that it is there. Gives the record with what
-/// is to be said of that.
-fn watch(
-    ready: &mut Ready,
-    update: &FileUpdate,
-    record: &ContainerRecord,
-    contents: &MemFile,
-) -> Result<ContainerRecord, Refused> {
+/// Masks the new values from now on, beside those in force: the process may print one the moment that it is there. Gives
+/// the record with what is to be said of that.
+fn announce(watch: &mut Watch, log: &mut Log, judged: &Judged, contents: &MemFile) -> Result<ContainerRecord, Refused> {
+    let Judged { update, record, .. } = judged;
     let changed: Vec<&PlannedFile> = update.changed.iter().map(|index| &update.files[*index]).collect();
-    let masked = ready.watch.learn(&changed, &update.files, contents);
+    let masked = watch.announce(&changed, contents);
     masked.map_err(|error| failed("secrets to be masked", &error))?;
-    let redactor = ready.watch.redactor();
+    let redactor = watch.redactor();
     let mut record = record.clone();
     if let Some(prepared) = &mut record.prepared {
         let news: Vec<String> =
             redactor.warnings().iter().filter(|warning| !prepared.warnings.contains(warning)).cloned().collect();
         prepared.warnings.extend(news.into_iter().take(WARNINGS_MAX.saturating_sub(prepared.warnings.len())));
     }
-    ready.log.mask(redactor);
+    log.mask(redactor);
     Ok(record)
+}
+
+/// Forgets values that did not come into force.
+fn withdraw(watch: &mut Watch, log: &mut Log) {
+    watch.withdraw();
+    log.mask(watch.redactor());
 }
 
 /// Whether there is room for another generation: among those that linger, and in the container's memory.
 fn make_room(host: &Host, ready: &Ready, old: u64, new: u64) -> Result<(), Refused> {
     let record = &ready.record;
-    let lingering = ready.generations.lingering.len();
+    let lingering = ready.generations.0.len();
     let busy = || {
         let why = format!(
             "{lingering} earlier generations of the files of container {} are still there for programs that have just \
@@ -312,28 +325,17 @@ fn keep_records(ready: &Ready, record: &ContainerRecord) -> Result<(), Refused> 
     ready.remains.dirs.keep_more_room(record).map_err(|error| failed("state directory", &error))
 }
 
-/// Room in the volume for what is in force, what lingers, and what comes.
-fn grow(host: &Host, volume: &Volume, generations: &mut Generations, old: &Plan, new: &Plan) -> Result<(), Refused> {
-    // The inputs that are kept for the holder of the token are none of the plan's files.
-    let inputs = volume.inputs().map_or(0, |inputs| inputs.len() as u64);
-    let and_inputs = |size: VolumeSize| if inputs > 0 { size.and_a_file_of(inputs, host.page) } else { size };
-    let now = generations.size.get_or_insert_with(|| and_inputs(volume_size(&old.files, host.page)));
-    let (old, new_size) = (content_size(&old.files, host.page), content_size(&new.files, host.page));
-    let lingering = generations.lingering.iter().map(|lingering| lingering.size);
-    let all = and_inputs(lingering.chain([old, new_size]).fold(VolumeSize { bytes: 0, inodes: 0 }, |sum, one| {
-        VolumeSize { bytes: sum.bytes + one.bytes, inodes: sum.inodes + one.inodes }
-    }));
+/// Room in the volume for another generation, beside all that is in it.
+fn grow(host: &Host, volume: &Volume, plan: &Plan) -> Result<(), Refused> {
+    let error = |error| failed("secret file system", &error);
+    let Some((now, used)) = volume.size().map_err(error)? else { return Ok(()) };
+    let (new, entries) = (content_size(&plan.files, host.page), plan.files.len() as u64);
     // An entry with a long name takes a page, too.
-    let entries = new.files.len() as u64;
     let wanted = VolumeSize {
-        bytes: (all.bytes + (entries + 16) * host.page).max(now.bytes),
-        inodes: (all.inodes + entries + 64).max(now.inodes),
+        bytes: (used.bytes + new.bytes + (entries + 16) * host.page).max(now.bytes),
+        inodes: (used.inodes + new.inodes + entries + 64).max(now.inodes),
     };
-    if wanted != *now {
-        volume.resize(wanted).map_err(|error| failed("secret file system", &error))?;
-        *now = wanted;
-    }
-    Ok(())
+    if wanted == now { Ok(()) } else { volume.resize(wanted).map_err(error) }
 }
 
 /// In the helper: as a part of the container, as far as memory goes.

@@ -24,6 +24,8 @@ pub(super) struct Watch {
     root: PathBuf,
     inputs: Vec<Value>,
     files: Vec<Value>,
+    /// Of files that are about to come into force.
+    announced: Vec<Value>,
     /// How many updates there were.
     updates: u64,
 }
@@ -56,7 +58,14 @@ impl Watch {
     ) -> io::Result<Self> {
         let printed = plan.main().is_some_and(|main| !main.suppress_log_output);
         let mode = if printed { plan.redaction } else { Redaction::None };
-        let mut watch = Self { mode, root: root.to_owned(), inputs: Vec::new(), files: Vec::new(), updates: 0 };
+        let mut watch = Self {
+            mode,
+            root: root.to_owned(),
+            inputs: Vec::new(),
+            files: Vec::new(),
+            announced: Vec::new(),
+            updates: 0,
+        };
         if mode == Redaction::None {
             return Ok(watch);
         }
@@ -65,44 +74,57 @@ impl Watch {
             watch.inputs.push(Value::new(watch.name(file), &token));
         }
         let given: Vec<&PlannedFile> = plan.given_files().iter().collect();
-        watch.learn(&given, &plan.files, files)?;
+        watch.announce(&given, files)?;
+        watch.confirm(&plan.files);
         Ok(watch)
     }
 
-    /// Takes the contents of files, in this order, and what files there are from now on.
+    /// Takes the contents of files, in this order, that are about to come into force. What is in force is masked on.
     ///
     /// # Errors
     /// As [`Watch::begin`].
-    pub(super) fn learn(&mut self, files: &[&PlannedFile], all: &[PlannedFile], contents: &MemFile) -> io::Result<()> {
+    pub(super) fn announce(&mut self, files: &[&PlannedFile], contents: &MemFile) -> io::Result<()> {
         if self.mode == Redaction::None {
             return Ok(());
         }
-        self.updates += 1;
-        let kept: BTreeSet<String> = all.iter().map(|file| self.name(file)).collect();
-        let changed: BTreeSet<String> = files.iter().map(|file| self.name(file)).collect();
-        for old in self.files.iter_mut().filter(|old| old.replaced.is_none()) {
-            if changed.contains(&old.name) || !kept.contains(&old.name) {
-                old.replaced = Some(self.updates);
-            }
-        }
-        self.files.retain(|value| value.replaced.is_none_or(|at| at + UPDATES > self.updates));
-        let values: Vec<Value> = contents.read(|bytes| {
+        self.announced = contents.read(|bytes| {
             let contents = payload::decode(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             let pairs = files.iter().zip(contents).filter(|(file, _)| !file.public);
             Ok::<_, io::Error>(pairs.map(|(file, content)| Value::new(self.name(file), content)).collect())
         })??;
-        self.files.extend(values);
         Ok(())
+    }
+
+    /// What was announced is in force now, and these are all the files that there are.
+    pub(super) fn confirm(&mut self, all: &[PlannedFile]) {
+        if self.mode == Redaction::None {
+            return;
+        }
+        self.updates += 1;
+        let secret: BTreeSet<String> = all.iter().filter(|file| !file.public).map(|file| self.name(file)).collect();
+        let changed: BTreeSet<&str> = self.announced.iter().map(|new| &*new.name).collect();
+        for old in self.files.iter_mut().filter(|old| old.replaced.is_none()) {
+            if changed.contains(&*old.name) || !secret.contains(&old.name) {
+                old.replaced = Some(self.updates);
+            }
+        }
+        self.files.retain(|value| value.replaced.is_none_or(|at| at + UPDATES > self.updates));
+        self.files.append(&mut self.announced);
+    }
+
+    /// What was announced does not come into force.
+    pub(super) fn withdraw(&mut self) {
+        self.announced.clear();
     }
 
     /// There is nothing to be masked.
     pub(super) fn is_empty(&self) -> bool {
-        self.inputs.is_empty() && self.files.is_empty()
+        self.inputs.is_empty() && self.files.is_empty() && self.announced.is_empty()
     }
 
     /// What masks them. Of two values with one name the newer one comes first.
     pub(super) fn redactor(&self) -> Redactor {
-        let values = self.inputs.iter().chain(self.files.iter().rev());
+        let values = self.inputs.iter().chain(self.announced.iter().rev()).chain(self.files.iter().rev());
         Redactor::new(self.mode, values.map(|value| Watched { name: &value.name, value: &value.value }))
     }
 

@@ -53,6 +53,19 @@ enum Before {
 pub struct Replaced(Vec<PathBuf>);
 
 impl Volume {
+    /// How large the file system is, and how much of that is used. `None` where it has no limit: ramfs.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn size(&self) -> io::Result<Option<(VolumeSize, VolumeSize)>> {
+        if self.kind == VolumeKind::Ramfs {
+            return Ok(None);
+        }
+        let stat = rustix::fs::fstatvfs(self.handle())?;
+        let size = |blocks: u64, inodes| VolumeSize { bytes: blocks * stat.f_frsize, inodes };
+        Ok(Some((size(stat.f_blocks, stat.f_files), size(stat.f_blocks - stat.f_bfree, stat.f_files - stat.f_ffree))))
+    }
+
     /// Gives the file system this size. Nothing else of it changes. ramfs has none.
     ///
     /// # Errors

@@ -171,7 +171,12 @@ fn a_volume_grows() {
         assert_eq!(rotation.write(&[&big], OWNER).unwrap_err().kind(), io::ErrorKind::StorageFull);
         rotation.discard().unwrap();
     }
+    let before = volume.size().unwrap();
     volume.resize(VolumeSize { bytes: 3 * SIZE.bytes, inodes: 300 }).unwrap();
+    if let (Some((old, used)), Some((new, still))) = (before, volume.size().unwrap()) {
+        assert_eq!((old, new, still), (SIZE, VolumeSize { bytes: 3 * SIZE.bytes, inodes: 300 }, used));
+        assert!(used.bytes >= 4 * 4096 && used.bytes < SIZE.bytes && used.inodes > 8, "{used:?}");
+    }
     let rotation = Rotation::begin(&volume, 2, &changes).unwrap();
     rotation.write(&[&big], OWNER).unwrap();
 }
