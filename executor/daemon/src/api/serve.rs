@@ -194,7 +194,7 @@ impl Connection {
     async fn attend(self, stream: UnixStream, streams: u32) {
         let Self { routes, door, peer, lifetime, mut stopping, held: _held } = self;
         let (scrubber, parting) = (Scrubber::default(), Parting::default());
-        let stream = Scrubbed::new(stream, scrubber.clone());
+        let stream = Scrubbed::new(parting.watching(stream), scrubber.clone());
         let service = {
             let parting = parting.clone();
             service_fn(move |request| call(routes.clone(), door, &peer, &scrubber, &parting, request))
