@@ -20,8 +20,8 @@ SCRIPT = "id -un; cat /etc/cf-service-bindings/db/password /run/one; echo to std
 class Executor:
     """The service, with a method for each of its methods: takes the request as a dict, answers messages."""
 
-    def __init__(self, channel):
-        pool = DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
+    def __init__(self, channel, learn_from=None):
+        pool = DescriptorPool(ProtoReflectionDescriptorDatabase(learn_from or channel))
         service = pool.FindServiceByName("executor.v1.Executor")
         for method in service.methods:
             setattr(self, method.name, self._call(channel, service.full_name, method))
@@ -35,7 +35,9 @@ class Executor:
             request_serializer=request_class.SerializeToString,
             response_deserializer=GetMessageClass(method.output_type).FromString,
         )
-        return lambda request: call(json_format.ParseDict(request, request_class()), timeout=30)
+        return lambda request, metadata=None: call(
+            json_format.ParseDict(request, request_class()), timeout=30, metadata=metadata
+        )
 
 
 def base64_of(text):
@@ -43,10 +45,14 @@ def base64_of(text):
     return base64.b64encode(text.encode()).decode()
 
 
-def main(socket):
+def connect(socket):
+    """A channel to a unix socket."""
     # The C core sends the socket's path as :authority, which HTTP/2 does not allow; any name will do.
-    options = [("grpc.default_authority", "localhost")]
-    with grpc.insecure_channel(f"unix://{socket}", options=options) as channel:
+    return grpc.insecure_channel(f"unix://{socket}", options=[("grpc.default_authority", "localhost")])
+
+
+def main(socket):
+    with connect(socket) as channel:
         executor = Executor(channel)
         run = {
             "path": "/bin/sh",
@@ -57,7 +63,7 @@ def main(socket):
                 {"path": "/run/one", "content": base64_of("and one more\n")},
             ],
         }
-        # What is printed must be seen here, so it is not masked.
+        # It prints its files, to show that they came.
         started = executor.Run({"id": "python-1", "action": {"run": run}, "redaction": "REDACTION_NONE"})
         container = executor.Wait({"id": "python-1"}).container
         log = {"LOG_STREAM_STDOUT": "", "LOG_STREAM_STDERR": ""}
@@ -74,4 +80,5 @@ def main(socket):
     print(json.dumps({"created": started.created, "container": container, "log": log, "refused": refused}))
 
 
-main(sys.argv[1])
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -5,7 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use integration::api::pid;
 use integration::daemon::Daemon;
+use integration::request::{Words, program};
+use integration::runtime::{TOKEN, socket};
 use serde_json::Value;
 
 /// The interpreter that `cargo xtask test` has prepared.
@@ -37,4 +40,27 @@ fn a_python_client_runs_a_run_action_with_secret_files() {
     assert_eq!(refused["code"], "INVALID_ARGUMENT");
     assert!(refused["message"].as_str().unwrap().contains("action.run.path"), "{refused}");
     daemon.is_back_at(&before);
+}
+
+/// Clients of other languages get their secrets, too, one call after the other, although each ends its connection.
+#[test]
+fn a_python_client_reads_its_secrets() {
+    let daemon = Daemon::start();
+    let request = program("/bin/sh", &["-c", "exec sleep 100000", ""]).id("one").runtime_token(TOKEN);
+    let request = request.file("f", b"content\n").secret_env("PW", "variable").secret_arg(2, "argument");
+    let init = pid(&daemon.api.started(request));
+    let client = Path::new(env!("CARGO_MANIFEST_DIR")).join("python/secrets_client.py");
+    let token = format!("/proc/{init}/root{TOKEN}");
+    let mut command = Command::new(interpreter());
+    command.arg(client).arg(daemon.socket()).arg(socket(&daemon)).arg(token).env("PYTHONDONTWRITEBYTECODE", "1");
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let expected = serde_json::json!({
+        "environment": [{"name": "PW", "value": "variable"}],
+        "arguments": [{"index": 2, "value": "argument"}],
+        "files": [{"path": "/etc/cf-service-bindings/f", "content": "Y29udGVudAo="}],
+    });
+    assert_eq!(told["answers"], Value::from(vec![expected; 10]));
+    assert_eq!(told["refused"], "UNAUTHENTICATED");
 }

@@ -1,0 +1,31 @@
+"""GetSecrets in another language, as a container's program would call it.
+
+Usage: secrets_client.py SOCKET RUNTIME_SOCKET TOKEN_FILE. Learns the interface from SOCKET, asks on RUNTIME_SOCKET with
+the token of TOKEN_FILE several times over one channel (each call ends its connection; the library makes another), then
+without a token, and prints what it saw as one JSON document.
+"""
+
+import json
+import sys
+
+import grpc
+from google.protobuf import json_format
+
+from client import Executor, connect
+
+
+def main(socket, runtime_socket, token_file):
+    with open(token_file, encoding="ascii") as file:
+        metadata = [("authorization", f"Bearer {file.read()}")]
+    with connect(socket) as main_channel, connect(runtime_socket) as channel:
+        executor = Executor(channel, learn_from=main_channel)
+        answers = [json_format.MessageToDict(executor.GetSecrets({}, metadata)) for _ in range(10)]
+        try:
+            executor.GetSecrets({})
+            refused = None
+        except grpc.RpcError as error:
+            refused = error.code().name
+    print(json.dumps({"answers": answers, "refused": refused}))
+
+
+main(*sys.argv[1:])
