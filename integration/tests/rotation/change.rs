@@ -3,7 +3,7 @@
 use std::fs;
 
 use executor_proto::v1::event::Kind;
-use executor_proto::v1::{Container, UpdateFilesRequest};
+use executor_proto::v1::{Container, Redaction, RunRequest, UpdateFilesRequest};
 use integration::api::ending;
 use integration::cli;
 use integration::daemon::{Daemon, Setup, kill};
@@ -84,7 +84,7 @@ fn a_signal_comes_after_the_swap() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let script = format!("trap 'cat {ROOT}/a /etc/key' USR1; echo up; while :; do sleep 0.02; done");
     let request = sh(&script).id("s").rootfs(&rootfs.reference()).file("a", b"old\n").file("/etc/key", b"old\n");
-    daemon.api.started(request);
+    daemon.api.started(RunRequest { redaction: Redaction::None.into(), ..request });
     let mut log = daemon.api.follow("s");
     log.until(|entry| entry.data == b"up\n");
     for generation in 2..12 {

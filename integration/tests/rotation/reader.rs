@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, symlink};
 use std::process::{Command, Stdio};
 
+use executor_proto::v1::Redaction;
 use integration::daemon::{Daemon, kill};
 use integration::request::{Words, program, update};
 use serde_json::Value;
@@ -77,6 +78,7 @@ fn a_reader_sees_whole_pairs_through_a_thousand_rotations() {
     const ROTATIONS: usize = 1000;
     let daemon = Daemon::start();
     let mut request = program("/usr/bin/python3", &["-c", READER, ROOT]).id("read").grace_ms(60_000);
+    request.redaction = Redaction::None.into(); // what it prints is to come as it was printed
     for (path, content) in pair(0) {
         request = request.file(path, &content);
     }
