@@ -19,6 +19,8 @@ use super::encode::{BASE64, JSON, PERCENT, base64};
 pub(super) const FORM_MAX: usize = 256;
 /// Longer ones are cut. What may follow in base64 has room behind it.
 const CUT: usize = 240;
+/// Less white space than this does not begin a piece.
+const SHIFT: usize = 8;
 /// Shorter lines of a value are not watched by themselves (secrets.md, "Redaction").
 const LINE_MIN: usize = 8;
 /// Most bytes of values that are watched: the largest volume of secret files that can be configured.
@@ -163,13 +165,21 @@ impl Forms {
 
     /// Watches bytes that were written, in as few pieces of about the same length as it takes. Answers where the
     /// last one begins.
+    ///
+    /// None begins with white space, if little of it stands there: whatever is printed ends in a newline, and that
+    /// would be held back each time as the beginning of a piece.
     fn cut(&mut self, from: usize, to: usize) -> usize {
         let (length, count) = (to - from, (to - from).div_ceil(CUT).max(1));
-        let place = |index| from + length * index / count;
-        for index in 0..count {
-            self.piece(place(index), place(index + 1));
+        let mut begin = from;
+        for index in 1..count {
+            let even = from + length * index / count;
+            let blank = self.bytes[even..to].iter().take(SHIFT).take_while(|byte| byte.is_ascii_whitespace()).count();
+            let end = if blank < SHIFT { even + blank } else { even };
+            self.piece(begin, end);
+            begin = end;
         }
-        place(count - 1)
+        self.piece(begin, to);
+        begin
     }
 
     fn piece(&mut self, from: usize, to: usize) {

@@ -131,3 +131,17 @@ fn names_are_made_fit_for_a_line() {
     assert_eq!(redactor.text("first value"), "[REDACTED:a?b?c]");
     assert_eq!(redactor.text("second value"), format!("[REDACTED:{}…]", "n".repeat(125)));
 }
+
+/// Whatever is printed ends in a newline. No piece of a value of many lines begins with one, wherever it is cut.
+#[test]
+fn the_end_of_a_line_is_not_held() {
+    for columns in 8..80 {
+        let line = format!("{}\r\n", "k".repeat(columns));
+        let value = line.repeat(2000 / columns);
+        let redactor = redactor(Redaction::Auto, &[&value]);
+        let (mut stream, mut out) = (Stream::default(), Vec::new());
+        stream.push(&redactor, b"a line\n", &mut out);
+        assert_eq!((&out[..], stream.held()), (&b"a line\n"[..], 0), "{columns} columns");
+        assert!(!masked(&redactor, value.as_bytes(), &[]).windows(8).any(|window| window == b"kkkkkkkk"));
+    }
+}
