@@ -5,12 +5,15 @@
 //! takes its containers, both processes and its directories with it, whatever state they are in.
 
 use std::fs::{self, File, Permissions};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use executor_sys::process::{pidfd, pidfd_signal};
 use executor_sys::seqpacket::Seqpacket;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tempfile::TempDir;
 
 use crate::api::Api;
@@ -38,8 +41,33 @@ pub struct Supervised {
     /// A connection to executord, made anew with each.
     pub api: Api,
     home: TempDir,
-    executord: Child,
-    launcher: Child,
+    executord: Process,
+    launcher: Process,
+}
+
+/// A child that a thread of this process may trace: its end is looked for by descriptor, because a wait would take the
+/// tracer's stops away from it.
+struct Process {
+    child: Child,
+    pidfd: OwnedFd,
+}
+
+impl Process {
+    fn new(child: Child) -> Result<Self, String> {
+        let pidfd = pidfd(child.id() as i32).map_err(|error| format!("pidfd: {error}"))?;
+        Ok(Self { child, pidfd })
+    }
+
+    /// Whether it has ended within some time, with all its threads. Takes it off the process table, where a tracer has
+    /// not done so.
+    fn has_ended(&mut self, within: PollTimeout) -> bool {
+        let mut ended = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
+        let ended = poll(&mut ended, within).is_ok_and(|ready| ready > 0);
+        if ended {
+            let _ = self.child.try_wait();
+        }
+        ended
+    }
 }
 
 impl Supervised {
@@ -73,8 +101,8 @@ impl Supervised {
     /// Pid of one of the two.
     pub fn pid(&self, part: Part) -> i32 {
         match part {
-            Part::Executord => self.executord.id() as i32,
-            Part::Launcher => self.launcher.id() as i32,
+            Part::Executord => self.executord.child.id() as i32,
+            Part::Launcher => self.launcher.child.id() as i32,
         }
     }
 
@@ -85,21 +113,21 @@ impl Supervised {
 
     /// SIGKILL to one, and its end.
     pub fn kill(&mut self, part: Part) {
-        let child = match part {
-            Part::Executord => &mut self.executord,
-            Part::Launcher => &mut self.launcher,
-        };
-        let _ = child.kill(); // it may have died by itself,
-        let _ = child.wait(); // and a tracer may have taken it off the process table
+        let process = self.process(part);
+        let _ = pidfd_signal(process.pidfd.as_fd(), nix::libc::SIGKILL);
+        process.has_ended(PollTimeout::NONE);
     }
 
-    /// Whether one has died. Takes it off the process table, where a tracer (a thread of this process) has not done so.
-    pub fn is_dead(&mut self, part: Part) -> bool {
-        let child = match part {
+    fn process(&mut self, part: Part) -> &mut Process {
+        match part {
             Part::Executord => &mut self.executord,
             Part::Launcher => &mut self.launcher,
-        };
-        !matches!(child.try_wait(), Ok(None))
+        }
+    }
+
+    /// Whether one has died.
+    pub fn is_dead(&mut self, part: Part) -> bool {
+        self.process(part).has_ended(PollTimeout::ZERO)
     }
 
     /// What a supervisor does: starts again what has died, and waits until both serve and know one another.
@@ -114,20 +142,6 @@ impl Supervised {
             (self.executord, self.api) = start_executord(self.home.path())?;
         }
         serves(&self.api)
-    }
-
-    /// Starts a launcher that is traced from its first step: `prepare` gets its pid while it is stopped.
-    pub fn start_launcher_stopped(&mut self, prepare: impl FnOnce(i32)) {
-        self.launcher = stopped(self.home.path(), &launcher_command(self.home.path()));
-        prepare(self.launcher.id() as i32);
-        kill(self.launcher.id() as i32, nix::libc::SIGCONT);
-    }
-
-    /// The same for executord. Nobody waits for it to serve.
-    pub fn start_executord_stopped(&mut self, prepare: impl FnOnce(i32)) {
-        self.executord = stopped(self.home.path(), &executord_command(self.home.path()));
-        prepare(self.executord.id() as i32);
-        kill(self.executord.id() as i32, nix::libc::SIGCONT);
     }
 
     /// Shims that live, by their records.
@@ -189,7 +203,7 @@ impl Drop for Supervised {
         self.kill(Part::Executord);
         launcher::end_containers(&run);
         kill(self.pid(Part::Launcher), 15);
-        let _ = self.launcher.wait();
+        self.launcher.has_ended(PollTimeout::NONE);
         for pid in footprint::processes(&run, None) {
             kill(pid, 9);
             wait::until("a left process has ended", || ended(pid).then_some(()));
@@ -200,44 +214,29 @@ impl Drop for Supervised {
     }
 }
 
-fn command(home: &Path, program: &str) -> Command {
+fn spawn(home: &Path, program: &str, user: &str) -> Result<Child, String> {
+    let log = File::options().create(true).append(true).open(home.join("log"));
+    let log = log.map_err(|error| format!("{}: {error}", home.join("log").display()))?;
     let mut command = Command::new(dist::binary(program));
-    command.arg("--run-dir").arg(home.join("run")).arg("--state-dir").arg(home.join("state"));
-    quiet(&mut command, home);
-    command
-}
-
-fn quiet(command: &mut Command, home: &Path) {
-    let log = File::options().create(true).append(true).open(home.join("log")).expect("a log");
+    command.arg("--run-dir").arg(home.join("run")).arg("--state-dir").arg(home.join("state")).args([user, USER]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    command.spawn().map_err(|error| format!("{program}: {error}"))
 }
 
-fn launcher_command(home: &Path) -> Command {
-    let mut command = command(home, "executor-launcher");
-    command.args(["--daemon-user", USER]);
-    command
-}
-
-fn executord_command(home: &Path) -> Command {
-    let mut command = command(home, "executord");
-    command.args(["--user", USER]);
-    command
-}
-
-fn start_launcher(home: &Path) -> Result<Child, String> {
-    let mut child = launcher_command(home).spawn().map_err(|error| format!("executor-launcher: {error}"))?;
+fn start_launcher(home: &Path) -> Result<Process, String> {
+    let mut child = spawn(home, "executor-launcher", "--daemon-user")?;
     let socket = home.join("run/launcher.sock");
     // A socket that a launcher before it left behind refuses connections until the new one listens.
     come_up("executor-launcher", home, Some(&mut child), || Seqpacket::connect(&socket).ok())?;
-    Ok(child)
+    Process::new(child)
 }
 
-fn start_executord(home: &Path) -> Result<(Child, Api), String> {
-    let mut child = executord_command(home).spawn().map_err(|error| format!("executord: {error}"))?;
+fn start_executord(home: &Path) -> Result<(Process, Api), String> {
+    let mut child = spawn(home, "executord", "--user")?;
     let socket = home.join("run/executor.sock");
     let api = come_up("executord", home, Some(&mut child), || Api::connect(&socket).ok())?;
     serves(&api)?;
-    Ok((child, api))
+    Ok((Process::new(child)?, api))
 }
 
 /// Waits until executord has its launcher.
@@ -269,14 +268,4 @@ fn come_up<T>(
         // Nothing announces that a socket listens.
         std::thread::sleep(Duration::from_millis(2));
     }
-}
-
-/// Starts a program that stops itself before it becomes what it is to be.
-fn stopped(home: &Path, command: &Command) -> Child {
-    let mut shell = Command::new("sh");
-    shell.args(["-c", "kill -STOP $$; exec \"$@\"", "sh"]).arg(command.get_program()).args(command.get_args());
-    quiet(&mut shell, home);
-    let child = shell.spawn().expect("sh starts");
-    wait::until("it has stopped", || host::status(child.id() as i32, "State").filter(|state| state.starts_with('T')));
-    child
 }

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod crash;
 mod demo;
 mod deny;
 mod dist;
@@ -46,6 +47,8 @@ enum Command {
     Bench(bench::Options),
     /// Look for inputs that break a rule
     Fuzz(fuzz::Options),
+    /// Kill our processes at every system call of a container's life
+    Crash(crash::Options),
     /// Write the man pages to target/man/
     Man,
     /// Write the shell completions to target/completions/
@@ -77,6 +80,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Test(options) => test::run(&workspace, options),
         Command::Bench(options) => bench::run(&workspace, options),
         Command::Fuzz(options) => fuzz::run(&workspace, options),
+        Command::Crash(options) => crash::run(&workspace, options),
         Command::Man => generate::man(&workspace),
         Command::Completions => generate::completions(&workspace),
         Command::Deny(options) => deny::run(&workspace, options),

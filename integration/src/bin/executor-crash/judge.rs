@@ -7,13 +7,13 @@
 use std::time::{Duration, Instant};
 
 use executor_proto::v1::{Container, Result as Ending, RunRequest, State, exit_status};
+use executor_residue::process::Process;
+use executor_residue::{Needles, Report, Search};
 use integration::footprint::Footprint;
 use integration::supervised::{Part, Supervised};
-use memchr::memmem::Finder;
 use tonic::{Code, Status};
 
-use crate::life::{self, CODE, Trail, bounded, drive};
-use crate::memory;
+use crate::life::{self, CODE, Secrets, Trail, bounded, drive};
 
 /// How long the last steps of a shim and of the kernel may take.
 const TIDY: Duration = Duration::from_secs(10);
@@ -59,9 +59,9 @@ pub(crate) struct Case<'a> {
     pub(crate) node: &'a Supervised,
     pub(crate) before: &'a Footprint,
     pub(crate) request: &'a RunRequest,
-    pub(crate) canary: &'a str,
-    /// What every canary of this sweep begins with.
-    pub(crate) mark: &'a Finder<'a>,
+    pub(crate) secrets: &'a Secrets,
+    /// What finds it, and those of the lives before.
+    pub(crate) needles: &'a Needles,
     /// The container's shim was not touched: its exit code must be known.
     pub(crate) shim_lived: bool,
     /// The key of request tags is gone, with launcher and executord.
@@ -91,6 +91,8 @@ impl Case<'_> {
         let calls = [
             ("Run", trail.run.as_ref().and_then(|run| run.as_ref().err())),
             ("StreamLogs", trail.output.as_ref().and_then(|output| output.as_ref().err())),
+            ("UpdateFiles", trail.update.as_ref().and_then(|update| update.as_ref().err())),
+            ("GetOutputs", trail.captured.as_ref().and_then(|captured| captured.as_ref().err())),
             ("Wait", trail.wait.as_ref().and_then(|wait| wait.as_ref().err())),
             ("Delete", trail.delete.as_ref().and_then(|delete| delete.as_ref().err())),
         ];
@@ -105,8 +107,14 @@ impl Case<'_> {
             verdict.wrong.push("Run of a new id answered created=false".into());
         }
         if self.shim_lived
+            && let Some(Ok(captured)) = &trail.captured
+            && captured != life::CONTENT
+        {
+            verdict.wrong.push(format!("the client got outputs {:?}", String::from_utf8_lossy(captured)));
+        }
+        if self.shim_lived
             && let Some(Ok(output)) = &trail.output
-            && *output != life::output(self.canary)
+            && *output != life::output(self.secrets)
         {
             verdict.wrong.push(format!("the client read {:?}", String::from_utf8_lossy(output)));
         }
@@ -121,6 +129,10 @@ impl Case<'_> {
             Ok(_) => {
                 if matches!(trail.delete, Some(Ok(()))) {
                     verdict.wrong.push("it was deleted, and is there again".into());
+                }
+                let brought = drive(&self.node.api, async |mut rpc| life::bring_on(&mut rpc, id, self.secrets).await);
+                if let Err(status) = brought {
+                    verdict.wrong.push(format!("UpdateFiles: {}", words(&status)));
                 }
                 match drive(&self.node.api, async |mut rpc| life::wait(&mut rpc, id).await) {
                     Ok(container) => self.told(&container, waited, verdict),
@@ -171,7 +183,7 @@ impl Case<'_> {
         if self.shim_lived && earlier.is_none() && container.state() == State::Completed {
             let id = &self.request.id;
             match drive(&self.node.api, async |mut rpc| life::read_output(&mut rpc, id).await) {
-                Ok(output) if output == life::output(self.canary) => {}
+                Ok(output) if output == life::output(self.secrets) => {}
                 Ok(output) => verdict.wrong.push(format!("its log holds {:?}", String::from_utf8_lossy(&output))),
                 Err(status) if status.code() == Code::NotFound => {} // deleted by the client's own last call
                 Err(status) => verdict.wrong.push(format!("StreamLogs: {}", words(&status))),
@@ -208,17 +220,24 @@ impl Case<'_> {
             Err(status) => return verdict.wrong.push(format!("the next run: {}", words(&status))),
         }
         let delete = executor_proto::v1::DeleteRequest { id: id.clone(), force: true };
-        let (output, ended, deleted) = drive(&self.node.api, async |mut rpc| {
+        let (output, ended, captured, deleted) = drive(&self.node.api, async |mut rpc| {
+            if let Err(status) = life::bring_on(&mut rpc, id, self.secrets).await {
+                verdict.wrong.push(format!("the next run: UpdateFiles: {}", words(&status)));
+            }
             let output = life::read_output(&mut rpc, id).await;
-            (output, life::wait(&mut rpc, id).await, bounded(rpc.delete(delete)).await)
+            let (ended, captured) = (life::wait(&mut rpc, id).await, life::captured(&mut rpc, id).await);
+            (output, ended, captured, bounded(rpc.delete(delete)).await)
         });
+        if !captured.as_ref().is_ok_and(|captured| captured == life::CONTENT) {
+            verdict.wrong.push(format!("the next run: outputs {captured:?}"));
+        }
         match ended.as_ref().map(|ended| ended.result.as_ref().and_then(code)) {
             Ok(Some(CODE)) => {}
             Ok(_) => verdict.wrong.push(format!("the next run ended with {ended:?}")),
             Err(status) => verdict.wrong.push(format!("the next run: Wait: {}", words(status))),
         }
         match output {
-            Ok(output) if output == life::output(self.canary) => {}
+            Ok(output) if output == life::output(self.secrets) => {}
             Ok(output) => verdict.wrong.push(format!("the next run printed {:?}", String::from_utf8_lossy(&output))),
             Err(status) => verdict.wrong.push(format!("the next run: StreamLogs: {}", words(&status))),
         }
@@ -236,27 +255,33 @@ impl Case<'_> {
     fn residue(&self, verdict: &mut Verdict) {
         let deadline = Instant::now() + RESIDUE;
         loop {
-            let found = self.traces();
-            if found.is_empty() {
+            let report = self.traces();
+            if !report.found() {
+                verdict
+                    .wrong
+                    .extend(report.unsearched.iter().map(|it| format!("not searched: {}: {}", it.what, it.why)));
                 return;
             }
             if Instant::now() > deadline {
-                return verdict.wrong.push(format!("the secret is left: {}", found.join("; ")));
+                let hits: Vec<String> = report.hits.iter().map(ToString::to_string).collect();
+                return verdict.wrong.push(format!("the secret is left: {}", hits.join("; ")));
             }
             // A buffer is overwritten by what its owner does next.
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    pub(crate) fn traces(&self) -> Vec<String> {
-        let mut found = memory::files(self.node.home(), self.mark);
-        for (part, what) in [(Part::Executord, "executord"), (Part::Launcher, "executor-launcher")] {
-            found.extend(memory::process(self.node.pid(part), what, self.mark));
+    /// Memory and descriptors of our processes, and all files of the node.
+    fn traces(&self) -> Report {
+        let mut search = Search::new(self.needles);
+        search.files(self.node.home());
+        let own = [self.node.pid(Part::Executord), self.node.pid(Part::Launcher)];
+        for pid in own.into_iter().chain(self.node.shims()) {
+            if let Some(process) = Process::of(pid.unsigned_abs()) {
+                search.process(&process);
+            }
         }
-        for pid in self.node.shims() {
-            found.extend(memory::process(pid, "a shim", self.mark));
-        }
-        found
+        search.report()
     }
 }
 

@@ -1,15 +1,17 @@
-//! One container's life, as a client lives it: Run, the output, Wait, Delete.
+//! One container's life, as a client lives it: Run, the output, UpdateFiles, Wait, GetOutputs, Delete.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
+use executor_proto::v1::get_outputs_response::Part;
 use executor_proto::v1::{
-    Container, DeleteRequest, GetRequest, LogStream, RunRequest, RunResponse, StreamLogsRequest, WaitRequest,
+    Container, DeleteRequest, GetOutputsRequest, GetRequest, LogStream, Outputs, RunRequest, RunResponse, State,
+    StreamLogsRequest, StreamLogsResponse, UpdateFilesRequest, WaitRequest,
 };
 use integration::api::{Api, Rpc};
-use integration::request::{Words, sh};
-use tonic::Status;
+use integration::request::{self, Words, program};
+use tonic::{Code, Status, Streaming};
 
 /// How long a call may take. A supervisor's restart lies within it; only a fault reaches it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -22,7 +24,8 @@ const LARGE: usize = 9000;
 #[derive(Clone, Default)]
 pub(crate) struct Step(Arc<AtomicU8>);
 
-const STEPS: [&str; 5] = ["before Run", "Run", "StreamLogs", "Wait", "Delete"];
+const STEPS: [&str; 8] =
+    ["before Run", "Run", "StreamLogs", "UpdateFiles", "StreamLogs", "Wait", "GetOutputs", "Delete"];
 
 impl Step {
     fn enter(&self, step: u8) {
@@ -39,63 +42,178 @@ impl Step {
 #[derive(Debug, Default)]
 pub(crate) struct Trail {
     pub(crate) run: Option<Result<RunResponse, Status>>,
+    /// All that the container printed.
     pub(crate) output: Option<Result<Vec<u8>, Status>>,
+    pub(crate) update: Option<Result<(), Status>>,
     pub(crate) wait: Option<Result<Container, Status>>,
+    /// Bytes of the captured file.
+    pub(crate) captured: Option<Result<Vec<u8>, Status>>,
     pub(crate) delete: Option<Result<(), Status>>,
 }
 
-/// The request of a life: secret files in a directory of their own and on a single mount, a secret in the environment,
-/// output on both streams, an exit code.
-pub(crate) fn request(id: &str, canary: &str) -> RunRequest {
-    let script = "read -r a < /etc/cf-service-bindings/db/password; read -r b < /etc/crash-canary; \
-                  echo \"${#a} ${#b} ${#TOKEN}\"; echo done >&2; exit 7";
-    let large: Vec<u8> = canary.bytes().cycle().take(LARGE).collect();
-    sh(script).id(id).file("db/password", canary.as_bytes()).file("/etc/crash-canary", &large).env("TOKEN", canary)
+/// A container's secrets: what it is started with, and what its files are replaced by.
+#[derive(Clone, Debug)]
+pub(crate) struct Secrets {
+    pub(crate) first: String,
+    pub(crate) second: String,
 }
 
-/// What the container prints.
-pub(crate) fn output(canary: &str) -> Vec<u8> {
-    format!("{} {LARGE} {}\ndone\n", canary.len(), canary.len()).into_bytes()
+/// The request of a life: every kind of secret input, a file that is captured, an exit code. The process says that it
+/// has read its secrets, waits for the second generation of its files, and ends.
+pub(crate) fn request(id: &str, secrets: &Secrets) -> RunRequest {
+    let secret = &secrets.first;
+    let large: Vec<u8> = secret.bytes().cycle().take(LARGE).collect();
+    let mut request = program("/bin/sh", &["-c", SCRIPT, "sh", ""])
+        .id(id)
+        .file("db/password", secret.as_bytes())
+        .file("/etc/crash-canary", &large)
+        .secret_env("TOKEN", secret)
+        .secret_arg(3, secret)
+        .runtime_token("/etc/crash-token");
+    request.outputs = Some(Outputs { files: vec![CAPTURED.into()], ..Outputs::default() });
+    request
+}
+
+const SCRIPT: &str = "read -r a < /etc/cf-service-bindings/db/password; read -r b < /etc/crash-canary; \
+    echo \"${#a} ${#b} ${#TOKEN} ${#1}\"; echo kept > /tmp/kept; \
+    while [ ! -e /etc/cf-service-bindings/db/next ]; do sleep 0.005; done; \
+    read -r c < /etc/cf-service-bindings/db/password; read -r d < /etc/cf-service-bindings/db/next; \
+    [ \"$c\" = \"$d\" ] && [ \"$c\" != \"$a\" ] && echo changed; echo done >&2; exit 7";
+const CAPTURED: &str = "/tmp/kept";
+/// What the captured file holds.
+pub(crate) const CONTENT: &[u8] = b"kept\n";
+
+/// The update of a life: one file replaced, one added.
+fn update(id: &str, secrets: &Secrets) -> UpdateFilesRequest {
+    let content = secrets.second.as_bytes();
+    request::update(id, &[("db/password", content), ("db/next", content)])
+}
+
+/// What the container prints, its standard output first.
+pub(crate) fn output(secrets: &Secrets) -> Vec<u8> {
+    let length = secrets.first.len();
+    format!("{length} {LARGE} {length} {length}\nchanged\ndone\n").into_bytes()
 }
 
 /// Lives it, as far as it goes: it ends at the first error, as a client's does.
-pub(crate) async fn live(mut rpc: Rpc, request: RunRequest, step: Step) -> Trail {
-    let id = request.id.clone();
+pub(crate) async fn live(mut rpc: Rpc, request: RunRequest, secrets: Secrets, step: Step) -> Trail {
     let mut trail = Trail::default();
-    step.enter(1);
-    trail.run = Some(bounded(rpc.run(request)).await.map(tonic::Response::into_inner));
-    if trail.run.as_ref().is_some_and(Result::is_err) {
-        return trail;
-    }
-    step.enter(2);
-    trail.output = Some(read_output(&mut rpc, &id).await);
-    if trail.output.as_ref().is_some_and(Result::is_err) {
-        return trail;
-    }
-    step.enter(3);
-    trail.wait = Some(wait(&mut rpc, &id).await);
-    if trail.wait.as_ref().is_some_and(Result::is_err) {
-        return trail;
-    }
-    step.enter(4);
-    trail.delete = Some(bounded(rpc.delete(DeleteRequest { id, force: false })).await.map(drop));
+    let _ = walk(&mut rpc, request, &secrets, &step, &mut trail).await;
     trail
 }
 
-/// All that it prints, standard output first.
-pub(crate) async fn read_output(rpc: &mut Rpc, id: &str) -> Result<Vec<u8>, Status> {
-    let request = StreamLogsRequest { id: id.to_owned(), follow: true, since: None };
-    let mut stream = bounded(rpc.stream_logs(request)).await?.into_inner();
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    while let Some(entry) = bounded(stream.message()).await? {
+/// An error was told, and is in the trail.
+struct Stopped;
+
+async fn walk(
+    rpc: &mut Rpc,
+    request: RunRequest,
+    secrets: &Secrets,
+    step: &Step,
+    trail: &mut Trail,
+) -> Result<(), Stopped> {
+    let id = request.id.clone();
+    step.enter(1);
+    keep(&mut trail.run, bounded(rpc.run(request)).await.map(tonic::Response::into_inner))?;
+    step.enter(2);
+    let mut output = Output::default();
+    if let Err(status) = output.begin(rpc, &id).await {
+        return keep(&mut trail.output, Err(status));
+    }
+    step.enter(3);
+    keep(&mut trail.update, bounded(rpc.update_files(update(&id, secrets))).await.map(drop))?;
+    step.enter(4);
+    keep(&mut trail.output, output.rest().await)?;
+    step.enter(5);
+    keep(&mut trail.wait, wait(rpc, &id).await)?;
+    step.enter(6);
+    keep(&mut trail.captured, captured(rpc, &id).await)?;
+    step.enter(7);
+    keep(&mut trail.delete, bounded(rpc.delete(DeleteRequest { id, force: false })).await.map(drop))
+}
+
+fn keep<T>(place: &mut Option<Result<T, Status>>, answer: Result<T, Status>) -> Result<(), Stopped> {
+    place.insert(answer).as_ref().map(drop).map_err(|_| Stopped)
+}
+
+/// The output of a container as it comes.
+#[derive(Default)]
+struct Output {
+    stream: Option<Streaming<StreamLogsResponse>>,
+    out: Vec<u8>,
+    err: Vec<u8>,
+}
+
+impl Output {
+    /// Reads the first line, or all where there is none.
+    async fn begin(&mut self, rpc: &mut Rpc, id: &str) -> Result<(), Status> {
+        let request = StreamLogsRequest { id: id.to_owned(), follow: true, since: None };
+        self.stream = Some(bounded(rpc.stream_logs(request)).await?.into_inner());
+        while self.out.is_empty() && self.next().await? {}
+        Ok(())
+    }
+
+    async fn next(&mut self) -> Result<bool, Status> {
+        let Some(stream) = &mut self.stream else { return Ok(false) };
+        let Some(entry) = bounded(stream.message()).await? else { return Ok(false) };
         match entry.stream() {
-            LogStream::Stdout => out.extend(entry.data),
-            LogStream::Stderr => err.extend(entry.data),
+            LogStream::Stdout => self.out.extend(entry.data),
+            LogStream::Stderr => self.err.extend(entry.data),
             _ => {}
         }
+        Ok(true)
     }
-    out.extend(err);
-    Ok(out)
+
+    /// All that it prints, standard output first.
+    async fn rest(mut self) -> Result<Vec<u8>, Status> {
+        while self.next().await? {}
+        self.out.extend(self.err);
+        Ok(self.out)
+    }
+}
+
+/// All that it prints until its end.
+pub(crate) async fn read_output(rpc: &mut Rpc, id: &str) -> Result<Vec<u8>, Status> {
+    let mut output = Output::default();
+    output.begin(rpc, id).await?;
+    output.rest().await
+}
+
+/// Brings a container that lives on its way to its end: updates its files, whether that was done before or not.
+pub(crate) async fn bring_on(rpc: &mut Rpc, id: &str, secrets: &Secrets) -> Result<(), Status> {
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        match bounded(rpc.update_files(update(id, secrets))).await {
+            Ok(_) => return Ok(()),
+            // It is at its end, or never began.
+            Err(status) if matches!(status.code(), Code::NotFound) => return Ok(()),
+            Err(status) if status.code() == Code::FailedPrecondition => {
+                let container = get(rpc, id).await;
+                if container.as_ref().is_ok_and(|it| it.state() >= State::Wiping) || container.is_err() {
+                    return Ok(());
+                }
+                // Not running yet: it was found while it was being made.
+                if tokio::time::Instant::now() > deadline {
+                    return Err(status);
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            Err(status) => return Err(status),
+        }
+    }
+}
+
+/// The captured file.
+pub(crate) async fn captured(rpc: &mut Rpc, id: &str) -> Result<Vec<u8>, Status> {
+    let request = GetOutputsRequest { id: id.to_owned(), path: String::new() };
+    let mut stream = bounded(rpc.get_outputs(request)).await?.into_inner();
+    let mut content = Vec::new();
+    while let Some(message) = bounded(stream.message()).await? {
+        if let Some(Part::Data(data)) = message.part {
+            content.extend(data);
+        }
+    }
+    Ok(content)
 }
 
 /// Waits for its end.

@@ -14,7 +14,6 @@
 mod calls;
 mod judge;
 mod life;
-mod memory;
 mod report;
 mod sweep;
 mod tracer;

@@ -1,21 +1,24 @@
 //! One kill: the life with a tracer behind one of our processes, the supervisor, the judgement.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
 use executor_core::record::ContainerRecord;
+use executor_residue::{Canary, Needles};
 use integration::daemon::kill;
 use integration::footprint::Footprint;
 use integration::supervised::{Part, Supervised};
-use memchr::memmem::Finder;
 
 use crate::calls;
 use crate::judge::{Case, Fate, Verdict};
-use crate::life::{self, Step};
+use crate::life::{self, Secrets, Step};
 use crate::tracer::{Blow, Helper, Hunt, Prey};
+
+/// Bytes of a secret.
+const CANARY: usize = 64;
 
 /// Whose calls are counted, and who dies at them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -93,29 +96,35 @@ pub(crate) struct Kill {
 pub(crate) struct Range {
     node: Supervised,
     before: Footprint,
-    mark: String,
+    needles: Needles,
     lives: u64,
 }
 
 impl Range {
     /// Starts a node, lets one life pass, and takes its footprint.
     pub(crate) fn new() -> anyhow::Result<Self> {
-        let mark = format!("canary-{:08x}{:08x}-", std::process::id(), clock());
         let node = Supervised::start();
         let before = node.footprint();
-        let mut range = Self { node, before, mark, lives: 0 };
-        let (id, canary) = range.next_life();
-        let request = life::request(&id, &canary);
-        let trail = life::drive(&range.node.api, async |rpc| life::live(rpc, request, Step::default()).await);
+        let mut range = Self { node, before, needles: Needles::new()?, lives: 0 };
+        let (id, secrets) = range.next_life()?;
+        let request = life::request(&id, &secrets);
+        let trail = life::drive(&range.node.api, async |rpc| life::live(rpc, request, secrets, Step::default()).await);
         let ended = trail.wait.context("the life did not come to Wait")??;
         anyhow::ensure!(trail.delete.is_some_and(|delete| delete.is_ok()), "a life without a kill fails: {ended:?}");
         range.node.is_back_at(&range.before, Duration::from_secs(10)).map_err(anyhow::Error::msg)?;
         Ok(range)
     }
 
-    fn next_life(&mut self) -> (String, String) {
+    /// An id, and secrets that are searched for from now on.
+    fn next_life(&mut self) -> anyhow::Result<(String, Secrets)> {
         self.lives += 1;
-        (format!("life-{}", self.lives), format!("{}{:024}", self.mark, self.lives))
+        let mut secret = |which| -> anyhow::Result<String> {
+            let canary = Canary::random(CANARY)?;
+            self.needles.add(&format!("{which} secret of life {}", self.lives), canary.as_bytes());
+            Ok(canary.as_str().to_owned())
+        };
+        let secrets = Secrets { first: secret("first")?, second: secret("second")? };
+        Ok((format!("life-{}", self.lives), secrets))
     }
 
     /// What the processes have logged.
@@ -125,13 +134,13 @@ impl Range {
 
     /// One life with a kill at call `at`.
     pub(crate) fn strike(&mut self, target: Target, at: u64) -> anyhow::Result<Outcome> {
-        let (id, canary) = self.next_life();
-        let request = life::request(&id, &canary);
+        let (id, secrets) = self.next_life()?;
+        let request = life::request(&id, &secrets);
         let step = Step::default();
         let (told, kills) = mpsc::channel();
         let act = {
             let (run, state) = (self.node.run_dir().join("containers"), self.node.state_dir().join("containers"));
-            let (id, step) = (id.clone(), step.clone());
+            let step = step.clone();
             let also = match target {
                 Target::Everything => vec![self.node.pid(Part::Executord), self.node.pid(Part::Launcher)],
                 Target::Orphan => vec![self.node.pid(Part::Launcher)],
@@ -147,7 +156,7 @@ impl Range {
             }
         };
         let hunt = Hunt::begin(target.prey(&self.node), at, act).context("attaching")?;
-        let life = self.node.api.spawn(life::live(self.node.api.rpc(), request.clone(), step));
+        let life = self.node.api.spawn(life::live(self.node.api.rpc(), request.clone(), secrets.clone(), step));
         // Either the process is killed, and the supervisor starts what has died while the client goes on, or the
         // life is over without.
         let (mut kill, mut revived) = (None, Ok(()));
@@ -175,8 +184,8 @@ impl Range {
             node: &self.node,
             before: &self.before,
             request: &request,
-            canary: &canary,
-            mark: &Finder::new(&self.mark),
+            secrets: &secrets,
+            needles: &self.needles,
             shim_lived: target.shim_lives() || kill.is_none(),
             key_lost: target == Target::Everything,
         };
@@ -202,7 +211,7 @@ impl Range {
 }
 
 /// How far a container is, as its records tell.
-fn phase(run: &PathBuf, state: &PathBuf) -> String {
+fn phase(run: &Path, state: &Path) -> String {
     if state.join("exit.json").exists() {
         return if run.exists() { "recorded" } else { "completed" }.into();
     }

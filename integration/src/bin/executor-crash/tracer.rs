@@ -5,11 +5,11 @@
 //! helpers are reached through their fork; a container's init is never traced, because no option that follows forks
 //! is set where it is cloned.
 
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -79,26 +79,24 @@ pub(crate) struct Seen {
 pub(crate) struct Hunt {
     thread: JoinHandle<Result<Seen, Errno>>,
     stop: Arc<AtomicBool>,
-    /// Who is signalled so that the tracer wakes up: whom it began with, and whom it counts now.
-    root: i32,
-    counted: Arc<AtomicI32>,
+    /// Who is signalled so that the tracer wakes up.
+    held: Held,
 }
+
+/// Whom a tracer holds.
+type Held = Arc<Mutex<BTreeSet<i32>>>;
 
 impl Hunt {
     /// Begins to count. At call `at` of the prey, while it stands still, `act` is called and says how it goes on.
     pub(crate) fn begin(prey: Prey, at: u64, act: impl FnOnce(&Shot) -> Blow + Send + 'static) -> Result<Self, Errno> {
         let stop = Arc::new(AtomicBool::new(false));
-        let counted = Arc::new(AtomicI32::new(0));
-        let root = match prey {
-            Prey::Living(pid) => pid,
-            Prey::Shim { launcher } | Prey::Helpers { launcher, .. } => launcher,
-        };
+        let held = Held::default();
         let (ready, begun) = mpsc::channel();
         let mut tracer = Tracer {
             prey,
             at,
             stop: Arc::clone(&stop),
-            counted: Arc::clone(&counted),
+            held: Arc::clone(&held),
             tracees: HashMap::new(),
             early: Vec::new(),
             forks: 0,
@@ -112,7 +110,7 @@ impl Hunt {
             Ok(tracer.seen)
         });
         match begun.recv().map_err(|_| Errno::ECHILD)? {
-            Ok(()) => Ok(Self { thread, stop, root, counted }),
+            Ok(()) => Ok(Self { thread, stop, held }),
             Err(error) => Err(error),
         }
     }
@@ -122,10 +120,8 @@ impl Hunt {
         self.stop.store(true, Ordering::SeqCst);
         while !self.thread.is_finished() {
             // A signal that everybody ignores. A tracee stops on its way all the same, and that wakes the tracer.
-            for pid in [self.root, self.counted.load(Ordering::SeqCst)] {
-                if pid > 0 {
-                    let _ = signal::kill(Pid::from_raw(pid), Signal::SIGURG);
-                }
+            for pid in locked(&self.held).iter() {
+                let _ = signal::kill(Pid::from_raw(*pid), Signal::SIGURG); // to the process; one may be gone
             }
             std::thread::sleep(Duration::from_micros(200));
         }
@@ -146,7 +142,7 @@ struct Tracer {
     prey: Prey,
     at: u64,
     stop: Arc<AtomicBool>,
-    counted: Arc<AtomicI32>,
+    held: Held,
     tracees: HashMap<i32, How>,
     /// Children that stopped before their parent's fork was told.
     early: Vec<i32>,
@@ -162,6 +158,7 @@ impl Tracer {
             Prey::Shim { launcher } | Prey::Helpers { launcher, .. } => {
                 seize(launcher, follow_forks())?;
                 self.tracees.insert(launcher, How::Forks);
+                locked(&self.held).insert(launcher);
                 Ok(())
             }
         }
@@ -169,19 +166,18 @@ impl Tracer {
 
     /// All threads, also those that begin meanwhile.
     fn attach_threads(&mut self, pid: i32) -> Result<(), Errno> {
-        self.counted.store(pid, Ordering::SeqCst);
+        locked(&self.held).insert(pid);
         loop {
             let before = self.tracees.len();
             for thread in threads(pid) {
-                if !self.tracees.contains_key(&thread) {
-                    match seize(thread, Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_TRACECLONE) {
-                        Ok(()) => {
-                            ptrace::interrupt(Pid::from_raw(thread))?;
-                            self.tracees.insert(thread, How::Calls);
-                        }
-                        Err(Errno::ESRCH) => {}
-                        Err(error) => return Err(error),
+                let Entry::Vacant(place) = self.tracees.entry(thread) else { continue };
+                match seize(thread, Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_TRACECLONE) {
+                    Ok(()) => {
+                        place.insert(How::Calls);
+                        ptrace::interrupt(Pid::from_raw(thread))?;
                     }
+                    Err(Errno::ESRCH) => {}
+                    Err(error) => return Err(error),
                 }
             }
             if self.tracees.len() == before {
@@ -224,6 +220,7 @@ impl Tracer {
                 WaitStatus::Stopped(pid, signal) => self.go_on(pid, Some(signal)),
                 WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..) => {
                     self.tracees.remove(&pid.as_raw());
+                    locked(&self.held).remove(&pid.as_raw());
                 }
                 _ => {}
             }
@@ -260,8 +257,8 @@ impl Tracer {
         let is_shim = matches!(self.prey, Prey::Shim { launcher } | Prey::Helpers { launcher, .. } if parent.as_raw() == launcher);
         if let Some(how) = how {
             self.tracees.insert(child, how);
-            if how == How::Calls && !matches!(self.prey, Prey::Living(_)) {
-                self.counted.store(child, Ordering::SeqCst);
+            if !matches!(self.prey, Prey::Living(_)) {
+                locked(&self.held).insert(child);
             }
         }
         // Its first stop: already seen, or seen now.
@@ -291,6 +288,7 @@ impl Tracer {
         if is_shim {
             // The launcher has done its part.
             self.tracees.remove(&parent.as_raw());
+            locked(&self.held).remove(&parent.as_raw());
             let _ = ptrace::detach(parent, None);
         }
     }
@@ -307,6 +305,10 @@ impl Tracer {
             _ => ptrace::cont(pid, signal),
         };
     }
+}
+
+fn locked(held: &Held) -> MutexGuard<'_, BTreeSet<i32>> {
+    held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn follow_forks() -> Options {

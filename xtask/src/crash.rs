@@ -1,0 +1,52 @@
+//! `cargo xtask crash`: kills executord, the launcher, the shim and its helpers at every system call of a container's
+//! life, and fails where anything is left of it afterwards.
+//!
+//! The killing itself is `executor-crash` (in `integration/`), which is told where the binaries are. Figures of a whole
+//! run, and what is asserted, are in docs/crash.md.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::ensure;
+
+use crate::dist;
+use crate::workspace::{Workspace, is_root, step};
+
+/// Whom to kill where.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Only these: executord, launcher, shim, inject, cloner, everything, orphan
+    #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "all")]
+    target: Vec<String>,
+    /// Only at this system call, to replay a failure
+    #[arg(long, value_name = "N")]
+    at: Option<u64>,
+    /// At each K-th system call only
+    #[arg(long, value_name = "K", conflicts_with = "at")]
+    every: Option<u64>,
+    /// Print the figures as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Builds and kills; fails on any leak.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
+    ensure!(is_root(), "containers and ptrace need root");
+    dist::build(workspace)?;
+    step("Building executor-crash");
+    let mut command = Command::new(dist::build_tool(workspace, "integration", "executor-crash")?);
+    command.env("EXECUTOR_DIST", workspace.dist());
+    if options.target.iter().all(|target| target != "all") {
+        command.arg("--target").arg(options.target.join(","));
+    }
+    for (option, value) in [("--at", options.at), ("--every", options.every)] {
+        if let Some(value) = value {
+            command.arg(option).arg(value.to_string());
+        }
+    }
+    if options.json {
+        command.arg("--json");
+    }
+    step("Killing at every system call");
+    let status = command.status()?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
