@@ -1,0 +1,173 @@
+//! The design as a model: the daemon, the launcher and one shim, each of which can die at any step and be started again,
+//! over what outlives them (the kernel, the disk, the ledger). States move by the real [`advance`].
+//!
+//! In go random sequences of steps, deaths and restarts; every one of them must come to the same end, and no step on the
+//! way may show an end before the wipe.
+
+use super::{State, advance};
+
+/// What happens next.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The shim does its next thing.
+    Shim,
+    /// The process ends by itself.
+    ProcessEnds,
+    /// Somebody asks for an end.
+    Stop,
+    /// The launcher does its next thing for a container without a shim.
+    Launcher,
+    /// The daemon looks at what is told on disk.
+    Daemon,
+    KillShim,
+    KillLauncher,
+    KillDaemon,
+    StartLauncher,
+    StartDaemon,
+}
+
+const STEPS: [Step; 10] = [
+    Step::Shim,
+    Step::ProcessEnds,
+    Step::Stop,
+    Step::Launcher,
+    Step::Daemon,
+    Step::KillShim,
+    Step::KillLauncher,
+    Step::KillDaemon,
+    Step::StartLauncher,
+    Step::StartDaemon,
+];
+
+/// A container and its three keepers.
+#[derive(Debug)]
+struct World {
+    shim: bool,
+    launcher: bool,
+    daemon: bool,
+    /// On disk: how far it is.
+    record: State,
+    /// On disk: its end.
+    exit_record: bool,
+    /// On disk; goes last.
+    run_dir: bool,
+    process: bool,
+    secrets: bool,
+    stop: bool,
+    /// What the ledger keeps: where the daemon believes it to be, and what it told of that.
+    told: Vec<State>,
+}
+
+impl World {
+    /// Admitted and forked: from here on it has a fate.
+    fn new() -> Self {
+        Self {
+            shim: true,
+            launcher: true,
+            daemon: true,
+            record: State::Initializing,
+            exit_record: false,
+            run_dir: true,
+            process: false,
+            secrets: false,
+            stop: false,
+            told: vec![State::Reserved],
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Shim if self.shim => self.shim_goes_on(),
+            Step::ProcessEnds if self.record >= State::Running => self.process = false,
+            Step::Stop if self.shim => self.stop = true,
+            Step::Launcher if self.launcher && !self.shim && self.run_dir => self.finish(),
+            Step::Daemon if self.daemon => self.daemon_looks(),
+            Step::KillShim => self.shim = false,
+            Step::KillLauncher => self.launcher = false,
+            Step::KillDaemon => self.daemon = false,
+            Step::StartLauncher => self.launcher = true,
+            Step::StartDaemon => self.daemon = true,
+            _ => {}
+        }
+    }
+
+    fn shim_goes_on(&mut self) {
+        match self.record {
+            State::Initializing if !self.secrets => (self.secrets, self.process) = (true, true),
+            State::Initializing => self.record = State::Created,
+            State::Created => self.record = State::Running,
+            State::Running | State::Stopping if !self.process => self.record = State::Wiping,
+            State::Running if self.stop => self.record = State::Stopping,
+            State::Stopping => self.process = false,
+            State::Wiping => {
+                self.finish();
+                self.shim = self.run_dir;
+            }
+            _ => {}
+        }
+    }
+
+    /// One of the last things, in their order, by whoever it falls to: any of them may be done again.
+    fn finish(&mut self) {
+        if self.process {
+            self.process = false;
+        } else if self.secrets {
+            self.secrets = false;
+        } else if !self.exit_record {
+            self.exit_record = true;
+        } else {
+            self.run_dir = false;
+        }
+    }
+
+    fn daemon_looks(&mut self) {
+        let now = self.told[self.told.len() - 1];
+        let seen = if self.exit_record { State::Completed } else { self.record.min(State::Wiping) };
+        self.told.extend(advance(now, seen));
+    }
+
+    /// What holds at every moment.
+    fn check(&self) -> Result<(), String> {
+        let told = |state| self.told.iter().filter(|one| **one == state).count();
+        let rules = [
+            (self.exit_record && self.secrets, "an exit record before the wipe"),
+            (told(State::Completed) > 0 && (self.secrets || self.process), "completed before the wipe"),
+            (told(State::Completed) > told(State::Wiping), "completed without wiping"),
+            (told(State::Completed) > 1, "completed twice"),
+            (!self.run_dir && !self.exit_record, "forgotten"),
+            (self.told.windows(2).any(|pair| pair[0] >= pair[1]), "a state twice, or late"),
+        ];
+        rules.iter().find(|(broken, _)| *broken).map_or(Ok(()), |(_, what)| Err(format!("{what}: {self:?}")))
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2000))]
+
+    /// Every path ends in completed exactly once, wiped before it: whatever dies, and whenever, as long as somebody
+    /// starts it again one day.
+    #[test]
+    fn every_path_ends_wiped_and_then_completed(steps in proptest::collection::vec(0usize..STEPS.len(), 0..60)) {
+        let mut world = World::new();
+        for step in steps {
+            world.step(STEPS[step]);
+            proptest::prop_assert_eq!(world.check(), Ok(()));
+        }
+        // One day: all that died is there again, and the process is stopped. A shim is not started again.
+        let at_last = [Step::StartLauncher, Step::StartDaemon, Step::Stop, Step::Shim, Step::Launcher, Step::Daemon];
+        for step in at_last.into_iter().cycle().take(20 * at_last.len()) {
+            world.step(step);
+            proptest::prop_assert_eq!(world.check(), Ok(()));
+        }
+        proptest::prop_assert_eq!(world.told.last(), Some(&State::Completed));
+        proptest::prop_assert!(!world.secrets && !world.process && !world.run_dir && !world.shim, "{:?}", world);
+    }
+}
+
+/// The control: a launcher that wrote the record first would be caught.
+#[test]
+fn a_record_before_the_wipe_is_caught() {
+    let mut world = World::new();
+    (world.secrets, world.exit_record) = (true, true);
+    assert!(world.check().unwrap_err().starts_with("an exit record before the wipe"));
+}
