@@ -164,8 +164,8 @@ impl<'a> Engine<'a> {
         command.args(["-set_cover_merge=1", "-use_counters=0"]).args([&least, &self.found, &self.stored]);
         workspace::output(&mut command)?;
         let mut kept: Vec<PathBuf> = fs::read_dir(&least)?.flatten().map(|entry| entry.path()).collect();
-        // Where there are too many, the large ones go: they are the ones that hold several things.
-        kept.sort_by_key(|path| fs::metadata(path).map_or(u64::MAX, |meta| meta.len()));
+        // Where there are too many, the small ones go: they hold the least, and the engine finds them again at once.
+        kept.sort_by_key(|path| std::cmp::Reverse(fs::metadata(path).map_or(0, |meta| meta.len())));
         if kept.len() > CORPUS_MAX {
             eprintln!("  {} of {} inputs are kept", CORPUS_MAX, kept.len());
             kept.truncate(CORPUS_MAX);
