@@ -42,6 +42,8 @@ pub(crate) fn flag(field: &str) -> String {
     match index {
         None => flag.to_owned(),
         Some(index) => match index.parse::<usize>() {
+            // As --secret-arg takes it.
+            Ok(number) if list == "args" => format!("{flag} (index {number}, counted from 0)"),
             // People count from one.
             Ok(number) => format!("{flag} (number {})", number.saturating_add(1)),
             Err(_) => format!("{flag} {}", crate::view::table::plain(index)),
@@ -68,7 +70,7 @@ mod tests {
             ("id", "ID"),
             ("rootfs", "--rootfs"),
             ("action.run.path", "CMD"),
-            ("action.run.args[0]", "ARG (number 1)"),
+            ("action.run.args[0]", "ARG (index 0, counted from 0)"),
             ("action.run.args", "ARG"),
             ("action.run.secret_environment[0].name", "--secret-env (number 1)"),
             ("action.run.secret_arguments[1].index", "--secret-arg (number 2)"),

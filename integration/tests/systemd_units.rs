@@ -104,5 +104,6 @@ fn users_and_directories_are_made_as_the_units_need_them() {
         assert_eq!((metadata.uid(), metadata.gid()), (owner, group), "{directory}");
     }
     let writable = settings("executord.service", "ReadWritePaths");
-    assert_eq!(writable, ["/var/lib/executor/ledger", "-/run/executor/runtime"], "and nothing else");
+    assert_eq!(writable, ["-/run/executor/runtime"]);
+    assert_eq!(settings("executord.service", "StateDirectory"), ["executor/ledger"], "and nothing else");
 }

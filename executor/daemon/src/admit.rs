@@ -31,9 +31,12 @@ use crate::tag;
 /// # Errors
 /// Those that the interface lists for Run. After them nothing is left and the id is free.
 pub async fn run(node: &Arc<Node>, mut request: v1::RunRequest) -> Result<(Arc<Facts>, bool), Problem> {
+    // An id may be that of a container that an earlier daemon launched in its last moment.
+    node.until_found().await;
     let outcome = admit(node, &mut request);
     wipe(&mut request);
     drop(request);
+    executor_secrets::scrub_stack(); // the hash of the request held a block of it at a time
     let (handle, created) = outcome?;
     let facts = tokio::select! {
         facts = handle.started() => facts?,

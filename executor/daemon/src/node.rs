@@ -46,6 +46,8 @@ pub struct Node {
     pub boot_id: String,
     /// When the daemon began to serve.
     pub started_at: Timestamp,
+    /// True when every container of an earlier daemon is in the registry: from the launcher's first greeting on.
+    pub found: watch::Sender<bool>,
     /// True when the fate of every container of an earlier daemon is known.
     pub settled: watch::Sender<bool>,
     /// True when the daemon comes to its end.
@@ -88,6 +90,7 @@ impl Node {
             ledger: parts.ledger,
             boot_id: parts.boot_id,
             started_at: crate::now(),
+            found: watch::Sender::new(false),
             settled: watch::Sender::new(false),
             stopping: watch::Sender::new(false),
         }))
@@ -128,6 +131,15 @@ impl Node {
                 Kind::Unavailable,
                 format!("state directory {}: {}", self.paths.state_dir.display(), std::io::Error::from(error)),
             )),
+        }
+    }
+
+    /// Resolves when no container of an earlier daemon can turn up any more; at once while there is no launcher, which
+    /// refuses what depends on it.
+    pub async fn until_found(&self) {
+        if self.launcher.session().is_ok() {
+            // The sender lives as long as `self`.
+            let _ = self.found.subscribe().wait_for(|found| *found).await;
         }
     }
 

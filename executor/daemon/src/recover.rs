@@ -39,10 +39,8 @@ pub fn recover(node: &Arc<Node>, remembered: Vec<Facts>) {
         }
     }
     for id in containers(&node.paths.live_containers()) {
-        match records::live(&node.paths, &id) {
-            Ok(Some(record)) => merge(&mut known, record),
-            Ok(None) => {}
-            Err(error) => tracing::error!(container = %id, error = crate::chain(&error), "bad record"),
+        if let Some(record) = living(node, &id) {
+            merge(&mut known, record);
         }
     }
     let (mut completed, mut open) = (0, Vec::new());
@@ -86,6 +84,14 @@ fn ended(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
     }
 }
 
+/// The record of a container that has a shim.
+fn living(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
+    records::live(&node.paths, id).unwrap_or_else(|error| {
+        tracing::error!(container = %id, error = crate::chain(&error), "bad record");
+        None
+    })
+}
+
 /// Takes over what a record tells. The ledger's entry under the same id may be of an earlier container, deleted and
 /// made again in the ledger's last moment: the record is the newer one then.
 fn merge(known: &mut BTreeMap<ContainerId, Facts>, record: ContainerRecord) {
@@ -103,14 +109,19 @@ fn merge(known: &mut BTreeMap<ContainerId, Facts>, record: ContainerRecord) {
 async fn settle(node: Arc<Node>, mut open: Vec<Arc<Handle>>) {
     // The launcher's greeting comes first: until then there is nothing to be in time with.
     let _ = node.launcher.watch_greetings().wait_for(|greetings| *greetings > 0).await;
-    // By now it has finished what it found, which may be more than any of the three knew before.
-    for id in containers(&node.paths.kept_containers()) {
-        if node.registry.get(&id).is_none()
-            && let Some(record) = ended(&node, &id)
-        {
-            open.extend(resume(&node, Facts::found(record)));
-        }
+    // By now it has finished what it found, and has forked what it was asked for last by an executord that died: both
+    // may be more than any of the three knew before.
+    let unknown = |directory: &Path| {
+        let ids = containers(directory);
+        ids.into_iter().filter(|id| node.registry.get(id).is_none()).collect::<Vec<_>>()
+    };
+    for id in unknown(&node.paths.kept_containers()) {
+        open.extend(ended(&node, &id).and_then(|record| resume(&node, Facts::found(record))));
     }
+    for id in unknown(&node.paths.live_containers()) {
+        open.extend(living(&node, &id).and_then(|record| resume(&node, Facts::found(record))));
+    }
+    node.found.send_replace(true);
     let all = async {
         for handle in &open {
             handle.settled().await;

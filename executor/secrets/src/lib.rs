@@ -2,6 +2,7 @@
 //!
 //! - [`ZeroOnFree`]: the allocator of every process of ours that meets a secret.
 //! - [`TagKey`]: tells whether two requests are the same without keeping either.
+//! - [`scrub_stack`]: overwrites what calls left behind on the stack.
 //! - [`redact`]: masks the values in what a container prints.
 //! - [`Token`]: the key to a container's own secret inputs, and [`TokenDigest`], which judges it.
 //! - [`volume`]: the tmpfs that a container's secret files live on, from its making to its receipt.
@@ -27,10 +28,12 @@ pub const VERSION: &str = if CONTROL {
 
 mod allocator;
 pub mod redact;
+mod stack;
 mod tag;
 mod token;
 pub mod volume;
 
 pub use allocator::ZeroOnFree;
+pub use stack::scrub_stack;
 pub use tag::{BadKey, TagKey};
 pub use token::{Token, TokenDigest};

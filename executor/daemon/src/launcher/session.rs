@@ -157,7 +157,7 @@ impl Launcher {
             }
             let was_up = self.down(&why);
             if was_up {
-                tracing::error!(socket = %self.socket.display(), "the launcher is lost: {why}");
+                tracing::warn!(socket = %self.socket.display(), "the launcher is lost: {why}");
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RETRY.1);

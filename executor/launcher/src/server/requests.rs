@@ -155,9 +155,14 @@ impl Server {
         }
     }
 
-    fn remove(&self, id: &str) -> Result<LauncherAnswer, Refused> {
+    fn remove(&mut self, id: &str) -> Result<LauncherAnswer, Refused> {
         let id: ContainerId =
             id.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("container id: {bad}")))?;
+        // The daemon saw the exit record of a shim that was killed before its very last step.
+        let ends = |shim: &Shim| has_ended_within(&shim.pidfd, LAST_STEPS);
+        if Dirs::of(&self.host, &id).read_exit().is_some() && self.shims.get(&id).is_some_and(ends) {
+            self.shim_has_ended(&id);
+        }
         if self.host.containers_run().join(id.as_str()).exists() {
             return Err(Refused::new(Reason::Precondition, format!("container {id} is not completed")));
         }
