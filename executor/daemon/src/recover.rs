@@ -56,11 +56,11 @@ pub fn recover(node: &Arc<Node>, remembered: Vec<Facts>) {
     tokio::spawn(settle(Arc::clone(node), open));
 }
 
-/// A container whose exit record was there and is gone with its directory: it was deleted in the ledger's last moment
+/// A container whose exit record was there and is gone: it was deleted in the ledger's last moment
 /// before a kill. One that never had a record (its end is unknown) stays.
 fn was_deleted(node: &Node, facts: &Facts) -> bool {
     let had_record = facts.end.as_ref().is_some_and(|end| end.recorded || end.wipe.is_some());
-    facts.state == State::Completed && had_record && !node.paths.kept_container(&facts.plan.id).exists()
+    facts.state == State::Completed && had_record && !node.paths.exit_record(&facts.plan.id).exists()
 }
 
 /// Registers a container that is not completed, and has its own task go on with it.

@@ -15,7 +15,7 @@ use executor_core::payload;
 use executor_core::protocol::{ReadSecrets, Reason, ShimCall};
 use executor_core::token;
 use executor_proto::v1;
-use executor_secrets::TokenDigest;
+use executor_secrets::{TokenDigest, scrub_stack};
 use executor_sys::memfile::MemFile;
 use tonic::codegen::http::{HeaderMap, header::AUTHORIZATION};
 
@@ -65,7 +65,9 @@ pub(super) fn presented(headers: &HeaderMap) -> Result<Presented, Problem> {
     let (scheme, token) = text.split_once(' ').ok_or_else(denied)?;
     let token = token.trim_matches(' ');
     let container = token::container(token).filter(|_| scheme.eq_ignore_ascii_case(SCHEME)).ok_or_else(denied)?;
-    Ok(Presented { container, digest: TokenDigest::of(token.as_bytes()) })
+    let digest = TokenDigest::of(token.as_bytes());
+    scrub_stack(); // the hash had the token there
+    Ok(Presented { container, digest })
 }
 
 /// The secret inputs of the container whose token was presented.
