@@ -6,9 +6,10 @@ use prost::Message as _;
 
 /// Messages that carry secrets, or contain one that does: their `Debug` is written by hand and prints
 /// names and sizes only (see `src/redact.rs`).
-const NO_DERIVED_DEBUG: [&str; 5] = [
+const NO_DERIVED_DEBUG: [&str; 6] = [
     ".executor.v1.EnvironmentVariable",
     ".executor.v1.File",
+    ".executor.v1.RegistryCredentials",
     ".executor.v1.RunAction",
     ".executor.v1.SecretArgument",
     ".executor.v1.StreamLogsResponse",

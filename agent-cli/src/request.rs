@@ -66,6 +66,7 @@ impl Request {
                 memory_bytes: args.memory.unwrap_or(0),
                 pids: args.pids.unwrap_or(0),
                 cpu_millis: args.cpus.unwrap_or(0),
+                ..Limits::default()
             }),
             labels: labels(args.labels)?,
             grace_period: args.grace.map(to_proto).transpose()?,
@@ -289,7 +290,10 @@ mod tests {
         assert_eq!((outputs.directory.as_str(), outputs.files.len(), outputs.bytes_max), ("/srv/out", 0, 1024));
         let run = message.action.unwrap().run.unwrap();
         assert_eq!((message.id.as_str(), message.rootfs.as_str()), ("web-1", "dir:/srv/root"));
-        assert_eq!(message.limits, Some(Limits { memory_bytes: 64 << 20, pids: 20, cpu_millis: 500 }));
+        assert_eq!(
+            message.limits,
+            Some(Limits { memory_bytes: 64 << 20, pids: 20, cpu_millis: 500, ..Limits::default() })
+        );
         assert_eq!(message.grace_period, Some(prost_types::Duration { seconds: 90, nanos: 0 }));
         assert_eq!(message.network, Network::Host as i32);
         assert_eq!(message.labels, HashMap::from([("app".to_owned(), "web".to_owned())]));

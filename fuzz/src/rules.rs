@@ -49,6 +49,11 @@ pub(crate) fn plan(plan: &Plan, policy: &Policy) {
             let allowed = &policy.rootfs_dirs;
             assert!(allowed.is_empty() || allowed.iter().any(|root| dir.starts_with(root)), "{dir:?}");
         }
+        Rootfs::Image(image) => {
+            assert!((1..=127).contains(&image.layers.len()) && image.digest.len() == 71);
+            assert!(image.layers.iter().all(|layer| !layer.contains(['/', '.']) && layer.len() == 71));
+            image.volumes.iter().for_each(|volume| is_plain(volume));
+        }
     }
     let limits = &plan.limits;
     assert!((MEMORY_MIN..=1 << 50).contains(&limits.memory_bytes) && (1..=4_194_304).contains(&limits.pids));

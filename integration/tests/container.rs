@@ -90,7 +90,7 @@ fn the_filter_on_system_calls_denies() {
 #[test]
 fn limits_are_in_force() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
-    let limits = Limits { memory_bytes: 48 << 20, pids: 5, cpu_millis: 250 };
+    let limits = Limits { memory_bytes: 48 << 20, pids: 5, cpu_millis: 250, ..Limits::default() };
     let request = RunRequest { limits: Some(limits), ..sleeper("limited").rootfs(&rootfs.reference()) };
     let request = request.action(|run| run.resource_limits.get_or_insert_default().nofile = Some(77));
     let init = pid(&daemon.api.started(request));

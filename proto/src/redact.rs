@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::v1::{EnvironmentVariable, File, RunAction, SecretArgument, StreamLogsResponse};
+use crate::v1::{EnvironmentVariable, File, RegistryCredentials, RunAction, SecretArgument, StreamLogsResponse};
 
 impl fmt::Debug for EnvironmentVariable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -23,6 +23,15 @@ impl fmt::Debug for File {
 impl fmt::Debug for SecretArgument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SecretArgument").field("index", &self.index).field("value", &"[REDACTED]").finish()
+    }
+}
+
+impl fmt::Debug for RegistryCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegistryCredentials")
+            .field("username", &self.username)
+            .field("password", &"[REDACTED]")
+            .finish()
     }
 }
 
@@ -78,6 +87,11 @@ mod tests {
             id: "x".into(),
             action: Some(Action { run: Some(run), ..Default::default() }),
             volume_mounted_files: vec![file],
+            registry_credentials: Some(RegistryCredentials {
+                username: "user".into(),
+                password: CANARY.into(),
+                identity_token: CANARY.into(),
+            }),
             ..Default::default()
         };
         let secrets = GetSecretsResponse { files: request.volume_mounted_files.clone(), ..Default::default() };

@@ -230,7 +230,7 @@ mod tests {
                 user: "vcap".into(),
                 uid: Some(1000),
                 gid: Some(1000),
-                limits: Some(Limits { memory_bytes: 64 << 20, pids: 20, cpu_millis: 1250 }),
+                limits: Some(Limits { memory_bytes: 64 << 20, pids: 20, cpu_millis: 1250, ..Limits::default() }),
                 nofile: 1024,
                 grace_period: Some(Duration { seconds: 10, nanos: 0 }),
                 outputs: Some(Outputs { directory: "/srv".into(), bytes_max: 64 << 20, ..Outputs::default() }),

@@ -12,6 +12,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::ident::ContainerId;
 
+mod connectivity;
+mod image;
+mod isolation;
+
+pub use connectivity::{Connectivity, Network, Protocol, PublishedPort};
+pub use image::PlannedImage;
+pub use isolation::{Isolation, UserNamespace};
+
 /// Where a container's root file system comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -20,6 +28,8 @@ pub enum Rootfs {
     Host,
     /// A prepared directory, never written to: the container's changes go to an upper layer.
     Dir(PathBuf),
+    /// The layers of an image, shared with its other containers, never written to.
+    Image(PlannedImage),
 }
 
 impl std::fmt::Display for Rootfs {
@@ -27,18 +37,9 @@ impl std::fmt::Display for Rootfs {
         match self {
             Self::Host => f.write_str("host"),
             Self::Dir(path) => write!(f, "dir:{}", path.display()),
+            Self::Image(image) => f.write_str(&image.reference),
         }
     }
-}
-
-/// Which network a container sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Network {
-    /// A namespace of its own with loopback up.
-    None,
-    /// The host's.
-    Host,
 }
 
 /// Limits in force: defaults are filled in.
@@ -52,6 +53,15 @@ pub struct Limits {
     pub cpu_millis: u64,
     /// Open files of a process.
     pub nofile: u64,
+    /// Bytes that it may add to its root file system; 0 = no limit.
+    #[serde(default)]
+    pub disk_bytes: u64,
+    /// Share of the processors, 1 to 10000; 0 = as the kernel has it.
+    #[serde(default)]
+    pub cpu_weight: u32,
+    /// Share of the disks likewise.
+    #[serde(default)]
+    pub io_weight: u32,
 }
 
 /// A user or group as the request names it.
@@ -195,8 +205,30 @@ pub struct Plan {
     /// What is captured of it at the end.
     #[serde(default)]
     pub outputs: Option<PlannedOutputs>,
+    /// How far it is kept from the host.
+    #[serde(default)]
+    pub isolation: Isolation,
+    /// What it can reach and is reached by.
+    #[serde(default)]
+    pub connectivity: Connectivity,
+    /// Its process has a terminal.
+    #[serde(default)]
+    pub terminal: bool,
+    /// Its process's standard input is what attached clients send.
+    #[serde(default)]
+    pub stdin: bool,
+    /// What Stop sends first.
+    #[serde(default = "sigterm")]
+    pub stop_signal: u32,
     /// Its processes.
     pub processes: Vec<PlannedProcess>,
+}
+
+/// What Stop sends first where nobody says otherwise: SIGTERM.
+pub const SIGTERM: u32 = 15;
+
+fn sigterm() -> u32 {
+    SIGTERM
 }
 
 impl Plan {

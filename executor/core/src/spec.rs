@@ -88,14 +88,14 @@ pub fn build(plan: &Plan, resolved: &Resolved<'_>) -> Result<Spec, OciSpecError>
 pub fn fresh_mounts(rootfs: &Rootfs) -> Vec<PathBuf> {
     match rootfs {
         Rootfs::Host => vec!["/tmp".into(), "/run".into()],
-        Rootfs::Dir(_) => Vec::new(),
+        Rootfs::Dir(_) | Rootfs::Image(_) => Vec::new(),
     }
 }
 
 fn namespaces(network: Network) -> Result<Vec<LinuxNamespace>, OciSpecError> {
     use LinuxNamespaceType::{Cgroup, Ipc, Mount, Network as Net, Pid, Uts};
     let mut kinds = vec![Pid, Mount, Ipc, Uts, Cgroup];
-    if network == Network::None {
+    if network != Network::Host {
         kinds.push(Net);
     }
     kinds.into_iter().map(|kind| LinuxNamespaceBuilder::default().typ(kind).build()).collect()

@@ -6,8 +6,12 @@
 //! `/sys` or `/dev`, no duplicate, no file that is also another's directory, no name that begins with `..`
 //! (reserved for atomic rotation, as in Kubernetes).
 
+mod connectivity;
 mod files;
+mod image;
+mod isolation;
 mod outputs;
+mod policy;
 mod process;
 mod secrets;
 mod update;
@@ -20,8 +24,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::ident::ContainerId;
 use crate::plan::{
-    Limits, Network, OutputSource, Plan, PlannedFile, PlannedProcess, Principal, Redaction, Rootfs, UserRef,
+    Connectivity, Isolation, Limits, Network, OutputSource, Plan, PlannedFile, PlannedImage, PlannedProcess, Principal,
+    Redaction, Rootfs, SIGTERM, UserRef,
 };
+
+pub use image::LAYERS_MAX;
+pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
+pub use policy::{Policy, Unenforceable};
 
 pub use update::{PlannedUpdate, UpdateDraft, validate_update};
 
@@ -41,6 +50,10 @@ pub const LABELS_MAX: usize = 64;
 pub const GRACE_MAX: Duration = Duration::from_secs(3600);
 /// Least memory: below it not even an empty container starts.
 pub const MEMORY_MIN: u64 = 2 << 20;
+/// Least disk: below it no file system of its own can be made.
+pub const DISK_MIN: u64 = 1 << 20;
+/// Largest number of a signal.
+pub const SIGNAL_MAX: u32 = 64;
 /// Largest user or group id: 2^32 - 1 means "leave as it is" to the kernel.
 pub const ID_MAX: u32 = u32::MAX - 1;
 
@@ -58,49 +71,6 @@ impl Violation {
     /// A violation of `field`.
     pub fn new(field: impl Into<String>, description: impl Into<String>) -> Self {
         Self { field: field.into(), description: description.into() }
-    }
-}
-
-/// What the operator allows and presumes. The same values hold in the daemon and in the launcher.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Policy {
-    /// Where relative paths of files lie.
-    pub files_root: PathBuf,
-    /// Bytes over paths and contents of all files.
-    pub files_bytes_max: u64,
-    /// Bytes of a container's outputs, and what is in force where a request says nothing.
-    pub outputs_bytes_max: u64,
-    /// `rootfs: host` may be asked for.
-    pub allow_host_rootfs: bool,
-    /// `dir:` must lie below one of these; anywhere when empty.
-    pub rootfs_dirs: Vec<PathBuf>,
-    /// `network: host` may be asked for.
-    pub allow_host_network: bool,
-    /// In force where the request says nothing.
-    pub default_memory_bytes: u64,
-    /// In force where the request says nothing.
-    pub default_pids: u64,
-    /// In force where the request says nothing.
-    pub default_nofile: u64,
-    /// In force where the request says nothing, in seconds.
-    pub default_grace_seconds: u64,
-}
-
-impl Default for Policy {
-    fn default() -> Self {
-        Self {
-            files_root: "/etc/cf-service-bindings".into(),
-            files_bytes_max: 1_000_000,
-            outputs_bytes_max: 64 << 20,
-            allow_host_rootfs: true,
-            rootfs_dirs: Vec::new(),
-            allow_host_network: false,
-            default_memory_bytes: 256 << 20,
-            default_pids: 1024,
-            default_nofile: 16_384,
-            default_grace_seconds: 10,
-        }
     }
 }
 
@@ -151,6 +121,24 @@ pub struct Draft<'a> {
     pub redaction: Redaction,
     /// What is captured at the end.
     pub outputs: Option<DraftOutputs<'a>>,
+    /// What an image's reference was resolved to.
+    pub image: Option<PlannedImage>,
+    /// Bytes; 0 = default.
+    pub disk_bytes: u64,
+    /// 0 = as the kernel has it.
+    pub cpu_weight: u32,
+    /// 0 = as the kernel has it.
+    pub io_weight: u32,
+    /// As asked, names of capabilities in any spelling.
+    pub isolation: Isolation,
+    /// As asked.
+    pub connectivity: Connectivity,
+    /// A terminal.
+    pub terminal: bool,
+    /// Input from attached clients.
+    pub stdin: bool,
+    /// 0 = default.
+    pub stop_signal: u32,
 }
 
 /// A file of a request, without its content.
@@ -202,7 +190,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     let id = draft.id.parse::<ContainerId>().map_err(|bad| report.add("id", bad.to_string())).ok();
     process::check(draft, &mut report);
     let user = parse_user(draft.user).map_err(|why| report.add("action.run.user", why)).ok();
-    let rootfs = parse_rootfs(draft.rootfs).map_err(|why| report.add("rootfs", why)).ok();
+    let rootfs = parse_rootfs(draft).map_err(|why| report.add("rootfs", why)).ok();
     let limits = limits(draft, policy, &mut report);
     labels(&draft.labels, &mut report);
     let grace = draft.grace.unwrap_or(Duration::from_secs(policy.default_grace_seconds));
@@ -212,19 +200,30 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     secrets::check(draft, &mut report);
     let files = files::check(draft, policy, &mut report);
     let outputs = draft.outputs.as_ref().and_then(|asked| outputs::check(asked, &files, policy, &mut report));
-    report.0.extend(permitted(rootfs.as_ref(), draft.network.unwrap_or(Network::None), policy));
+    let network = draft.network.unwrap_or(Network::None);
+    report.0.extend(permitted(rootfs.as_ref(), network, policy));
+    let isolation = isolation::check(&draft.isolation, policy, &mut report);
+    connectivity::check(&draft.connectivity, network, policy, &mut report);
+    if draft.stop_signal > SIGNAL_MAX {
+        report.add("stop_signal", format!("is {}; 1 to {SIGNAL_MAX} is allowed, or 0", draft.stop_signal));
+    }
     match (id, rootfs, user) {
         (Some(id), Some(rootfs), Some(user)) if report.0.is_empty() => Ok(Plan {
             id,
             rootfs,
             user,
             limits,
-            network: draft.network.unwrap_or(Network::None),
+            network,
             grace,
             labels: draft.labels.clone(),
             files,
             redaction: draft.redaction,
             outputs,
+            isolation,
+            connectivity: draft.connectivity.clone(),
+            terminal: draft.terminal,
+            stdin: draft.stdin,
+            stop_signal: if draft.stop_signal == 0 { SIGTERM } else { draft.stop_signal },
             processes: vec![process::plan(draft)],
         }),
         _ => Err(report.0),
@@ -267,6 +266,18 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         token_path: plan.token_file().and(paths.last()).map_or("", String::as_str),
         redaction: plan.redaction,
         outputs: outputs.as_ref().map(outputs::Words::draft),
+        image: match &plan.rootfs {
+            Rootfs::Image(image) => Some(image.clone()),
+            Rootfs::Host | Rootfs::Dir(_) => None,
+        },
+        disk_bytes: plan.limits.disk_bytes,
+        cpu_weight: plan.limits.cpu_weight,
+        io_weight: plan.limits.io_weight,
+        isolation: plan.isolation.clone(),
+        connectivity: plan.connectivity.clone(),
+        terminal: plan.terminal,
+        stdin: plan.stdin,
+        stop_signal: plan.stop_signal,
         ..Draft::default()
     };
     as_made(plan, main, validate(&draft, policy)?)
@@ -288,8 +299,9 @@ fn as_made(plan: &Plan, main: &PlannedProcess, again: Plan) -> Result<(), Vec<Vi
 /// Every path of a plan.
 fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
     let rootfs = match &plan.rootfs {
-        Rootfs::Host => None,
-        Rootfs::Dir(dir) => Some(dir),
+        Rootfs::Host => &[],
+        Rootfs::Dir(dir) => std::slice::from_ref(dir),
+        Rootfs::Image(image) => &image.volumes[..],
     };
     let outputs = match plan.outputs.as_ref().map(|outputs| &outputs.source) {
         None => &[],
@@ -297,7 +309,7 @@ fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
         Some(OutputSource::Directory(directory)) => std::slice::from_ref(directory),
     };
     let files = plan.files.iter().map(|file| &file.path);
-    rootfs.into_iter().chain(files).chain(outputs).map(PathBuf::as_path)
+    rootfs.iter().chain(files).chain(outputs).map(PathBuf::as_path)
 }
 
 fn as_drafted<'a>(file: &PlannedFile, path: &'a str) -> DraftFile<'a> {
@@ -340,6 +352,9 @@ fn limits(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Limits {
         pids: or(draft.pids, policy.default_pids),
         cpu_millis: draft.cpu_millis,
         nofile: draft.nofile.unwrap_or(policy.default_nofile),
+        disk_bytes: or(draft.disk_bytes, policy.default_disk_bytes),
+        cpu_weight: draft.cpu_weight,
+        io_weight: draft.io_weight,
     };
     let mut range = |field: &str, value: u64, least: u64, most: u64| {
         if value < least || value > most {
@@ -352,6 +367,14 @@ fn limits(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Limits {
         range("limits.cpu_millis", limits.cpu_millis, 10, 4_096_000);
     }
     range("action.run.resource_limits.nofile", limits.nofile, 3, 1 << 30);
+    if limits.disk_bytes != 0 {
+        range("limits.disk_bytes", limits.disk_bytes, DISK_MIN, 1 << 50);
+    }
+    for (field, weight) in [("limits.cpu_weight", limits.cpu_weight), ("limits.io_weight", limits.io_weight)] {
+        if weight != 0 {
+            range(field, u64::from(weight), 1, 10_000);
+        }
+    }
     limits
 }
 
@@ -377,13 +400,17 @@ fn labels(labels: &BTreeMap<String, String>, report: &mut Report) {
     }
 }
 
-/// `host`, `dir:/absolute/path`, or nothing for `host`.
-fn parse_rootfs(text: &str) -> Result<Rootfs, String> {
+/// `host`, `dir:/absolute/path`, an image, or nothing for `host`.
+fn parse_rootfs(draft: &Draft<'_>) -> Result<Rootfs, String> {
+    let text = draft.rootfs;
+    if let Some(image) = &draft.image {
+        return image::check(text, image).map(|()| Rootfs::Image(image.clone()));
+    }
     if text.is_empty() || text == "host" {
         return Ok(Rootfs::Host);
     }
     let Some(path) = text.strip_prefix("dir:") else {
-        return Err(format!("{:?} is not known; `host` and `dir:/absolute/path` are", shorten(text)));
+        return Err(format!("{:?} is not known; `host`, `dir:/absolute/path` and images are", shorten(text)));
     };
     check_path(path)?;
     let dir = PathBuf::from(path);

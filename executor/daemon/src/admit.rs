@@ -163,6 +163,10 @@ fn wipe(request: &mut v1::RunRequest) {
         run.volume_mounted_files.iter_mut().for_each(|file| file.content.zeroize());
     }
     request.volume_mounted_files.iter_mut().for_each(|file| file.content.zeroize());
+    if let Some(credentials) = request.registry_credentials.as_mut() {
+        credentials.password.zeroize();
+        credentials.identity_token.zeroize();
+    }
 }
 
 /// Ends all containers and waits until they have ended: what an ephemeral daemon does at its end.

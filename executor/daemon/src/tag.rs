@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use executor_proto::v1::{EnvironmentVariable, File, Limits, Outputs, RunAction, RunRequest, SecretArgument};
+use executor_proto::v1::{
+    Capabilities, Dns, EnvironmentVariable, File, Limits, Outputs, PortMapping, RunAction, RunRequest, SecretArgument,
+};
 use executor_secrets::TagKey;
 
 /// The tag of a request, in hexadecimal.
@@ -24,11 +26,27 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         redaction,
         runtime_token_path,
         outputs,
+        // How the image is fetched is no part of what runs.
+        registry_credentials: _,
+        pull_policy: _,
+        user_namespace,
+        privileged,
+        capabilities,
+        read_only_rootfs,
+        seccomp_profile,
+        ports,
+        network_name,
+        egress,
+        hostname,
+        dns,
+        terminal,
+        stdin,
+        stop_signal,
     } = request;
     let mut parts = Parts::default();
     parts.text(rootfs);
-    let Limits { memory_bytes, pids, cpu_millis } = limits.unwrap_or_default();
-    parts.numbers(&[memory_bytes, pids, cpu_millis]);
+    let Limits { memory_bytes, pids, cpu_millis, disk_bytes, cpu_weight, io_weight } = limits.unwrap_or_default();
+    parts.numbers(&[memory_bytes, pids, cpu_millis, disk_bytes, u64::from(cpu_weight), u64::from(io_weight)]);
     let sorted: BTreeMap<&String, &String> = labels.iter().collect();
     parts.numbers(&[sorted.len() as u64]);
     for (name, value) in sorted {
@@ -50,6 +68,26 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
             files.iter().for_each(|path| parts.text(path));
             parts.text(directory);
         }
+    }
+    let flags = [*privileged, *read_only_rootfs, *egress, *terminal, *stdin];
+    parts.numbers(&flags.map(u64::from));
+    parts.numbers(&[u64::from(user_namespace.cast_unsigned()), u64::from(*stop_signal)]);
+    [seccomp_profile, network_name, hostname].into_iter().for_each(|text| parts.text(text));
+    if let Some(Capabilities { add, drop }) = capabilities {
+        parts.texts(add);
+        parts.texts(drop);
+    } else {
+        parts.numbers(&[]);
+    }
+    parts.numbers(&[ports.len() as u64]);
+    for PortMapping { host_ip, host_port, container_port, protocol } in ports {
+        parts.text(host_ip);
+        parts.numbers(&[u64::from(*host_port), u64::from(*container_port), u64::from(protocol.cast_unsigned())]);
+    }
+    if let Some(Dns { servers, searches, options }) = dns {
+        [servers, searches, options].into_iter().for_each(|list| parts.texts(list));
+    } else {
+        parts.numbers(&[]);
     }
     if let Some(run) = action.as_ref().and_then(|action| action.run.as_ref()) {
         parts.run(run);
@@ -76,6 +114,11 @@ enum Part<'a> {
 impl<'a> Parts<'a> {
     fn text(&mut self, text: &'a str) {
         self.order.push(Part::Bytes(text.as_bytes()));
+    }
+
+    fn texts(&mut self, texts: &'a [String]) {
+        self.numbers(&[texts.len() as u64]);
+        texts.iter().for_each(|text| self.text(text));
     }
 
     fn numbers(&mut self, numbers: &[u64]) {
@@ -160,7 +203,7 @@ mod tests {
 
     #[test]
     fn every_field_but_the_id_counts() {
-        let changes: [Change; 29] = [
+        let changes: [Change; 51] = [
             |_, _| (),
             |r, _| r.rootfs = "host".into(),
             |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
@@ -190,6 +233,28 @@ mod tests {
             |r, _| r.outputs = Some(Outputs { bytes_max: 1, ..Default::default() }),
             |_, a| a.secret_environment.push(EnvironmentVariable { name: "A".into(), value: "B".into() }),
             |_, a| a.secret_arguments.push(SecretArgument { index: 0, value: "B".into() }),
+            |r, _| r.limits = Some(Limits { disk_bytes: 1, ..Default::default() }),
+            |r, _| r.limits = Some(Limits { cpu_weight: 1, ..Default::default() }),
+            |r, _| r.limits = Some(Limits { io_weight: 1, ..Default::default() }),
+            |r, _| r.user_namespace = 1,
+            |r, _| r.privileged = true,
+            |r, _| r.capabilities = Some(Capabilities::default()),
+            |r, _| r.capabilities = Some(Capabilities { add: vec!["KILL".into()], drop: vec![] }),
+            |r, _| r.capabilities = Some(Capabilities { add: vec![], drop: vec!["KILL".into()] }),
+            |r, _| r.read_only_rootfs = true,
+            |r, _| r.seccomp_profile = "{}".into(),
+            |r, _| r.ports.push(PortMapping::default()),
+            |r, _| r.ports.push(PortMapping { host_port: 1, ..Default::default() }),
+            |r, _| r.network_name = "n".into(),
+            |r, _| r.egress = true,
+            |r, _| r.hostname = "n".into(),
+            |r, _| r.dns = Some(Dns::default()),
+            |r, _| r.dns = Some(Dns { servers: vec!["::1".into()], ..Default::default() }),
+            |r, _| r.dns = Some(Dns { searches: vec!["::1".into()], ..Default::default() }),
+            |r, _| r.dns = Some(Dns { options: vec!["::1".into()], ..Default::default() }),
+            |r, _| r.terminal = true,
+            |r, _| r.stdin = true,
+            |r, _| r.stop_signal = 2,
         ];
         let key = TagKey::random().unwrap();
         let tags: Vec<String> = changes.iter().map(|change| of(&key, &request(change))).collect();

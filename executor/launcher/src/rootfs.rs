@@ -46,6 +46,7 @@ impl Tree {
         match rootfs {
             Rootfs::Host => host::assemble(at).map_err(|error| failed("rootfs `host`", &error))?,
             Rootfs::Dir(lower) => dir::assemble(lower, allowed, at, dirs)?,
+            Rootfs::Image(_) => return Err(Refused::new(Reason::Internal, "rootfs: images are not there yet")),
         }
         let mut tree = Self { root: open_dir(at).map_err(|error| failed("rootfs", &error))?, real: Vec::new() };
         tree.require_real_directories(rootfs)?;

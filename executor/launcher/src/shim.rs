@@ -25,6 +25,7 @@ mod outputs;
 mod prepare;
 mod stdio;
 mod supervise;
+mod unsupported;
 mod update;
 mod watch;
 

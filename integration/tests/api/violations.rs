@@ -21,7 +21,7 @@ fn every_violation_is_told_at_once() {
     let before = daemon.footprint();
     let bad = RunRequest {
         id: "../x".into(),
-        limits: Some(Limits { memory_bytes: 1, pids: u64::MAX, cpu_millis: 1 }),
+        limits: Some(Limits { memory_bytes: 1, pids: u64::MAX, cpu_millis: 1, ..Limits::default() }),
         rootfs: "docker".into(),
         grace_period: Some(prost_types::Duration { seconds: 3601, nanos: 0 }),
         network: 1,

@@ -1,4 +1,6 @@
 use super::*;
+
+mod host;
 use crate::plan::{OutputSource, PlannedOutputs};
 
 fn draft<'a>() -> Draft<'a> {
@@ -152,7 +154,7 @@ fn rootfs_references_and_the_operators_policy() {
     for bad in
         ["docker", "dir:", "dir:x", "dir:/a/../b", "dir:/proc/self/fd/3", "dir:/sys", "dir:/dev/shm/x", "dir:/a\nb"]
     {
-        assert!(parse_rootfs(bad).is_err(), "{bad}");
+        assert!(parse_rootfs(&Draft { rootfs: bad, ..Draft::default() }).is_err(), "{bad}");
     }
     let policy = Policy { rootfs_dirs: vec!["/srv/rootfs".into()], allow_host_rootfs: false, ..Policy::default() };
     let with = |rootfs| validate(&Draft { rootfs, ..draft() }, &policy);

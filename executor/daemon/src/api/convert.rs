@@ -6,7 +6,9 @@ use executor_core::capacity::Amount;
 use executor_core::lifecycle::State;
 use executor_core::logline::{Entry, Stream};
 use executor_core::placement::MountPoint;
-use executor_core::plan::{MAIN_PROCESS, Network, OutputSource, PlannedOutputs, Redaction};
+use executor_core::plan::{
+    MAIN_PROCESS, Network, OutputSource, PlannedOutputs, Protocol, PublishedPort, Redaction, Rootfs, UserNamespace,
+};
 use executor_core::record::{Exit, FailureKind, VolumeKind, WIPE_METHOD};
 use executor_core::time::Timestamp;
 use executor_proto::v1;
@@ -33,6 +35,14 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
         result: facts.end.as_deref().map(result),
         files_generation: facts.files_generation,
         files_updated_at: facts.files_updated_at.map(timestamp),
+        image: match &facts.plan.rootfs {
+            Rootfs::Image(image) => {
+                Some(v1::ImageInUse { reference: image.reference.clone(), digest: image.digest.clone() })
+            }
+            Rootfs::Host | Rootfs::Dir(_) => None,
+        },
+        network_status: None,
+        id_range_start: 0,
     }
 }
 
@@ -53,11 +63,15 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
             memory_bytes: plan.limits.memory_bytes,
             pids: plan.limits.pids,
             cpu_millis: plan.limits.cpu_millis,
+            disk_bytes: plan.limits.disk_bytes,
+            cpu_weight: plan.limits.cpu_weight,
+            io_weight: plan.limits.io_weight,
         }),
         nofile: prepared.map_or(plan.limits.nofile, |prepared| prepared.nofile),
         network: match plan.network {
             Network::None => v1::Network::None,
             Network::Host => v1::Network::Host,
+            Network::Cni => v1::Network::Cni,
         }
         .into(),
         grace_period: Some(duration(plan.grace)),
@@ -75,6 +89,44 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         .into(),
         runtime_token_path: plan.token_file().map(|file| file.path.display().to_string()).unwrap_or_default(),
         outputs: plan.outputs.as_ref().map(outputs),
+        user_namespace: match plan.isolation.user_namespace {
+            UserNamespace::Own => v1::UserNamespace::Own,
+            UserNamespace::Host => v1::UserNamespace::Host,
+        }
+        .into(),
+        privileged: plan.isolation.privileged,
+        capabilities: Some(v1::Capabilities {
+            add: plan.isolation.capabilities_added.clone(),
+            drop: plan.isolation.capabilities_dropped.clone(),
+        }),
+        read_only_rootfs: plan.isolation.read_only_rootfs,
+        custom_seccomp_profile: !plan.isolation.seccomp_profile.is_empty(),
+        ports: plan.connectivity.ports.iter().map(port).collect(),
+        network_name: plan.connectivity.network_name.clone(),
+        egress: plan.connectivity.egress,
+        hostname: plan.connectivity.hostname.clone(),
+        dns: Some(v1::Dns {
+            servers: plan.connectivity.dns_servers.iter().map(ToString::to_string).collect(),
+            searches: plan.connectivity.dns_searches.clone(),
+            options: plan.connectivity.dns_options.clone(),
+        }),
+        terminal: plan.terminal,
+        stdin: plan.stdin,
+        stop_signal: plan.stop_signal,
+    }
+}
+
+fn port(port: &PublishedPort) -> v1::PortMapping {
+    v1::PortMapping {
+        host_ip: port.host_ip.map(|address| address.to_string()).unwrap_or_default(),
+        host_port: port.host_port.into(),
+        container_port: port.container_port.into(),
+        protocol: match port.protocol {
+            Protocol::Tcp => v1::port_mapping::Protocol::Tcp,
+            Protocol::Udp => v1::port_mapping::Protocol::Udp,
+            Protocol::Sctp => v1::port_mapping::Protocol::Sctp,
+        }
+        .into(),
     }
 }
 

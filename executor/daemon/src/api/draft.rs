@@ -1,8 +1,10 @@
 //! From the wire to what validation takes: nothing is copied that could be secret.
 
+mod connectivity;
+
 use std::time::Duration;
 
-use executor_core::plan::{Network, Redaction};
+use executor_core::plan::{Isolation, Network, Redaction, UserNamespace};
 use executor_core::validate::{Draft, DraftFile, DraftOutputs, GRACE_MAX, Violation};
 use executor_proto::v1::{Action, EnvironmentVariable, File, Outputs, RunAction, RunRequest};
 
@@ -17,8 +19,12 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
     let run = action(request.action.as_ref())?;
     let (grace, network) = (duration("grace_period", request.grace_period.as_ref()), network(request.network));
     let redaction = redaction(request.redaction);
-    let violations = [grace.as_ref().err(), network.as_ref().err(), redaction.as_ref().err()];
-    let violations = violations.into_iter().flatten().cloned().collect();
+    let mut violations = Vec::new();
+    violations.extend(grace.as_ref().err().cloned());
+    violations.extend(network.as_ref().err().cloned());
+    violations.extend(redaction.as_ref().err().cloned());
+    let isolation = isolation(request, &mut violations);
+    let connectivity = connectivity::of(request, &mut violations);
     let limits = request.limits.unwrap_or_default();
     let draft = Draft {
         id: &request.id,
@@ -43,8 +49,38 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         token_path: &request.runtime_token_path,
         redaction: redaction.unwrap_or_default(),
         outputs: request.outputs.as_ref().map(outputs),
+        image: None,
+        disk_bytes: limits.disk_bytes,
+        cpu_weight: limits.cpu_weight,
+        io_weight: limits.io_weight,
+        isolation,
+        connectivity,
+        terminal: request.terminal,
+        stdin: request.stdin,
+        stop_signal: request.stop_signal,
     };
     Ok((draft, violations))
+}
+
+fn isolation(request: &RunRequest, violations: &mut Vec<Violation>) -> Isolation {
+    let capabilities = request.capabilities.clone().unwrap_or_default();
+    let user_namespace = match request.user_namespace {
+        0 => UserNamespace::Own,
+        1 => UserNamespace::Host,
+        number => {
+            let why = format!("is {number}; 0 (own) and 1 (host) are known");
+            violations.push(Violation::new("user_namespace", why));
+            UserNamespace::Own
+        }
+    };
+    Isolation {
+        user_namespace,
+        privileged: request.privileged,
+        capabilities_added: capabilities.add,
+        capabilities_dropped: capabilities.drop,
+        read_only_rootfs: request.read_only_rootfs,
+        seccomp_profile: request.seccomp_profile.clone(),
+    }
 }
 
 fn variables(variables: &[EnvironmentVariable]) -> Vec<(&str, &str)> {
@@ -115,7 +151,8 @@ fn network(number: i32) -> Result<Network, Violation> {
     match number {
         0 => Ok(Network::None),
         1 => Ok(Network::Host),
-        _ => Err(Violation::new("network", format!("is {number}; 0 (none) and 1 (host) are known"))),
+        2 => Ok(Network::Cni),
+        _ => Err(Violation::new("network", format!("is {number}; 0 (none), 1 (host) and 2 (cni) are known"))),
     }
 }
 

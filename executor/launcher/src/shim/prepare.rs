@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 
 use super::control::Control;
 use super::watch::Watch;
-use super::{Ready, create, inject, stdio, update};
+use super::{Ready, create, inject, stdio, unsupported, update};
 use crate::dirs::Dirs;
 use crate::finish::{Remains, Rotated, now};
 use crate::host::Host;
@@ -104,6 +104,7 @@ fn admit(host: &Host, request: &Request) -> Result<(ContainerRecord, Dirs), Refu
         request.plan.read(|bytes| serde_json::from_slice::<Plan>(bytes)).map_err(|error| internal("plan", &error))?;
     let plan = parsed.map_err(|error| internal("plan", &error))?;
     recheck(&plan, &host.policy).map_err(|violations| Refused::of_fields(Reason::Invalid, &violations))?;
+    unsupported::check(&plan)?;
     isolate().map_err(|error| failed("mount namespace", &error))?;
     let shim = identity::of(std::process::id() as i32).map_err(|error| failed("/proc", &error))?;
     let dirs = Dirs::of(host, &plan.id);

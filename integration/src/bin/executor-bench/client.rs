@@ -124,7 +124,12 @@ impl Client {
             volume_mounted_files: if shape.secret { vec![file] } else { Vec::new() },
             ..RunAction::default()
         };
-        let limits = Limits { memory_bytes: oci::MEMORY_BYTES, pids: oci::PIDS, cpu_millis: oci::CPU_MILLIS };
+        let limits = Limits {
+            memory_bytes: oci::MEMORY_BYTES,
+            pids: oci::PIDS,
+            cpu_millis: oci::CPU_MILLIS,
+            ..Limits::default()
+        };
         RunRequest {
             id: id.to_owned(),
             action: Some(Action { run: Some(run), ..Action::default() }),

@@ -1,0 +1,73 @@
+//! What a container can reach, and is reached by.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// Which network a container sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Network {
+    /// A namespace of its own with loopback up.
+    None,
+    /// The host's.
+    Host,
+    /// A namespace of its own that CNI plugins connect to a network of the operator's.
+    Cni,
+}
+
+/// A transport protocol of a published port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// SCTP.
+    Sctp,
+}
+
+impl Protocol {
+    /// As CNI's portmap plugin spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        }
+    }
+}
+
+/// A port of the host that leads to one of the container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishedPort {
+    /// Every address of the host where there is none.
+    pub host_ip: Option<IpAddr>,
+    /// On the host.
+    pub host_port: u16,
+    /// In the container.
+    pub container_port: u16,
+    /// Of which protocol.
+    pub protocol: Protocol,
+}
+
+/// Everything of the network but which one it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Connectivity {
+    /// Which of the operator's CNI networks; the first one when empty.
+    pub network_name: String,
+    /// Ports of the host that lead to it.
+    pub ports: Vec<PublishedPort>,
+    /// It may open connections to beyond its own network.
+    pub egress: bool,
+    /// Its host name; made of its id when empty.
+    pub hostname: String,
+    /// Addresses of name servers; the network's own answer where there are none.
+    pub dns_servers: Vec<IpAddr>,
+    /// Domains to search.
+    pub dns_searches: Vec<String>,
+    /// Options of the resolver.
+    pub dns_options: Vec<String>,
+}

@@ -1,0 +1,92 @@
+//! Networks, ports, names.
+
+use std::collections::BTreeSet;
+
+use super::{Policy, Report, shorten};
+use crate::plan::{Connectivity, Network};
+
+/// Most published ports.
+const PORTS_MAX: usize = 256;
+/// Most name servers: what resolv.conf(5) takes.
+const SERVERS_MAX: usize = 3;
+/// Most domains to search, and most options.
+const WORDS_MAX: usize = 32;
+/// Longest host name: the kernel's limit (`__NEW_UTS_LEN`).
+const HOSTNAME_MAX: usize = 64;
+/// Longest domain name.
+const DOMAIN_MAX: usize = 253;
+
+/// Checks what is asked for against the kind of network and the policy.
+pub(super) fn check(asked: &Connectivity, network: Network, policy: &Policy, report: &mut Report) {
+    let needs_cni = |what: &str| format!("{what} needs `network: cni`");
+    if network != Network::Cni {
+        if !asked.network_name.is_empty() {
+            report.add("network_name", needs_cni("a network's name"));
+        }
+        if !asked.ports.is_empty() {
+            report.add("ports", needs_cni("a published port"));
+        }
+        if asked.egress {
+            report.add("egress", needs_cni("egress"));
+        }
+    } else if asked.egress && !policy.allow_egress {
+        report.add("egress", "is not allowed by this daemon's configuration (allow_egress)");
+    }
+    let name = &asked.network_name;
+    if name.len() > 128
+        || name.starts_with('.')
+        || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+    {
+        report.add("network_name", format!("{:?} is no name of a network", shorten(name)));
+    }
+    ports(asked, report);
+    let label = |part: &str| {
+        !part.is_empty()
+            && part.len() <= 63
+            && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+    };
+    let hostname = &asked.hostname;
+    if !hostname.is_empty() {
+        if network == Network::Host {
+            report.add("hostname", "cannot be set with the host's network");
+        }
+        if hostname.len() > HOSTNAME_MAX || !hostname.split('.').all(label) {
+            report.add("hostname", format!("{:?} is no host name of at most {HOSTNAME_MAX} bytes", shorten(hostname)));
+        }
+    }
+    if asked.dns_servers.len() > SERVERS_MAX {
+        report.add("dns.servers", format!("has {} entries; at most {SERVERS_MAX}", asked.dns_servers.len()));
+    }
+    for (field, words) in [("dns.searches", &asked.dns_searches), ("dns.options", &asked.dns_options)] {
+        if words.len() > WORDS_MAX {
+            report.add(field, format!("has {} entries; at most {WORDS_MAX}", words.len()));
+            continue;
+        }
+        for (index, word) in words.iter().enumerate() {
+            if word.is_empty() || word.len() > DOMAIN_MAX || !word.bytes().all(|b| b.is_ascii_graphic()) {
+                report.add(format!("{field}[{index}]"), format!("is no word of 1 to {DOMAIN_MAX} visible characters"));
+            }
+        }
+    }
+}
+
+fn ports(asked: &Connectivity, report: &mut Report) {
+    if asked.ports.len() > PORTS_MAX {
+        report.add("ports", format!("has {} entries; at most {PORTS_MAX}", asked.ports.len()));
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for (index, port) in asked.ports.iter().enumerate() {
+        for (field, number) in [("host_port", port.host_port), ("container_port", port.container_port)] {
+            if number == 0 {
+                report.add(format!("ports[{index}].{field}"), "is 0; 1 to 65535 is allowed");
+            }
+        }
+        if !seen.insert((port.host_ip, port.host_port, port.protocol)) {
+            let (port, protocol) = (port.host_port, port.protocol.name());
+            report.add(format!("ports[{index}].host_port"), format!("{port}/{protocol} is there twice"));
+        }
+    }
+}

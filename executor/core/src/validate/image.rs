@@ -1,0 +1,53 @@
+//! An image that a reference was resolved to: what of it reaches the host's file system.
+
+use super::{PATH_MAX, check_path, shorten};
+use crate::plan::PlannedImage;
+
+/// Most layers: the kernel's overlay file system takes no more than 500, and the limit that other engines keep is lower.
+pub const LAYERS_MAX: usize = 127;
+/// Most volumes.
+const VOLUMES_MAX: usize = 64;
+/// Most labels, and bytes over all of them.
+const LABELS_MAX: usize = 1024;
+const LABEL_BYTES_MAX: usize = 256 << 10;
+
+/// Checks an image, which is `text` in the request.
+pub(super) fn check(text: &str, image: &PlannedImage) -> Result<(), String> {
+    if text != image.reference || text.is_empty() || text.len() >= PATH_MAX {
+        return Err(format!("{:?} is not the image that was resolved", shorten(text)));
+    }
+    if !is_digest(&image.digest) {
+        return Err(format!("the manifest's digest {:?} is no `sha256:HEX`", shorten(&image.digest)));
+    }
+    if image.layers.is_empty() || image.layers.len() > LAYERS_MAX {
+        return Err(format!("the image has {} layers; 1 to {LAYERS_MAX} are allowed", image.layers.len()));
+    }
+    if let Some(layer) = image.layers.iter().find(|layer| !is_digest(layer)) {
+        return Err(format!("the layer {:?} is no `sha256:HEX`", shorten(layer)));
+    }
+    if image.volumes.len() > VOLUMES_MAX {
+        return Err(format!("the image has {} volumes; at most {VOLUMES_MAX}", image.volumes.len()));
+    }
+    for volume in &image.volumes {
+        let shown = volume.display().to_string();
+        check_path(&shown).map_err(|why| format!("a volume of the image: {why}"))?;
+        if !volume.is_absolute() || shown == "/" || ["/proc", "/sys", "/dev"].iter().any(|bad| volume.starts_with(bad))
+        {
+            return Err(format!("the image's volume `{}` cannot be one", shorten(&shown)));
+        }
+    }
+    let bytes: usize = image.labels.iter().map(|(name, value)| name.len() + value.len()).sum();
+    if image.labels.len() > LABELS_MAX || bytes > LABEL_BYTES_MAX {
+        let count = image.labels.len();
+        return Err(format!(
+            "the image has {count} labels of {bytes} bytes; at most {LABELS_MAX} of {LABEL_BYTES_MAX} bytes"
+        ));
+    }
+    Ok(())
+}
+
+/// `sha256:` and 64 hexadecimal digits in lower case.
+fn is_digest(text: &str) -> bool {
+    text.strip_prefix("sha256:")
+        .is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')))
+}

@@ -1,0 +1,104 @@
+//! Privileges, capabilities, filters.
+
+use std::collections::BTreeSet;
+
+use super::{Policy, Report, shorten};
+use crate::plan::{Isolation, UserNamespace};
+
+/// Every capability of Linux 6.18, in the order of its number.
+pub const CAPABILITIES: [&str; 41] = [
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_DAC_READ_SEARCH",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_SETGID",
+    "CAP_SETUID",
+    "CAP_SETPCAP",
+    "CAP_LINUX_IMMUTABLE",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_NET_BROADCAST",
+    "CAP_NET_ADMIN",
+    "CAP_NET_RAW",
+    "CAP_IPC_LOCK",
+    "CAP_IPC_OWNER",
+    "CAP_SYS_MODULE",
+    "CAP_SYS_RAWIO",
+    "CAP_SYS_CHROOT",
+    "CAP_SYS_PTRACE",
+    "CAP_SYS_PACCT",
+    "CAP_SYS_ADMIN",
+    "CAP_SYS_BOOT",
+    "CAP_SYS_NICE",
+    "CAP_SYS_RESOURCE",
+    "CAP_SYS_TIME",
+    "CAP_SYS_TTY_CONFIG",
+    "CAP_MKNOD",
+    "CAP_LEASE",
+    "CAP_AUDIT_WRITE",
+    "CAP_AUDIT_CONTROL",
+    "CAP_SETFCAP",
+    "CAP_MAC_OVERRIDE",
+    "CAP_MAC_ADMIN",
+    "CAP_SYSLOG",
+    "CAP_WAKE_ALARM",
+    "CAP_BLOCK_SUSPEND",
+    "CAP_AUDIT_READ",
+    "CAP_PERFMON",
+    "CAP_BPF",
+    "CAP_CHECKPOINT_RESTORE",
+];
+/// Largest filter of a request's own, in bytes.
+pub const SECCOMP_PROFILE_MAX: usize = 256 << 10;
+/// Stands for every capability.
+const ALL: &str = "ALL";
+
+/// Checks what is asked for, and gives it in one spelling.
+pub(super) fn check(asked: &Isolation, policy: &Policy, report: &mut Report) -> Isolation {
+    let refused = |key: &str| format!("is not allowed by this daemon's configuration ({key})");
+    if asked.privileged && !policy.allow_privileged {
+        report.add("privileged", refused("allow_privileged"));
+    }
+    if asked.user_namespace == UserNamespace::Host && !policy.allow_host_userns {
+        report.add("user_namespace", format!("`host` {}", refused("allow_host_userns")));
+    }
+    if !asked.seccomp_profile.is_empty() {
+        let bytes = asked.seccomp_profile.len();
+        if bytes > SECCOMP_PROFILE_MAX {
+            report.add("seccomp_profile", format!("has {bytes} bytes; at most {SECCOMP_PROFILE_MAX}"));
+        }
+        if !policy.allow_seccomp_profile {
+            report.add("seccomp_profile", refused("allow_seccomp_profile"));
+        }
+        if asked.privileged {
+            report.add("seccomp_profile", "has no effect beside `privileged`: one of them may be set");
+        }
+    }
+    let added = names("capabilities.add", &asked.capabilities_added, report);
+    let dropped = names("capabilities.drop", &asked.capabilities_dropped, report);
+    let allowed = |name: &String| policy.capabilities_allowed.iter().any(|one| one == name || one == ALL);
+    for name in added.iter().filter(|name| !allowed(name)) {
+        report.add("capabilities.add", format!("{name} {}", refused("capabilities_allowed")));
+    }
+    Isolation { capabilities_added: added, capabilities_dropped: dropped, ..asked.clone() }
+}
+
+/// Names of capabilities in the kernel's spelling, sorted, each once.
+fn names(field: &str, asked: &[String], report: &mut Report) -> Vec<String> {
+    if asked.len() > CAPABILITIES.len() {
+        report.add(field, format!("has {} entries; at most {}", asked.len(), CAPABILITIES.len()));
+        return Vec::new();
+    }
+    let mut names = BTreeSet::new();
+    for (index, name) in asked.iter().enumerate() {
+        let upper = name.to_ascii_uppercase();
+        let full = if upper == ALL || upper.starts_with("CAP_") { upper } else { format!("CAP_{upper}") };
+        if full == ALL || CAPABILITIES.contains(&&*full) {
+            names.insert(full);
+        } else {
+            report.add(format!("{field}[{index}]"), format!("{:?} is no capability", shorten(name)));
+        }
+    }
+    names.into_iter().collect()
+}

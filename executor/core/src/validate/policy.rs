@@ -1,0 +1,111 @@
+//! What the operator allows and presumes.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Capabilities that a request may add where the operator says nothing: those that common engines give by default.
+const CAPABILITIES_ALLOWED: [&str; 14] = [
+    "CAP_AUDIT_WRITE",
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_MKNOD",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_NET_RAW",
+    "CAP_SETFCAP",
+    "CAP_SETGID",
+    "CAP_SETPCAP",
+    "CAP_SETUID",
+    "CAP_SYS_CHROOT",
+];
+
+/// What becomes of a limit that the host cannot hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Unenforceable {
+    /// The request is refused.
+    #[default]
+    Refuse,
+    /// The container runs, and its warnings tell.
+    Report,
+}
+
+/// What the operator allows and presumes. The same values hold in the daemon and in the launcher.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Policy {
+    /// Where relative paths of files lie.
+    pub files_root: PathBuf,
+    /// Bytes over paths and contents of all files.
+    pub files_bytes_max: u64,
+    /// Bytes of a container's outputs, and what is in force where a request says nothing.
+    pub outputs_bytes_max: u64,
+    /// `rootfs: host` may be asked for.
+    pub allow_host_rootfs: bool,
+    /// `dir:` must lie below one of these; anywhere when empty.
+    pub rootfs_dirs: Vec<PathBuf>,
+    /// `network: host` may be asked for.
+    pub allow_host_network: bool,
+    /// In force where the request says nothing.
+    pub default_memory_bytes: u64,
+    /// In force where the request says nothing.
+    pub default_pids: u64,
+    /// In force where the request says nothing.
+    pub default_nofile: u64,
+    /// In force where the request says nothing, in seconds.
+    pub default_grace_seconds: u64,
+    /// Bytes of disk, in force where the request says nothing; 0 = no limit.
+    pub default_disk_bytes: u64,
+    /// What becomes of a limit that the host cannot hold.
+    pub unenforceable_limits: Unenforceable,
+    /// `privileged` may be asked for.
+    pub allow_privileged: bool,
+    /// `user_namespace: host` may be asked for.
+    pub allow_host_userns: bool,
+    /// A filter on system calls may come with a request.
+    pub allow_seccomp_profile: bool,
+    /// Capabilities that may be added, in the kernel's spelling; `ALL` for every one.
+    pub capabilities_allowed: Vec<String>,
+    /// First id of the host that containers' users are mapped to.
+    pub userns_pool_start: u32,
+    /// How many ranges of 65,536 ids there are from there on: as many containers have user namespaces at once.
+    pub userns_pool_ranges: u32,
+    /// Where the operator's networks for CNI are configured.
+    pub cni_conf_dir: PathBuf,
+    /// Where CNI's plugins are, in the order of search.
+    pub cni_bin_dirs: Vec<PathBuf>,
+    /// `egress` may be asked for.
+    pub allow_egress: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            files_root: "/etc/cf-service-bindings".into(),
+            files_bytes_max: 1_000_000,
+            outputs_bytes_max: 64 << 20,
+            allow_host_rootfs: true,
+            rootfs_dirs: Vec::new(),
+            allow_host_network: false,
+            default_memory_bytes: 256 << 20,
+            default_pids: 1024,
+            default_nofile: 16_384,
+            default_grace_seconds: 10,
+            default_disk_bytes: 0,
+            unenforceable_limits: Unenforceable::Refuse,
+            allow_privileged: false,
+            allow_host_userns: false,
+            allow_seccomp_profile: false,
+            capabilities_allowed: CAPABILITIES_ALLOWED.map(str::to_owned).into(),
+            // Beyond what distributions, systemd's containers and its dynamic users take.
+            userns_pool_start: 0x7000_0000,
+            userns_pool_ranges: 1024,
+            cni_conf_dir: "/etc/cni/net.d".into(),
+            cni_bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
+            allow_egress: false,
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What a request asks of the host: images, privileges, limits, networks.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::plan::{Connectivity, Isolation, PlannedImage, Protocol, PublishedPort, UserNamespace};
+
+fn image() -> PlannedImage {
+    let digest = |digit: &str| format!("sha256:{}", digit.repeat(64));
+    PlannedImage {
+        reference: "docker://registry/app:1".into(),
+        digest: digest("a"),
+        layers: vec![digest("1"), digest("2")],
+        volumes: vec!["/data".into()],
+        labels: BTreeMap::new(),
+    }
+}
+
+fn with(change: impl Fn(&mut PlannedImage)) -> Draft<'static> {
+    let mut image = image();
+    change(&mut image);
+    Draft { rootfs: "docker://registry/app:1", image: Some(image), ..draft() }
+}
+
+#[test]
+fn an_image_names_no_other_directory_of_the_host() {
+    let policy = Policy::default();
+    let plan = validate(&with(|_| ()), &policy).unwrap();
+    recheck(&plan, &policy).unwrap();
+    let changes: [fn(&mut PlannedImage); 9] = [
+        |image| image.layers.clear(),
+        |image| image.layers = vec![image.layers[0].clone(); 128],
+        |image| image.layers[0] = format!("sha256:{}", "../".repeat(22)),
+        |image| image.layers[1] = image.layers[1].to_uppercase(),
+        |image| image.digest = "sha512:aa".into(),
+        |image| image.volumes[0] = "data".into(),
+        |image| image.volumes[0] = "/a/../..".into(),
+        |image| image.volumes[0] = "/proc/self".into(),
+        |image| drop(image.labels.insert("a".into(), "x".repeat(300 << 10))),
+    ];
+    for (index, change) in changes.into_iter().enumerate() {
+        assert_eq!(fields(&with(change)), ["rootfs"], "change {index}");
+        let mut forged = plan.clone();
+        let Rootfs::Image(image) = &mut forged.rootfs else { unreachable!() };
+        change(image);
+        assert!(recheck(&forged, &policy).is_err(), "change {index} in a plan");
+    }
+    assert_eq!(fields(&Draft { rootfs: "docker://other/app:1", ..with(|_| ()) }), ["rootfs"]);
+}
+
+#[test]
+fn privileges_are_the_operators_to_give() {
+    let isolation = Isolation {
+        user_namespace: UserNamespace::Host,
+        privileged: true,
+        capabilities_added: vec!["net_raw".into(), "CAP_SYS_ADMIN".into()],
+        seccomp_profile: "{}".into(),
+        ..Isolation::default()
+    };
+    let asked = Draft { isolation, ..draft() };
+    let expected = ["privileged", "user_namespace", "seccomp_profile", "seccomp_profile", "capabilities.add"];
+    assert_eq!(fields(&asked), expected);
+    let policy = Policy {
+        allow_privileged: true,
+        allow_host_userns: true,
+        capabilities_allowed: vec!["ALL".into()],
+        ..Policy::default()
+    };
+    let isolation = Isolation { seccomp_profile: String::new(), ..asked.isolation };
+    let plan = validate(&Draft { isolation, ..draft() }, &policy).unwrap();
+    assert_eq!(plan.isolation.capabilities_added, ["CAP_NET_RAW", "CAP_SYS_ADMIN"]);
+    recheck(&plan, &policy).unwrap();
+    assert!(recheck(&plan, &Policy::default()).is_err(), "the launcher has its own policy");
+}
+
+#[test]
+fn names_of_capabilities_are_known_ones() {
+    let isolation = |add: &[&str], drop: &[&str]| Isolation {
+        capabilities_added: add.iter().map(|name| (*name).to_owned()).collect(),
+        capabilities_dropped: drop.iter().map(|name| (*name).to_owned()).collect(),
+        ..Isolation::default()
+    };
+    let plan = |isolation| validate(&Draft { isolation, ..draft() }, &Policy::default());
+    let made = plan(isolation(&["kill", "CAP_KILL", "chown"], &["all"])).unwrap().isolation;
+    assert_eq!(made, isolation(&["CAP_CHOWN", "CAP_KILL"], &["ALL"]));
+    let asked = isolation(&["root"], &["", "CAP_", "CAP_CHOWN "]);
+    let wrong = ["capabilities.add[0]", "capabilities.drop[0]", "capabilities.drop[1]", "capabilities.drop[2]"];
+    assert_eq!(fields(&Draft { isolation: asked, ..draft() }), wrong);
+    let many = vec!["KILL"; 42];
+    assert_eq!(fields(&Draft { isolation: isolation(&many, &[]), ..draft() }), ["capabilities.add"]);
+}
+
+#[test]
+fn a_network_has_what_belongs_to_it() {
+    let port =
+        |host_port, container_port| PublishedPort { host_ip: None, host_port, container_port, protocol: Protocol::Tcp };
+    let connectivity =
+        Connectivity { network_name: "net".into(), ports: vec![port(80, 8080)], egress: true, ..Default::default() };
+    let asked = |network| Draft { network: Some(network), connectivity: connectivity.clone(), ..draft() };
+    assert_eq!(fields(&asked(Network::None)), ["network_name", "ports", "egress"]);
+    assert_eq!(fields(&asked(Network::Cni)), ["egress"]);
+    let policy = Policy { allow_egress: true, ..Policy::default() };
+    recheck(&validate(&asked(Network::Cni), &policy).unwrap(), &policy).unwrap();
+    let connectivity = Connectivity {
+        network_name: "../net".into(),
+        ports: vec![port(80, 8080), port(80, 8081), port(0, 1)],
+        hostname: "-a".into(),
+        dns_servers: vec!["10.0.0.1".parse().unwrap(); 4],
+        dns_searches: vec!["a b".into()],
+        ..Default::default()
+    };
+    let wrong = Draft { network: Some(Network::Cni), connectivity, ..draft() };
+    let expected =
+        ["network_name", "ports[1].host_port", "ports[2].host_port", "hostname", "dns.servers", "dns.searches[0]"];
+    assert_eq!(fields(&wrong), expected);
+}
+
+#[test]
+fn limits_of_disk_and_weights_are_bounded() {
+    let asked = Draft { disk_bytes: 1, cpu_weight: 10_001, io_weight: u32::MAX, stop_signal: 65, ..draft() };
+    assert_eq!(fields(&asked), ["limits.disk_bytes", "limits.cpu_weight", "limits.io_weight", "stop_signal"]);
+    let fine = Draft { disk_bytes: DISK_MIN, cpu_weight: 1, io_weight: 10_000, stop_signal: 64, ..draft() };
+    let policy = Policy { default_disk_bytes: 7 << 20, ..Policy::default() };
+    let plan = validate(&fine, &policy).unwrap();
+    assert_eq!((plan.limits.disk_bytes, plan.stop_signal), (DISK_MIN, 64));
+    let plan = validate(&draft(), &policy).unwrap();
+    assert_eq!((plan.limits.disk_bytes, plan.stop_signal), (7 << 20, SIGTERM));
+}

@@ -1,0 +1,35 @@
+//! What a plan can ask for and this launcher does not carry out: refused, never passed over.
+
+use executor_core::plan::{Network, Plan, Rootfs, SIGTERM};
+use executor_core::protocol::{Reason, Refused};
+use executor_core::validate::Violation;
+
+/// Looks for it.
+///
+/// # Errors
+/// Every part of the plan that would be left out.
+pub(super) fn check(plan: &Plan) -> Result<(), Refused> {
+    let isolation = &plan.isolation;
+    let all = [
+        ("rootfs", matches!(plan.rootfs, Rootfs::Image(_))),
+        ("network", plan.network == Network::Cni),
+        ("hostname", !plan.connectivity.hostname.is_empty()),
+        ("dns", !plan.connectivity.dns_servers.is_empty() || !plan.connectivity.dns_searches.is_empty()),
+        ("dns.options", !plan.connectivity.dns_options.is_empty()),
+        ("limits.disk_bytes", plan.limits.disk_bytes != 0),
+        ("limits.cpu_weight", plan.limits.cpu_weight != 0),
+        ("limits.io_weight", plan.limits.io_weight != 0),
+        ("privileged", isolation.privileged),
+        ("capabilities.add", !isolation.capabilities_added.is_empty()),
+        ("capabilities.drop", !isolation.capabilities_dropped.is_empty()),
+        ("read_only_rootfs", isolation.read_only_rootfs),
+        ("seccomp_profile", !isolation.seccomp_profile.is_empty()),
+        ("terminal", plan.terminal),
+        ("stdin", plan.stdin),
+        ("stop_signal", plan.stop_signal != SIGTERM),
+    ];
+    let asked = all.into_iter().filter(|(_, asked)| *asked);
+    let violations: Vec<_> =
+        asked.map(|(field, _)| Violation::new(field, "is not carried out by this version")).collect();
+    if violations.is_empty() { Ok(()) } else { Err(Refused::of_fields(Reason::Invalid, &violations)) }
+}
