@@ -6,6 +6,7 @@
 
 mod dir;
 mod host;
+mod overlay;
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};

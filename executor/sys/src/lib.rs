@@ -7,6 +7,7 @@ pub mod identity;
 pub mod memfile;
 pub mod mount;
 pub mod netif;
+pub mod overlay;
 pub mod peer;
 pub mod privileges;
 pub mod process;

@@ -1,0 +1,171 @@
+//! overlayfs over opened directories: many read-only ones, and where it is to be written to, an upper one.
+//!
+//! In go descriptors, so that no name of a path is looked up again, none is too long for the kernel and none needs
+//! escaping. Up to [`LOWER_MAX`] lower directories, which is what the old interface of the kernel has room for.
+
+use std::fmt::Write as _;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
+    fsmount, fsopen,
+};
+
+use crate::mount::attach;
+
+/// Most lower directories. Docker's limit on the layers of an image is 127; the options of mount(2) fit a page, which
+/// has room for 200 names like `/proc/self/fd/1000`.
+pub const LOWER_MAX: usize = 200;
+/// What the mounts are called in mountinfo.
+const SOURCE: &str = "executor-rootfs";
+
+/// Where what is changed in an overlay goes. Both are of one file system, and of no other overlay.
+#[derive(Clone, Copy, Debug)]
+pub struct Upper<'a> {
+    /// What was changed.
+    pub dir: BorrowedFd<'a>,
+    /// The kernel's own, empty.
+    pub work: BorrowedFd<'a>,
+}
+
+/// How an overlay is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Interface {
+    /// One `lowerdir+` for each directory: kernel 6.5 and newer.
+    Each,
+    /// One list in a page of options.
+    Page,
+}
+
+/// Mounts an overlay of `lower`, bottom first, at `at`: nosuid and nodev; without an upper directory read-only. What
+/// is written need not reach a disk (`volatile`): the upper directory is not used again.
+///
+/// # Errors
+/// `ENODEV`: the kernel has no overlayfs. `InvalidInput`: no directory, more than [`LOWER_MAX`], or the kernel does not
+/// take them as layers; without an upper directory it wants two. Else as mount does.
+pub fn overlay(lower: &[BorrowedFd<'_>], upper: Option<Upper<'_>>, at: BorrowedFd<'_>) -> io::Result<()> {
+    if lower.is_empty() || lower.len() > LOWER_MAX {
+        let why = format!("an overlay has 1 to {LOWER_MAX} lower directories, not {}", lower.len());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    match overlay_by(Interface::Each, lower, upper, at) {
+        // An older kernel does not know the option. Whatever else is invalid is so for the old interface too.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => overlay_by(Interface::Page, lower, upper, at),
+        result => result,
+    }
+}
+
+fn overlay_by(
+    interface: Interface,
+    lower: &[BorrowedFd<'_>],
+    upper: Option<Upper<'_>>,
+    at: BorrowedFd<'_>,
+) -> io::Result<()> {
+    if interface == Interface::Page {
+        return by_page(lower, upper, at);
+    }
+    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&context, "source", SOURCE)?;
+    for dir in lower.iter().rev() {
+        fsconfig_set_string(&context, "lowerdir+", held(*dir))?;
+    }
+    if let Some(Upper { dir, work }) = upper {
+        fsconfig_set_string(&context, "upperdir", held(dir))?;
+        fsconfig_set_string(&context, "workdir", held(work))?;
+        fsconfig_set_flag(&context, "volatile")?;
+    }
+    fsconfig_create(&context)?;
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
+    attach(mount.as_fd(), at)
+}
+
+fn by_page(lower: &[BorrowedFd<'_>], upper: Option<Upper<'_>>, at: BorrowedFd<'_>) -> io::Result<()> {
+    let mut options = String::from("lowerdir=");
+    for (index, dir) in lower.iter().rev().enumerate() {
+        let colon = if index == 0 { "" } else { ":" };
+        let _ = write!(options, "{colon}{}", held(*dir)); // to a string: it cannot fail
+    }
+    if let Some(Upper { dir, work }) = upper {
+        let _ = write!(options, ",upperdir={},workdir={},volatile", held(dir), held(work));
+    }
+    let options = std::ffi::CString::new(options)?;
+    Ok(rustix::mount::mount(SOURCE, held(at), "overlay", MountFlags::NOSUID | MountFlags::NODEV, &*options)?)
+}
+
+/// The name of an opened directory, which leads to it and nowhere else.
+fn held(dir: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", dir.as_raw_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+    use crate::mount::open_dir;
+
+    /// In a mount namespace of the test's own thread, where the directories are opened too: mounts of another
+    /// namespace are no layers.
+    fn mounted(interface: Interface, lower: &[PathBuf], dir: &Path, writable: bool) -> io::Result<()> {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
+        for name in ["at", "upper", "work"] {
+            fs::create_dir_all(dir.join(name))?;
+        }
+        let (upper, work) = (open_dir(&dir.join("upper"))?, open_dir(&dir.join("work"))?);
+        let lower = lower.iter().map(|dir| open_dir(dir)).collect::<io::Result<Vec<_>>>()?;
+        let lower: Vec<_> = lower.iter().map(AsFd::as_fd).collect();
+        let upper = writable.then_some(Upper { dir: upper.as_fd(), work: work.as_fd() });
+        let at = open_dir(&dir.join("at"))?;
+        overlay_by(interface, &lower, upper, at.as_fd())
+    }
+
+    /// As many layers as an image can have and more, by either interface: the uppermost wins.
+    #[test]
+    fn many_layers_by_either_interface() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        for interface in [Interface::Each, Interface::Page] {
+            let dir = tempfile::Builder::new().prefix("over,lay:\\").tempdir().unwrap();
+            let lower: Vec<_> = (0..LOWER_MAX).map(|index| dir.path().join(format!("layer{index}"))).collect();
+            for (index, layer) in lower.iter().enumerate() {
+                fs::create_dir(layer).unwrap();
+                fs::write(layer.join("all"), index.to_string()).unwrap();
+                fs::write(layer.join(index.to_string()), "").unwrap();
+            }
+            let path = dir.path().to_owned();
+            let seen = std::thread::spawn(move || {
+                mounted(interface, &lower, &path, true).unwrap();
+                fs::write(path.join("at/new"), "x").unwrap();
+                let names = fs::read_dir(path.join("at")).unwrap().count();
+                (fs::read_to_string(path.join("at/all")).unwrap(), names)
+            });
+            assert_eq!(seen.join().unwrap(), ((LOWER_MAX - 1).to_string(), LOWER_MAX + 2), "{interface:?}");
+            assert!(dir.path().join("upper/new").exists());
+        }
+    }
+
+    #[test]
+    fn without_an_upper_directory_nothing_is_written() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let lower = ["a", "b"].map(|name| dir.path().join(name));
+        for layer in &lower {
+            fs::create_dir(layer).unwrap();
+        }
+        let path = dir.path().to_owned();
+        let written = std::thread::spawn(move || {
+            mounted(Interface::Each, &lower, &path, false).unwrap();
+            fs::write(path.join("at/new"), "x")
+        });
+        assert_eq!(written.join().unwrap().unwrap_err().kind(), io::ErrorKind::ReadOnlyFilesystem);
+        let one = open_dir(dir.path()).unwrap();
+        let error = overlay(&[one.as_fd(); LOWER_MAX + 1], None, one.as_fd()).unwrap_err();
+        assert!(error.to_string().contains("not 201"), "{error}");
+    }
+}
