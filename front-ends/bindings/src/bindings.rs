@@ -1,0 +1,233 @@
+//! Bindings as files, put together from one or several sources and judged as a whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use zeroize::Zeroizing;
+
+use crate::json;
+use crate::names::{is_binding, is_key};
+use crate::violation::{Refused, Violation};
+use crate::{BYTES_MAX, INPUT_MAX, ONE_FILE, Profile, SERVICE_BINDING_ROOT, VCAP_SERVICES_FILE_PATH, vcap};
+
+/// The entry that makes a directory a binding.
+pub(crate) const TYPE: &str = "type";
+/// The entry that narrows it down.
+pub(crate) const PROVIDER: &str = "provider";
+
+/// How bindings lie below their root. The two exclude one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// `BINDING/ENTRY`, as the Service Binding specification for Kubernetes has it.
+    Directories,
+    /// The whole VCAP_SERVICES in the file [`ONE_FILE`].
+    OneFile,
+}
+
+impl Layout {
+    /// The variable that leads a process to the files.
+    pub fn variable(self) -> &'static str {
+        match self {
+            Self::Directories => SERVICE_BINDING_ROOT,
+            Self::OneFile => VCAP_SERVICES_FILE_PATH,
+        }
+    }
+}
+
+/// A file, by its path below the root.
+#[derive(PartialEq, Eq)]
+pub struct BindingFile {
+    /// `BINDING/ENTRY`, or [`ONE_FILE`].
+    pub path: String,
+    /// Any bytes.
+    pub content: Zeroizing<Vec<u8>>,
+    /// Describes the binding and is no secret in itself: type, provider, plan and the like.
+    pub public: bool,
+}
+
+impl BindingFile {
+    /// Bytes of path and content.
+    fn weight(&self) -> u64 {
+        self.path.len() as u64 + self.content.len() as u64
+    }
+}
+
+impl fmt::Debug for BindingFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, content, public } = self;
+        f.debug_struct("BindingFile")
+            .field("path", path)
+            .field("content", &format_args!("[REDACTED; {} bytes]", content.len()))
+            .field("public", public)
+            .finish()
+    }
+}
+
+/// One binding of [`Bindings`], borrowed.
+#[derive(Debug)]
+pub struct Binding<'a> {
+    /// Its name, which is its directory.
+    pub name: &'a str,
+    /// Its entries by their names, sorted.
+    pub entries: Vec<(&'a str, &'a BindingFile)>,
+}
+
+impl Binding<'_> {
+    /// What an entry holds.
+    pub fn entry(&self, name: &str) -> Option<&[u8]> {
+        self.entries.iter().find(|(entry, _)| *entry == name).map(|(_, file)| file.content.as_slice())
+    }
+
+    /// What it is (`mysql`), if that is text.
+    pub fn kind(&self) -> Option<&str> {
+        self.entry(TYPE).and_then(|bytes| std::str::from_utf8(bytes).ok())
+    }
+
+    /// Whose it is, if it says so in text.
+    pub fn provider(&self) -> Option<&str> {
+        self.entry(PROVIDER).and_then(|bytes| std::str::from_utf8(bytes).ok())
+    }
+}
+
+/// Files that may be delivered: every name is allowed, none is there twice, and all together are within the limit.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Bindings {
+    files: Vec<BindingFile>,
+    layout: Layout,
+}
+
+impl Bindings {
+    /// The whole VCAP_SERVICES as one file, without its white space.
+    ///
+    /// # Errors
+    /// No JSON, nested too deep, or too large.
+    pub fn one_file(vcap_services: &[u8]) -> Result<Self, Refused> {
+        let content = vcap::text(vcap_services)
+            .and_then(json::document)
+            .and_then(|document| vcap::services(document).map(|_| document))
+            .and_then(json::compact)
+            .map_err(|violation| Refused(vec![violation]))?;
+        let file = BindingFile { path: ONE_FILE.to_owned(), content, public: false };
+        let size = file.weight();
+        if size > BYTES_MAX {
+            return Err(Refused(vec![Violation::Size(size)]));
+        }
+        Ok(Self { files: vec![file], layout: Layout::OneFile })
+    }
+
+    /// How the files lie.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The files, sorted by their paths.
+    pub fn files(&self) -> &[BindingFile] {
+        &self.files
+    }
+
+    /// The files, to be passed on.
+    pub fn into_files(self) -> Vec<BindingFile> {
+        self.files
+    }
+
+    /// Bytes over paths and contents.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(BindingFile::weight).sum()
+    }
+
+    /// The bindings, sorted by their names; none where the files are one.
+    pub fn bindings(&self) -> Vec<Binding<'_>> {
+        let mut bindings: Vec<Binding<'_>> = Vec::new();
+        for file in &self.files {
+            let Some((name, entry)) = file.path.split_once('/') else { continue };
+            match bindings.last_mut().filter(|binding| binding.name == name) {
+                Some(binding) => binding.entries.push((entry, file)),
+                None => bindings.push(Binding { name, entries: vec![(entry, file)] }),
+            }
+        }
+        bindings
+    }
+}
+
+/// Puts bindings together in [`Layout::Directories`]. Nothing fails before the end, so that all that is wrong is told.
+#[derive(Default)]
+pub struct Builder {
+    files: BTreeMap<String, BindingFile>,
+    names: BTreeSet<String>,
+    violations: Vec<Violation>,
+}
+
+impl Builder {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds every binding of a VCAP_SERVICES.
+    #[must_use]
+    pub fn vcap_services(mut self, vcap_services: &[u8], profile: Profile) -> Self {
+        if let Err(violation) = vcap::translate(vcap_services, profile, &mut self) {
+            self.violations.push(violation);
+        }
+        self
+    }
+
+    /// Adds a binding that lies in a directory somewhere, as it is: its entries by their names.
+    #[must_use]
+    pub fn binding(mut self, name: &str, entries: Vec<(String, Zeroizing<Vec<u8>>)>) -> Self {
+        let begun = self.begin(name);
+        for (entry, content) in entries {
+            if !is_key(&entry) {
+                self.refuse(Violation::FileName(entry));
+            } else if begun {
+                let public = matches!(&*entry, TYPE | PROVIDER);
+                self.put(name, &entry, content, public);
+            }
+        }
+        self
+    }
+
+    /// Whether a binding of this name can be added.
+    pub(crate) fn begin(&mut self, name: &str) -> bool {
+        if !is_binding(name) {
+            self.violations.push(Violation::BindingName(name.to_owned()));
+            return false;
+        }
+        if !self.names.insert(name.to_owned()) {
+            self.violations.push(Violation::DuplicateBinding(name.to_owned()));
+            return false;
+        }
+        true
+    }
+
+    pub(crate) fn put(&mut self, binding: &str, entry: &str, content: Zeroizing<Vec<u8>>, public: bool) {
+        let path = format!("{binding}/{entry}");
+        self.files.insert(path.clone(), BindingFile { path, content, public });
+    }
+
+    pub(crate) fn refuse(&mut self, violation: Violation) {
+        self.violations.push(violation);
+    }
+
+    /// Judges all of it.
+    ///
+    /// # Errors
+    /// Every violation: names, duplicates, bindings without a type, the size over the files as they came to be. (Cloud
+    /// Controller stops at the first, and counts a file that an attribute replaced once more.)
+    pub fn finish(self) -> Result<Bindings, Refused> {
+        let Self { files, names, mut violations } = self;
+        let untyped = names.into_iter().filter(|name| !files.contains_key(&format!("{name}/{TYPE}")));
+        violations.extend(untyped.map(Violation::NoType));
+        let bindings = Bindings { files: files.into_values().collect(), layout: Layout::Directories };
+        let size = bindings.bytes();
+        if size > BYTES_MAX {
+            violations.push(Violation::Size(size));
+        }
+        if violations.is_empty() { Ok(bindings) } else { Err(Refused(violations)) }
+    }
+}
+
+/// Bounds what is looked at, before anything is.
+pub(crate) fn within_input_limit(bytes: &[u8]) -> Result<(), Violation> {
+    if bytes.len() > INPUT_MAX { Err(Violation::Input(bytes.len())) } else { Ok(()) }
+}

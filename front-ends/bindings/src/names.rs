@@ -1,0 +1,52 @@
+//! Names of bindings and of their entries.
+//!
+//! Each rule is matched over the whole value: Ruby's `^` and `$`, which Cloud Controller uses, match at every line, so that
+//! `good\n../../etc/passwd` passes there. `.` and `..` are made of allowed characters and are refused here; so is whatever
+//! else begins with `..`, because the links of a rotation are called so.
+
+/// Longest name, in bytes.
+const LENGTH_MAX: usize = 253;
+
+/// As Cloud Controller prints it.
+pub(crate) const BINDING_RULE: &str = r"/^[a-z0-9\-.]{1,253}$/";
+
+/// `[a-z0-9\-.]{1,253}`.
+pub(crate) fn is_binding(name: &str) -> bool {
+    is_name(name, |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.'))
+}
+
+/// `[a-z0-9\-._]{1,253}`: of an entry that comes from VCAP_SERVICES.
+pub(crate) fn is_entry(name: &str) -> bool {
+    is_name(name, |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b'_'))
+}
+
+/// `[A-Za-z0-9\-._]{1,253}`: of an entry of a directory that is taken as it is. It is a key of a Kubernetes Secret, which
+/// may have capitals.
+pub(crate) fn is_key(name: &str) -> bool {
+    is_name(name, |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'))
+}
+
+fn is_name(name: &str, allowed: impl Fn(u8) -> bool) -> bool {
+    (1..=LENGTH_MAX).contains(&name.len()) && name != "." && !name.starts_with("..") && name.bytes().all(allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rule_holds_for_the_whole_value() {
+        let long = "a".repeat(253);
+        for name in ["a", "my-db.1", "0", "-", ".x", &long] {
+            assert!(is_binding(name) && is_entry(name) && is_key(name), "{name}");
+        }
+        let longer = "a".repeat(254);
+        let bad =
+            ["", ".", "..", "..data", "...", "a/b", "/", "good\n../x", "good\n", "\ngood", "a\0", "ä", "a b", &longer];
+        for name in bad {
+            assert!(!is_binding(name) && !is_entry(name) && !is_key(name), "{name:?}");
+        }
+        assert!(!is_binding("a_b") && is_entry("a_b"));
+        assert!(!is_entry("Password") && is_key("Password"));
+    }
+}

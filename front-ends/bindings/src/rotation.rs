@@ -1,0 +1,94 @@
+//! From the files that a container has and the bindings that it is to have: what has to go.
+//!
+//! A container's other files may lie below the same root. Bindings are those directories right below it that hold an entry
+//! `type`, because that is what makes a directory a binding for every consumer; nothing else is touched.
+
+use std::collections::BTreeSet;
+
+use crate::bindings::TYPE;
+use crate::{Bindings, Layout, ONE_FILE};
+
+/// What a container has below the root of its bindings.
+#[derive(Debug, Default)]
+pub struct Present<'a> {
+    paths: Vec<&'a str>,
+}
+
+impl<'a> Present<'a> {
+    /// From the container's files, absolute or not, that lie below `root`.
+    pub fn below(root: &str, files: impl IntoIterator<Item = &'a str>) -> Self {
+        let below = |path: &'a str| path.strip_prefix(root)?.strip_prefix('/');
+        Self { paths: files.into_iter().filter_map(below).collect() }
+    }
+
+    /// How they lie; `None` where there are none.
+    pub fn layout(&self) -> Option<Layout> {
+        if !self.typed().is_empty() {
+            Some(Layout::Directories)
+        } else {
+            self.paths.contains(&ONE_FILE).then_some(Layout::OneFile)
+        }
+    }
+
+    /// Names of the bindings.
+    fn typed(&self) -> BTreeSet<&'a str> {
+        self.entries().filter(|(_, entry)| *entry == TYPE).map(|(binding, _)| binding).collect()
+    }
+
+    /// `BINDING/ENTRY` only: what lies deeper or right below the root is no entry.
+    fn entries(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.paths.iter().filter_map(|path| path.split_once('/')).filter(|(_, entry)| !entry.contains('/'))
+    }
+}
+
+/// Paths below the root that belong to bindings of the container and are not among the new ones.
+pub fn obsolete(present: &Present<'_>, new: &Bindings) -> Vec<String> {
+    let kept: BTreeSet<&str> = new.files().iter().map(|file| file.path.as_str()).collect();
+    let bindings = present.typed();
+    let entries = present.entries().filter(|(binding, _)| bindings.contains(binding));
+    entries.map(|(binding, entry)| format!("{binding}/{entry}")).filter(|path| !kept.contains(path.as_str())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Builder, Profile};
+
+    fn new(names: &[&str]) -> Bindings {
+        let list: Vec<String> =
+            names.iter().map(|name| format!(r#"{{"name":"{name}","credentials":{{"uri":"x"}}}}"#)).collect();
+        let json = format!(r#"{{"mysql":[{}]}}"#, list.join(","));
+        Builder::new().vcap_services(json.as_bytes(), Profile::Libcnb).finish().unwrap()
+    }
+
+    #[test]
+    fn what_no_new_binding_has_goes_and_nothing_else() {
+        let files = [
+            "/etc/b/db/type",
+            "/etc/b/db/provider",
+            "/etc/b/db/uri",
+            "/etc/b/db/old-key",
+            "/etc/b/gone/type",
+            "/etc/b/gone/uri",
+            // No bindings: no type, too deep, at the root, elsewhere.
+            "/etc/b/executor/token",
+            "/etc/b/db/sub/type",
+            "/etc/b/vcap_services",
+            "/etc/bb/x/type",
+            "/run/y/type",
+        ];
+        let present = Present::below("/etc/b", files);
+        assert_eq!(present.layout(), Some(Layout::Directories));
+        assert_eq!(obsolete(&present, &new(&["db", "added"])), ["db/old-key", "gone/type", "gone/uri"]);
+        assert_eq!(obsolete(&present, &new(&[])).len(), 6, "all bindings go");
+    }
+
+    #[test]
+    fn the_layout_is_told_by_the_files() {
+        let layout = |files: &[&'static str]| Present::below("/b", files.iter().copied()).layout();
+        assert_eq!(layout(&[]), None);
+        assert_eq!(layout(&["/b/token", "/b/x/token"]), None);
+        assert_eq!(layout(&["/b/vcap_services"]), Some(Layout::OneFile));
+        assert_eq!(layout(&["/b/type"]), None);
+    }
+}

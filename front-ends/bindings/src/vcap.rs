@@ -1,0 +1,117 @@
+//! The translation of VCAP_SERVICES: `{"LABEL": [{"name": ..., "credentials": {...}, ...}, ...], ...}`.
+//!
+//! Rules: `bindings.md`, the table of the translation; [`Profile`] has the columns.
+
+use serde_json::value::RawValue;
+use zeroize::Zeroizing;
+
+use crate::bindings::{Builder, PROVIDER, TYPE, within_input_limit};
+use crate::json::{self, Json};
+use crate::names::is_entry;
+use crate::{Profile, Violation};
+
+/// Attributes that describe a binding and open nothing. What is not in this list counts as a secret: a drain's URL can
+/// hold a password.
+const PUBLIC: [&str; 10] =
+    [TYPE, PROVIDER, "label", "plan", "tags", "name", "binding_name", "instance_name", "binding_guid", "instance_guid"];
+
+/// An object's entries.
+type Entries<'a> = Vec<(String, &'a RawValue)>;
+
+/// The text of a document, if it is one and not too long.
+pub(crate) fn text(bytes: &[u8]) -> Result<&str, Violation> {
+    within_input_limit(bytes)?;
+    std::str::from_utf8(bytes).map_err(|error| {
+        let before = &bytes[..error.valid_up_to()];
+        let line_begins = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+        Violation::Syntax { line, column: before.len() - line_begins + 1 }
+    })
+}
+
+/// The lists of a document, by their labels.
+pub(crate) fn services(document: &RawValue) -> Result<Entries<'_>, Violation> {
+    match Json::of(document)? {
+        Json::Object(services) => Ok(services),
+        _ => Err(Violation::NoServices),
+    }
+}
+
+/// Adds every binding of a document.
+pub(crate) fn translate(bytes: &[u8], profile: Profile, builder: &mut Builder) -> Result<(), Violation> {
+    let document = json::document(text(bytes)?)?;
+    for (service, list) in services(document)? {
+        let Json::Array(list) = Json::of(list)? else {
+            builder.refuse(Violation::NoList(service));
+            continue;
+        };
+        for (index, binding) in list.into_iter().enumerate() {
+            match Json::of(binding)? {
+                Json::Object(attributes) => one(&service, &attributes, profile, builder)?,
+                _ => builder.refuse(Violation::NoBinding { service: service.clone(), number: index + 1 }),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One binding. An error is one of the document's; what is wrong with the binding goes to the builder.
+fn one(service: &str, attributes: &Entries<'_>, profile: Profile, builder: &mut Builder) -> Result<(), Violation> {
+    let name = name(attributes)?;
+    let begun = builder.begin(&name);
+    let add = |entry: String, value: &RawValue, public: bool, builder: &mut Builder| {
+        if !is_entry(&entry) {
+            builder.refuse(Violation::FileName(entry));
+        } else if !(profile.omits_empty() && Json::of(value)?.is_empty()) {
+            let content = json::content(value)?;
+            if begun {
+                builder.put(&name, &entry, content, public);
+            }
+        }
+        Ok(())
+    };
+    match attribute(attributes, "credentials").map(Json::of).transpose()? {
+        Some(Json::Object(credentials)) => {
+            for (key, value) in credentials {
+                add(key, value, false, builder)?;
+            }
+        }
+        Some(Json::Null) | None => {}
+        Some(_) => builder.refuse(Violation::NoCredentials(name.clone())),
+    }
+    // After the credentials, because what says what a binding is must not be taken by one of them.
+    if profile.writes_attributes() {
+        for (key, value) in attributes.iter().filter(|(key, _)| key != "credentials") {
+            add(profile.attribute(key), value, PUBLIC.contains(&key.as_str()), builder)?;
+        }
+    }
+    if !begun {
+        return Ok(());
+    }
+    // Cloud Controller makes the key of the label, so it stands in for one that is missing.
+    let label = match attribute(attributes, "label") {
+        Some(label) if !matches!(Json::of(label)?, Json::Null) => json::content(label)?,
+        _ => Zeroizing::new(service.as_bytes().to_vec()),
+    };
+    let provider = if profile.provider_is_label() { label.clone() } else { service.as_bytes().to_vec().into() };
+    builder.put(&name, TYPE, label, true);
+    builder.put(&name, PROVIDER, provider, true);
+    Ok(())
+}
+
+fn attribute<'a>(attributes: &Entries<'a>, name: &str) -> Option<&'a RawValue> {
+    attributes.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
+}
+
+/// `name`, which Cloud Controller makes of the binding's name, else of the service instance's. Where it is missing it is
+/// made here.
+fn name(attributes: &Entries<'_>) -> Result<String, Violation> {
+    for key in ["name", "binding_name", "instance_name"] {
+        match attribute(attributes, key).map(Json::of).transpose()? {
+            Some(Json::String(mut name)) if !name.is_empty() => return Ok(std::mem::take(&mut *name)),
+            Some(Json::Word(word)) => return Ok(word.to_owned()),
+            _ => {}
+        }
+    }
+    Ok(String::new())
+}
