@@ -5,30 +5,22 @@
 //! init when it starts. The filter on system calls is not in it either, because it is installed by our own
 //! executor (see the launcher), compiled once instead of at every start.
 
+mod capabilities;
+
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{
-    Capabilities, Capability, LinuxBuilder, LinuxCapabilitiesBuilder, LinuxCpuBuilder, LinuxDeviceCgroupBuilder,
-    LinuxMemoryBuilder, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, LinuxPids, LinuxResources,
-    LinuxResourcesBuilder, Mount, MountBuilder, PosixRlimitBuilder, PosixRlimitType, Process, ProcessBuilder,
-    RootBuilder, Spec, SpecBuilder, UserBuilder,
+    LinuxBuilder, LinuxCpuBuilder, LinuxDeviceCgroupBuilder, LinuxMemoryBuilder, LinuxNamespace, LinuxNamespaceBuilder,
+    LinuxNamespaceType, LinuxPids, LinuxResources, LinuxResourcesBuilder, Mount, MountBuilder, PosixRlimitBuilder,
+    PosixRlimitType, Process, ProcessBuilder, RootBuilder, Spec, SpecBuilder, UserBuilder,
 };
 
 use crate::plan::{Limits, Network, Plan, Rootfs};
 use crate::users::ResolvedUser;
 
-/// Capabilities of a process that runs as root in its container. A process of another user has none.
-pub const ROOT_CAPABILITIES: [Capability; 8] = [
-    Capability::Chown,
-    Capability::DacOverride,
-    Capability::Fowner,
-    Capability::Fsetid,
-    Capability::Kill,
-    Capability::NetBindService,
-    Capability::Setgid,
-    Capability::Setuid,
-];
+pub use capabilities::{Held, ROOT_CAPABILITIES, held};
 
 /// Replaced by an empty file or directory.
 pub const MASKED: [&str; 10] = [
@@ -66,20 +58,25 @@ pub struct Resolved<'a> {
 /// # Errors
 /// A builder of oci-spec refused; none does for a valid plan.
 pub fn build(plan: &Plan, resolved: &Resolved<'_>) -> Result<Spec, OciSpecError> {
-    let root = RootBuilder::default().path(resolved.rootfs).readonly(plan.rootfs == Rootfs::Host).build()?;
+    let privileged = plan.isolation.privileged;
+    let read_only = plan.rootfs == Rootfs::Host || plan.isolation.read_only_rootfs;
+    let root = RootBuilder::default().path(resolved.rootfs).readonly(read_only).build()?;
+    let unless_privileged = |paths: &[&str]| -> Vec<String> {
+        if privileged { Vec::new() } else { paths.iter().map(|path| (*path).to_owned()).collect() }
+    };
     let linux = LinuxBuilder::default()
         .namespaces(namespaces(plan.network)?)
         .cgroups_path(Path::new("/").join(resolved.cgroup))
-        .resources(resources(&plan.limits, resolved.swap_limit)?)
-        .masked_paths(MASKED.map(str::to_owned))
-        .readonly_paths(READONLY.map(str::to_owned))
+        .resources(resources(&plan.limits, resolved.swap_limit, privileged)?)
+        .masked_paths(unless_privileged(&MASKED))
+        .readonly_paths(unless_privileged(&READONLY))
         .build()?;
     SpecBuilder::default()
         .version("1.0.2")
         .root(root)
         .hostname(plan.id.as_str().chars().take(63).collect::<String>())
-        .mounts(mounts(&plan.rootfs)?)
-        .process(process(resolved)?)
+        .mounts(mounts(&plan.rootfs, privileged)?)
+        .process(process(plan, resolved)?)
         .linux(linux)
         .build()
 }
@@ -101,7 +98,7 @@ fn namespaces(network: Network) -> Result<Vec<LinuxNamespace>, OciSpecError> {
     kinds.into_iter().map(|kind| LinuxNamespaceBuilder::default().typ(kind).build()).collect()
 }
 
-fn resources(limits: &Limits, swap_limit: bool) -> Result<LinuxResources, OciSpecError> {
+fn resources(limits: &Limits, swap_limit: bool, all_devices: bool) -> Result<LinuxResources, OciSpecError> {
     let memory = i64::try_from(limits.memory_bytes).unwrap_or(i64::MAX);
     let mut memory_limit = LinuxMemoryBuilder::default().limit(memory);
     if swap_limit {
@@ -109,32 +106,39 @@ fn resources(limits: &Limits, swap_limit: bool) -> Result<LinuxResources, OciSpe
     }
     let mut pids = LinuxPids::default();
     pids.set_limit(i64::try_from(limits.pids).unwrap_or(i64::MAX));
-    let deny_all = LinuxDeviceCgroupBuilder::default().allow(false).access("rwm").build()?;
-    let mut all = LinuxResourcesBuilder::default().memory(memory_limit.build()?).pids(pids).devices(vec![deny_all]);
-    if limits.cpu_millis > 0 {
-        const PERIOD_US: u64 = 100_000;
-        let quota = limits.cpu_millis.saturating_mul(PERIOD_US) / 1000;
-        let quota = i64::try_from(quota).unwrap_or(i64::MAX);
-        all = all.cpu(LinuxCpuBuilder::default().period(PERIOD_US).quota(quota).build()?);
+    let devices = LinuxDeviceCgroupBuilder::default().allow(all_devices).access("rwm").build()?;
+    let mut all = LinuxResourcesBuilder::default().memory(memory_limit.build()?).pids(pids).devices(vec![devices]);
+    if limits.cpu_millis > 0 || limits.cpu_weight > 0 {
+        let mut cpu = LinuxCpuBuilder::default();
+        if limits.cpu_millis > 0 {
+            const PERIOD_US: u64 = 100_000;
+            let quota = limits.cpu_millis.saturating_mul(PERIOD_US) / 1000;
+            cpu = cpu.period(PERIOD_US).quota(i64::try_from(quota).unwrap_or(i64::MAX));
+        }
+        if limits.cpu_weight > 0 {
+            cpu = cpu.shares(shares(limits.cpu_weight));
+        }
+        all = all.cpu(cpu.build()?);
+    }
+    if limits.io_weight > 0 {
+        all = all.unified(HashMap::from([("io.weight".to_owned(), limits.io_weight.to_string())]));
     }
     all.build()
 }
 
-fn process(resolved: &Resolved<'_>) -> Result<Process, OciSpecError> {
+/// A weight of cgroup v2 (1 to 10000) in the shares of v1 (2 to 262144): the least number of shares that comes to the
+/// same weight where it is turned back.
+fn shares(weight: u32) -> u64 {
+    2 + (u64::from(weight) - 1).saturating_mul(262_142).div_ceil(9999)
+}
+
+fn process(plan: &Plan, resolved: &Resolved<'_>) -> Result<Process, OciSpecError> {
     let user = UserBuilder::default()
         .uid(resolved.user.uid)
         .gid(resolved.user.gid)
         .additional_gids(resolved.user.groups.clone())
         .build()?;
-    let held: Capabilities =
-        if resolved.user.uid == 0 { ROOT_CAPABILITIES.into_iter().collect() } else { Capabilities::new() };
-    let capabilities = LinuxCapabilitiesBuilder::default()
-        .bounding(held.clone())
-        .effective(held.clone())
-        .permitted(held)
-        .inheritable(Capabilities::new())
-        .ambient(Capabilities::new())
-        .build()?;
+    let capabilities = capabilities::sets(&held(&plan.isolation, resolved.user.uid))?;
     let nofile = PosixRlimitBuilder::default()
         .typ(PosixRlimitType::RlimitNofile)
         .soft(resolved.nofile)
@@ -155,14 +159,14 @@ fn process(resolved: &Resolved<'_>) -> Result<Process, OciSpecError> {
         .build()
 }
 
-fn mounts(rootfs: &Rootfs) -> Result<Vec<Mount>, OciSpecError> {
+fn mounts(rootfs: &Rootfs, writable_sys: bool) -> Result<Vec<Mount>, OciSpecError> {
     let mut all = vec![
         mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"])?,
         mount("/dev", "tmpfs", "tmpfs", &["nosuid", "noexec", "strictatime", "mode=755", "size=64k", "nr_inodes=128"])?,
         mount("/dev/pts", "devpts", "devpts", &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"])?,
         mount("/dev/shm", "tmpfs", "shm", &["nosuid", "noexec", "nodev", "mode=1777", "size=64m"])?,
         mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"])?,
-        mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", "ro"])?,
+        mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", if writable_sys { "rw" } else { "ro" }])?,
     ];
     if *rootfs == Rootfs::Host {
         all.push(mount("/tmp", "tmpfs", "tmpfs", &["nosuid", "nodev", "mode=1777", "size=50%"])?);

@@ -81,3 +81,29 @@ fn every_mount_is_a_fresh_file_system() {
         assert_ne!(mount["type"], "bind");
     }
 }
+
+/// A weight survives the way through shares and back, as the OCI runtimes turn shares into weights.
+#[test]
+fn every_weight_comes_out_as_it_went_in() {
+    for weight in 1..=10_000 {
+        let shares = shares(weight);
+        assert!((2..=262_144).contains(&shares));
+        assert_eq!(1 + (shares - 2) * 9999 / 262_142, u64::from(weight), "{shares} shares");
+    }
+}
+
+#[test]
+fn a_privileged_container_has_nothing_hidden() {
+    let policy = Policy { allow_privileged: true, ..Policy::default() };
+    let isolation = crate::plan::Isolation { privileged: true, ..Default::default() };
+    let draft = Draft { id: "c1", path: "/a", rootfs: "dir:/x", isolation, ..Draft::default() };
+    let plan = validate(&draft, &policy).unwrap();
+    let user = ResolvedUser { uid: 0, gid: 0, groups: vec![], home: "/".into() };
+    let (rootfs, cgroup) = (Path::new("/r"), Path::new("c"));
+    let resolved = Resolved { rootfs, user: &user, nofile: 9, cgroup, swap_limit: false };
+    let spec = serde_json::to_value(build(&plan, &resolved).unwrap()).unwrap();
+    assert_eq!(spec["process"]["capabilities"]["effective"].as_array().unwrap().len(), 41);
+    assert_eq!(spec["linux"]["maskedPaths"].as_array().map_or(0, Vec::len), 0);
+    assert_eq!(spec["linux"]["resources"]["devices"][0]["allow"], true);
+    assert_eq!(spec["root"]["readonly"], false);
+}

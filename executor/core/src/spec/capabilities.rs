@@ -1,0 +1,98 @@
+//! Which capabilities a process of a container holds: the one that its container is made for, and those that are
+//! executed in it later.
+
+use std::collections::BTreeSet;
+
+use oci_spec::OciSpecError;
+use oci_spec::runtime::{Capabilities, LinuxCapabilities, LinuxCapabilitiesBuilder};
+
+use crate::plan::Isolation;
+use crate::validate::CAPABILITIES;
+
+/// Capabilities of a process that runs as root in its container. A process of another user has none.
+pub const ROOT_CAPABILITIES: [&str; 8] = [
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_SETGID",
+    "CAP_SETUID",
+];
+
+/// The capabilities of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Permitted, effective and bounding, in the kernel's spelling.
+    pub names: BTreeSet<&'static str>,
+    /// Inheritable and ambient too: what is added for a user other than root would be lost at execve otherwise.
+    pub ambient: bool,
+}
+
+/// What a process of this user holds: the default set (every one where it is privileged, none for users other than
+/// root), without what is dropped, with what is added.
+pub fn held(isolation: &Isolation, uid: u32) -> Held {
+    let all = || CAPABILITIES.into_iter();
+    let is = |list: &[String], name: &str| list.iter().any(|one| one == "ALL" || one == name);
+    let by_default = |name: &str| {
+        let default = isolation.privileged || ROOT_CAPABILITIES.contains(&name);
+        uid == 0 && default && !is(&isolation.capabilities_dropped, name)
+    };
+    let names = all().filter(|name| by_default(name) || is(&isolation.capabilities_added, name)).collect();
+    Held { names, ambient: uid != 0 }
+}
+
+/// As the specification spells it.
+pub(super) fn sets(held: &Held) -> Result<LinuxCapabilities, OciSpecError> {
+    let known = |name: &&'static str| name.strip_prefix("CAP_")?.parse().ok();
+    let all: Capabilities = held.names.iter().filter_map(known).collect();
+    let ambient = if held.ambient { all.clone() } else { Capabilities::new() };
+    LinuxCapabilitiesBuilder::default()
+        .bounding(all.clone())
+        .effective(all.clone())
+        .permitted(all)
+        .inheritable(ambient.clone())
+        .ambient(ambient)
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn isolation(add: &[&str], drop: &[&str], privileged: bool) -> Isolation {
+        let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        Isolation {
+            capabilities_added: list(add),
+            capabilities_dropped: list(drop),
+            privileged,
+            ..Isolation::default()
+        }
+    }
+
+    #[test]
+    fn dropped_first_then_added() {
+        let count =
+            |add: &[&str], drop: &[&str], privileged, uid| held(&isolation(add, drop, privileged), uid).names.len();
+        assert_eq!(count(&[], &[], false, 0), 8);
+        assert_eq!(count(&[], &[], true, 0), 41);
+        assert_eq!(count(&[], &["ALL"], false, 0), 0);
+        assert_eq!(count(&["CAP_KILL"], &["ALL"], false, 0), 1);
+        assert_eq!(count(&["CAP_KILL"], &["CAP_KILL", "CAP_CHOWN"], false, 0), 7);
+        assert_eq!(count(&["ALL"], &["CAP_KILL"], false, 0), 41);
+        for privileged in [false, true] {
+            assert_eq!(count(&[], &[], privileged, 1000), 0, "a user other than root has what is added, nothing else");
+        }
+        let one = held(&isolation(&["CAP_NET_RAW"], &[], false), 1000);
+        assert_eq!(one, Held { names: ["CAP_NET_RAW"].into(), ambient: true });
+    }
+
+    #[test]
+    fn every_name_reaches_the_specification() {
+        let sets = sets(&held(&isolation(&["ALL"], &[], false), 1000)).unwrap();
+        for set in [sets.bounding(), sets.effective(), sets.permitted(), sets.inheritable(), sets.ambient()] {
+            assert_eq!(set.as_ref().unwrap().len(), CAPABILITIES.len());
+        }
+    }
+}
