@@ -46,6 +46,21 @@ fn a_call_that_the_filter_denies_fails() {
     assert!(outside.success(), "the control: without the filter the kernel allows it");
 }
 
+/// Whatever ignores signals where the daemon was started (nohup does) does not reach the program: a shell could not even
+/// set a trap for them.
+#[test]
+fn no_signal_is_ignored_from_the_start() {
+    let (launcher, rootfs) = (Launcher::start_by("trap '' HUP USR1 PIPE;"), Rootfs::busybox());
+    let reference = rootfs.reference();
+    let plan = plan("signals", Draft { rootfs: &reference, ..Draft::default() });
+    let log =
+        printed(&launcher, &plan, "grep -E 'Sig(Ign|Blk)' /proc/self/status; trap 'echo trapped' HUP; kill -HUP $$");
+    assert!(log.contains("SigIgn:\t0000000000000000") && log.contains("SigBlk:\t0000000000000000"), "{log}");
+    assert!(log.contains("trapped"), "{log}");
+    let outside = Command::new("sh").args(["-c", "trap '' HUP; grep SigIgn /proc/self/status"]).output().unwrap();
+    assert!(!String::from_utf8_lossy(&outside.stdout).contains("SigIgn:\t0000000000000000"), "the control");
+}
+
 /// Every masked path that this kernel has is empty in the container, and not on the host; what is read-only cannot be
 /// written; mounts, devices and the death of init are not to be had.
 #[test]

@@ -307,7 +307,7 @@ fn outputs_of_every_end() {
     }
     let stopped = daemon
         .api
-        .started(request("stopped", "echo up; trap 'echo bye >/srv/pid; exit 4' TERM; while :; do sleep 0.05; done"));
+        .started(request("stopped", "trap 'echo bye >/srv/pid; exit 4' TERM; echo up; while :; do sleep 0.05; done"));
     daemon.api.follow("stopped").until(|entry| entry.data == b"up\n");
     let early = fetch(&daemon.api, &stopped.id, "").unwrap_err();
     assert_eq!(early.code(), Code::FailedPrecondition);

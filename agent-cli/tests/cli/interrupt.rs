@@ -1,10 +1,12 @@
 //! Ctrl-C: once, twice, three times.
 
+use std::path::Path;
+
 use executor_proto::v1::LogStream;
 use rustix::process::Signal;
 
 use crate::fake::{Call, Fake, exited};
-use crate::program::{Lines, agent_cli, finish, run, send};
+use crate::program::{Lines, agent_cli, bare, finish, run, send};
 
 fn is_stop(call: &Call) -> bool {
     matches!(call, Call::Stop(stop) if stop.grace_period.is_none())
@@ -18,7 +20,10 @@ fn is_kill(call: &Call) -> bool {
 fn once_stops_with_its_own_grace_period() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let fake = Fake::start();
-        let child = agent_cli(&fake, &["run", "--id", "web-1", "--", "x"]).spawn().unwrap();
+        // Whatever ignores signals around this test (nohup) does not reach the program.
+        let program = env!("CARGO_BIN_EXE_agent-cli");
+        let arguments = ["--default-signal", program, "run", "--id", "web-1", "--", "x"];
+        let child = bare(Path::new("env"), &arguments).env("EXECUTOR_SOCKET", fake.socket()).spawn().unwrap();
         fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
         send(&child, signal);
         let program = finish(child);

@@ -285,9 +285,20 @@ impl AsFd for SignalEvents {
 /// None in practice.
 pub fn reset_signals() -> io::Result<()> {
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-    // Rust ignores SIGPIPE in every program, and execve keeps what is ignored.
-    // SAFETY: the default disposition runs no code of ours.
-    unsafe { nix::sys::signal::signal(Signal::SIGPIPE, nix::sys::signal::SigHandler::SigDfl) }?;
+    // execve keeps what is ignored: SIGPIPE, which Rust ignores in every program, and what whoever started the daemon
+    // ignored (nohup). A shell cannot even set a trap for a signal that it finds ignored.
+    // The C library's own call refuses two signals that it keeps for itself, and that can have been ignored as well.
+    const ALL: std::ops::RangeInclusive<i64> = 1..=64;
+    let default_action = [0u64; 4]; // SIG_DFL, no flags, no mask: the kernel's own form, the same on all we build for
+    for number in ALL.filter(|number| ![i64::from(libc::SIGKILL), i64::from(libc::SIGSTOP)].contains(number)) {
+        // SAFETY: the kernel reads what the second argument points to, which lives; the action runs no code of ours.
+        let done = unsafe {
+            libc::syscall(libc::SYS_rt_sigaction, number, default_action.as_ptr(), std::ptr::null_mut::<u64>(), 8usize)
+        };
+        if done != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
     Ok(())
 }
 

@@ -221,6 +221,9 @@ impl Case<'_> {
         }
         let delete = executor_proto::v1::DeleteRequest { id: id.clone(), force: true };
         let (output, ended, captured, deleted) = drive(&self.node.api, async |mut rpc| {
+            if let Err(status) = life::is_up(&mut rpc, id).await {
+                verdict.wrong.push(format!("the next run: StreamLogs: {}", words(&status)));
+            }
             if let Err(status) = life::bring_on(&mut rpc, id, self.secrets).await {
                 verdict.wrong.push(format!("the next run: UpdateFiles: {}", words(&status)));
             }

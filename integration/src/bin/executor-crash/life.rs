@@ -179,6 +179,11 @@ pub(crate) async fn read_output(rpc: &mut Rpc, id: &str) -> Result<Vec<u8>, Stat
     output.rest().await
 }
 
+/// Waits until it has printed its first line, and has read its secrets therefore; or until it has ended.
+pub(crate) async fn is_up(rpc: &mut Rpc, id: &str) -> Result<(), Status> {
+    Output::default().begin(rpc, id).await
+}
+
 /// Brings a container that lives on its way to its end: updates its files, whether that was done before or not.
 pub(crate) async fn bring_on(rpc: &mut Rpc, id: &str, secrets: &Secrets) -> Result<(), Status> {
     let deadline = tokio::time::Instant::now() + PATIENCE;
