@@ -45,8 +45,8 @@ pub struct Resolved<'a> {
     pub rootfs: &'a Path,
     /// Whom the process runs as.
     pub user: &'a ResolvedUser,
-    /// RLIMIT_NOFILE that can be set.
-    pub nofile: u64,
+    /// Limits that the host can hold; 0 where there is none.
+    pub limits: &'a Limits,
     /// The container's cgroup, relative to each hierarchy's mount.
     pub cgroup: &'a Path,
     /// The kernel accounts swap, so that a limit on it can be set.
@@ -67,7 +67,7 @@ pub fn build(plan: &Plan, resolved: &Resolved<'_>) -> Result<Spec, OciSpecError>
     let linux = LinuxBuilder::default()
         .namespaces(namespaces(plan.network)?)
         .cgroups_path(Path::new("/").join(resolved.cgroup))
-        .resources(resources(&plan.limits, resolved.swap_limit, privileged)?)
+        .resources(resources(resolved.limits, resolved.swap_limit, privileged)?)
         .masked_paths(unless_privileged(&MASKED))
         .readonly_paths(unless_privileged(&READONLY))
         .build()?;
@@ -99,15 +99,21 @@ fn namespaces(network: Network) -> Result<Vec<LinuxNamespace>, OciSpecError> {
 }
 
 fn resources(limits: &Limits, swap_limit: bool, all_devices: bool) -> Result<LinuxResources, OciSpecError> {
-    let memory = i64::try_from(limits.memory_bytes).unwrap_or(i64::MAX);
-    let mut memory_limit = LinuxMemoryBuilder::default().limit(memory);
-    if swap_limit {
-        memory_limit = memory_limit.swap(memory);
-    }
-    let mut pids = LinuxPids::default();
-    pids.set_limit(i64::try_from(limits.pids).unwrap_or(i64::MAX));
     let devices = LinuxDeviceCgroupBuilder::default().allow(all_devices).access("rwm").build()?;
-    let mut all = LinuxResourcesBuilder::default().memory(memory_limit.build()?).pids(pids).devices(vec![devices]);
+    let mut all = LinuxResourcesBuilder::default().devices(vec![devices]);
+    if limits.memory_bytes > 0 {
+        let bytes = i64::try_from(limits.memory_bytes).unwrap_or(i64::MAX);
+        let mut memory = LinuxMemoryBuilder::default().limit(bytes);
+        if swap_limit {
+            memory = memory.swap(bytes);
+        }
+        all = all.memory(memory.build()?);
+    }
+    if limits.pids > 0 {
+        let mut pids = LinuxPids::default();
+        pids.set_limit(i64::try_from(limits.pids).unwrap_or(i64::MAX));
+        all = all.pids(pids);
+    }
     if limits.cpu_millis > 0 || limits.cpu_weight > 0 {
         let mut cpu = LinuxCpuBuilder::default();
         if limits.cpu_millis > 0 {
@@ -141,8 +147,8 @@ fn process(plan: &Plan, resolved: &Resolved<'_>) -> Result<Process, OciSpecError
     let capabilities = capabilities::sets(&held(&plan.isolation, resolved.user.uid))?;
     let nofile = PosixRlimitBuilder::default()
         .typ(PosixRlimitType::RlimitNofile)
-        .soft(resolved.nofile)
-        .hard(resolved.nofile)
+        .soft(resolved.limits.nofile)
+        .hard(resolved.limits.nofile)
         .build()?;
     let no_core = PosixRlimitBuilder::default().typ(PosixRlimitType::RlimitCore).soft(0u64).hard(0u64).build()?;
     ProcessBuilder::default()

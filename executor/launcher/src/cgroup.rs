@@ -3,6 +3,7 @@
 //! libcontainer makes them and sets the limits; this module joins, asks, kills and removes, by path alone. On a
 //! version 1 host a container has one directory in each hierarchy, all of the same relative path.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -97,6 +98,29 @@ impl Hierarchies {
         match self {
             Self::V1 { memory, .. } => memory.join("memory.memsw.limit_in_bytes").exists(),
             Self::V2 { .. } => false, // libcontainer leaves a limit of 0 out; `memory.swap.max` is set by us
+        }
+    }
+
+    /// The kernel accounts swap, or there is none: a limit on memory holds whatever is swapped.
+    pub(crate) fn holds_swap(&self) -> bool {
+        let none = || {
+            let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+            info.lines().any(|line| line.strip_prefix("SwapTotal:").is_some_and(|rest| rest.trim() == "0 kB"))
+        };
+        matches!(self, Self::V2 { .. }) || self.swap_limit() || none()
+    }
+
+    /// Names of the controllers that containers can have, as version 2 spells them.
+    pub(crate) fn controllers(&self) -> BTreeSet<String> {
+        match self {
+            Self::V1 { mounts, .. } => {
+                let names = mounts.iter().filter_map(|mount| mount.file_name()?.to_str());
+                names.flat_map(|name| name.split(',')).map(str::to_owned).collect()
+            }
+            Self::V2 { mount } => {
+                let text = fs::read_to_string(mount.join("cgroup.controllers")).unwrap_or_default();
+                text.split_whitespace().map(str::to_owned).collect()
+            }
         }
     }
 

@@ -94,7 +94,8 @@ fn begin(args: &cli::Args) -> Result<(), Failed> {
         log::line(Level::Error, "", "this build wipes no secret: it is the control of a test");
     }
     let host = host::Host::probe(args, config)?;
-    let filter = seccomp::Filter::compile().map_err(|error| io::Error::other(log::chain(&error)))?;
+    let filter = seccomp::Filter::compile(&executor_core::spec::Held::default())
+        .map_err(|error| io::Error::other(log::chain(&error)))?;
     server::serve(Arc::new(host), Arc::new(filter), args)?;
     Ok(())
 }

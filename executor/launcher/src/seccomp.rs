@@ -1,25 +1,30 @@
 //! The filter on system calls that every process of every container has.
 //!
-//! What is allowed is what Docker's default profile allows to a container with our capabilities; all else is
-//! EPERM, and `clone3` is ENOSYS so that libraries fall back to `clone`, whose flags can be looked at. The filter
-//! is compiled once, when the launcher starts, and inherited by every shim; init installs it as its last act
-//! before execve. Peers that have libseccomp compile it at each start spend more on that than on the container.
+//! What is allowed by default is what Docker's default profile allows to a container of the same capabilities; all else
+//! is EPERM, and `clone3` is ENOSYS so that libraries fall back to `clone`, whose flags can be looked at. The filter is
+//! compiled once, when the launcher starts, and inherited by every shim; init installs it as its last act before execve.
+//! Peers that have libseccomp compile it at each start spend more on that than on the container. A container with further
+//! capabilities, or with a profile of its own, has its filter compiled when it is made.
 
 mod allowed;
+mod profile;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use executor_core::plan::Isolation;
+use executor_core::protocol::{Reason, Refused};
+use executor_core::spec::Held;
+use executor_core::validate::Violation;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
     TargetArch, apply_filter,
 };
 
-/// The compiled filters.
-#[derive(Clone)]
-pub(crate) struct Filter {
-    main: BpfProgram,
-    clone3: BpfProgram,
-}
+/// The compiled filter: programs that are installed one after the other. The strictest of their answers counts, and
+/// among equally strict ones that of the program installed last.
+#[derive(Clone, Debug)]
+pub(crate) struct Filter(Vec<BpfProgram>);
 
 /// A filter that could not be made or installed.
 #[derive(Debug, thiserror::Error)]
@@ -32,30 +37,78 @@ pub(crate) enum FilterError {
     Install(#[from] seccompiler::Error),
 }
 
+/// Rules of a program: any of a call's must hold, or the call alone where there are none.
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
 impl Filter {
-    /// Compiles the default filter for this machine.
-    pub(crate) fn compile() -> Result<Self, FilterError> {
-        let arch = TargetArch::try_from(std::env::consts::ARCH)?;
-        let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-            allowed::PLAIN.iter().map(|call| (*call, Vec::new())).collect();
+    /// Compiles the default filter for a process of these capabilities.
+    pub(crate) fn compile(held: &Held) -> Result<Self, FilterError> {
+        let mut rules: Rules = allowed::PLAIN.iter().map(|call| (*call, Vec::new())).collect();
         rules.insert(libc::SYS_clone, vec![without_namespaces()?]);
-        rules.insert(libc::SYS_socket, vec![not_vsock()?]);
+        rules.insert(libc::SYS_socket, families()?);
         rules.insert(libc::SYS_personality, personalities()?);
         rules.insert(libc::SYS_clone3, Vec::new());
-        let deny = SeccompAction::Errno(libc::EPERM as u32);
-        let main = SeccompFilter::new(rules, deny, SeccompAction::Allow, arch)?.try_into()?;
-        let only_clone3 = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
-        let absent = SeccompAction::Errno(libc::ENOSYS as u32);
-        let clone3 = SeccompFilter::new(only_clone3, SeccompAction::Allow, absent, arch)?.try_into()?;
-        Ok(Self { main, clone3 })
+        let administers = held.names.contains("CAP_SYS_ADMIN");
+        if administers {
+            rules.insert(libc::SYS_clone, Vec::new());
+        }
+        for (_, calls) in allowed::BY_CAPABILITY.iter().filter(|(capability, _)| held.names.contains(capability)) {
+            rules.extend(calls.iter().map(|call| (*call, Vec::new())));
+        }
+        let mut programs = Vec::new();
+        if !administers {
+            let only_clone3 = Rules::from([(libc::SYS_clone3, Vec::new())]);
+            let absent = SeccompAction::Errno(libc::ENOSYS as u32);
+            programs.push(program(only_clone3, SeccompAction::Allow, absent)?);
+        }
+        programs.push(program(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)?);
+        Ok(Self(programs))
+    }
+
+    /// The filter for a process of a container, and what of a profile this machine does not know.
+    ///
+    /// # Errors
+    /// A profile that is none: a violation of `seccomp_profile`.
+    pub(crate) fn of(
+        default: &Arc<Self>,
+        isolation: &Isolation,
+        held: &Held,
+    ) -> Result<(Arc<Self>, Vec<String>), Refused> {
+        let opens = |(capability, _): &(&str, &[i64])| held.names.contains(capability);
+        if isolation.privileged {
+            return Ok((Arc::new(Self(Vec::new())), Vec::new()));
+        }
+        if !isolation.seccomp_profile.is_empty() {
+            let compiled = profile::compile(&isolation.seccomp_profile, held);
+            let (filter, warnings) = compiled.map_err(|why| {
+                Refused::of_fields(Reason::Invalid, &[Violation::new("seccomp_profile", why.to_string())])
+            })?;
+            return Ok((Arc::new(filter), warnings));
+        }
+        if allowed::BY_CAPABILITY.iter().any(opens) {
+            let filter = Self::compile(held)
+                .map_err(|error| Refused::new(Reason::Internal, format!("seccomp: {}", crate::log::chain(&error))))?;
+            return Ok((Arc::new(filter), Vec::new()));
+        }
+        Ok((Arc::clone(default), Vec::new()))
     }
 
     /// Installs it for the calling thread and all that it becomes. New privileges must be forbidden before.
     pub(crate) fn install(&self) -> Result<(), FilterError> {
-        apply_filter(&self.clone3)?;
-        apply_filter(&self.main)?;
+        self.0.iter().try_for_each(|program| apply_filter(program))?;
         Ok(())
     }
+
+    /// It holds nothing back: what a privileged container has.
+    pub(crate) fn is_none(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// One program: what it answers to calls that match, and to all others.
+fn program(rules: Rules, others: SeccompAction, matching: SeccompAction) -> Result<BpfProgram, FilterError> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH)?;
+    Ok(SeccompFilter::new(rules, others, matching, arch)?.try_into()?)
 }
 
 /// `clone` without a flag that makes a namespace.
@@ -71,9 +124,17 @@ fn without_namespaces() -> Result<SeccompRule, seccompiler::BackendError> {
     SeccompRule::new(vec![SeccompCondition::new(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(flags), 0)?])
 }
 
-/// `socket` of any family but AF_VSOCK, which leads out of a virtual machine.
-fn not_vsock() -> Result<SeccompRule, seccompiler::BackendError> {
-    SeccompRule::new(vec![SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, libc::AF_VSOCK as u64)?])
+/// `socket` of any family but AF_VSOCK, which leads out of a virtual machine, and AF_ALG, which leads deep into the
+/// kernel's drivers.
+fn families() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    let family = |compare, family: i32| SeccompCondition::new(0, SeccompCmpArgLen::Dword, compare, family as u64);
+    [
+        vec![family(SeccompCmpOp::Lt, libc::AF_ALG)?],
+        vec![family(SeccompCmpOp::Gt, libc::AF_ALG)?, family(SeccompCmpOp::Ne, libc::AF_VSOCK)?],
+    ]
+    .into_iter()
+    .map(SeccompRule::new)
+    .collect()
 }
 
 /// `personality` to Linux, 32 bits, UTS 2.6 and their sum, and to ask which it is.
@@ -87,28 +148,4 @@ fn personalities() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_filter_compiles_and_names_no_call_twice() {
-        let filter = Filter::compile().unwrap();
-        assert!(
-            filter.main.len() > allowed::PLAIN.len() && filter.main.len() < 4096,
-            "{} instructions",
-            filter.main.len()
-        );
-        let unique: std::collections::BTreeSet<_> = allowed::PLAIN.iter().collect();
-        assert_eq!(unique.len(), allowed::PLAIN.len());
-        for denied in [
-            libc::SYS_mount,
-            libc::SYS_ptrace,
-            libc::SYS_bpf,
-            libc::SYS_keyctl,
-            libc::SYS_unshare,
-            libc::SYS_io_uring_setup,
-        ] {
-            assert!(!allowed::PLAIN.contains(&denied) || denied == libc::SYS_ptrace);
-        }
-    }
-}
+mod tests;

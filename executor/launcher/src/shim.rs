@@ -21,6 +21,7 @@ mod disclosure;
 mod executor;
 mod helper;
 mod inject;
+mod limits;
 mod outputs;
 mod prepare;
 mod stdio;

@@ -8,7 +8,7 @@ fn spec_of(draft: Draft<'_>, uid: u32) -> serde_json::Value {
     let resolved = Resolved {
         rootfs: Path::new("/run/x/rootfs"),
         user: &user,
-        nofile: 1024,
+        limits: &plan.limits,
         cgroup: Path::new("executor/0/c1"),
         swap_limit: true,
     };
@@ -100,7 +100,7 @@ fn a_privileged_container_has_nothing_hidden() {
     let plan = validate(&draft, &policy).unwrap();
     let user = ResolvedUser { uid: 0, gid: 0, groups: vec![], home: "/".into() };
     let (rootfs, cgroup) = (Path::new("/r"), Path::new("c"));
-    let resolved = Resolved { rootfs, user: &user, nofile: 9, cgroup, swap_limit: false };
+    let resolved = Resolved { rootfs, user: &user, limits: &plan.limits, cgroup, swap_limit: false };
     let spec = serde_json::to_value(build(&plan, &resolved).unwrap()).unwrap();
     assert_eq!(spec["process"]["capabilities"]["effective"].as_array().unwrap().len(), 41);
     assert_eq!(spec["linux"]["maskedPaths"].as_array().map_or(0, Vec::len), 0);

@@ -261,6 +261,8 @@ const COMMON: &[i64] = &[
     454, // futex_wake
     455, // futex_wait
     456, // futex_requeue
+    457, // statmount
+    458, // listmount
     462, // mseal
     463, // setxattrat
     464, // getxattrat
@@ -272,6 +274,7 @@ const COMMON: &[i64] = &[
 #[cfg(target_arch = "x86_64")]
 const ARCH: &[i64] = &[
     333, // io_pgetevents
+    335, // uretprobe
     libc::SYS_access,
     libc::SYS_alarm,
     libc::SYS_arch_prctl,
@@ -287,6 +290,7 @@ const ARCH: &[i64] = &[
     libc::SYS_fork,
     libc::SYS_futimesat,
     libc::SYS_getdents,
+    libc::SYS_get_thread_area,
     libc::SYS_getpgrp,
     libc::SYS_inotify_init,
     libc::SYS_lchown,
@@ -303,6 +307,7 @@ const ARCH: &[i64] = &[
     libc::SYS_rename,
     libc::SYS_rmdir,
     libc::SYS_select,
+    libc::SYS_set_thread_area,
     libc::SYS_signalfd,
     libc::SYS_stat,
     libc::SYS_symlink,
@@ -319,3 +324,57 @@ const ARCH: &[i64] = &[];
 
 /// All of them.
 pub(super) static PLAIN: std::sync::LazyLock<Vec<i64>> = std::sync::LazyLock::new(|| [COMMON, ARCH].concat());
+
+/// What a capability opens, as Docker's profile has it: the kernel would refuse these calls without it anyway.
+pub(super) const BY_CAPABILITY: &[(&str, &[i64])] = &[
+    ("CAP_DAC_READ_SEARCH", &[libc::SYS_open_by_handle_at]),
+    (
+        "CAP_SYS_ADMIN",
+        &[
+            libc::SYS_bpf,
+            libc::SYS_fanotify_init,
+            libc::SYS_fsconfig,
+            libc::SYS_fsmount,
+            libc::SYS_fsopen,
+            libc::SYS_fspick,
+            libc::SYS_lookup_dcookie,
+            libc::SYS_mount,
+            libc::SYS_mount_setattr,
+            libc::SYS_move_mount,
+            libc::SYS_open_tree,
+            libc::SYS_perf_event_open,
+            libc::SYS_quotactl,
+            libc::SYS_quotactl_fd,
+            libc::SYS_setdomainname,
+            libc::SYS_sethostname,
+            libc::SYS_setns,
+            libc::SYS_syslog,
+            libc::SYS_umount2,
+            libc::SYS_unshare,
+            459, // lsm_get_self_attr
+            460, // lsm_set_self_attr
+            461, // lsm_list_modules
+        ],
+    ),
+    ("CAP_SYS_BOOT", &[libc::SYS_reboot]),
+    ("CAP_SYS_CHROOT", &[libc::SYS_chroot]),
+    ("CAP_SYS_MODULE", &[libc::SYS_delete_module, libc::SYS_init_module, libc::SYS_finit_module]),
+    ("CAP_SYS_PACCT", &[libc::SYS_acct]),
+    ("CAP_SYS_PTRACE", &[libc::SYS_kcmp, libc::SYS_pidfd_getfd, libc::SYS_process_madvise]),
+    #[cfg(target_arch = "x86_64")]
+    ("CAP_SYS_RAWIO", &[libc::SYS_iopl, libc::SYS_ioperm]),
+    ("CAP_SYS_TIME", &[libc::SYS_settimeofday, libc::SYS_clock_settime]),
+    ("CAP_SYS_TTY_CONFIG", &[libc::SYS_vhangup]),
+    (
+        "CAP_SYS_NICE",
+        &[
+            libc::SYS_get_mempolicy,
+            libc::SYS_mbind,
+            libc::SYS_set_mempolicy,
+            450, // set_mempolicy_home_node
+        ],
+    ),
+    ("CAP_SYSLOG", &[libc::SYS_syslog]),
+    ("CAP_BPF", &[libc::SYS_bpf]),
+    ("CAP_PERFMON", &[libc::SYS_perf_event_open]),
+];

@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 
 use super::control::Control;
 use super::watch::Watch;
-use super::{Ready, create, inject, stdio, unsupported, update};
+use super::{Ready, create, inject, limits, stdio, unsupported, update};
 use crate::dirs::Dirs;
 use crate::finish::{Remains, Rotated, now};
 use crate::host::Host;
@@ -171,23 +171,21 @@ fn build(
     }
     let mounts = tree.place(&record.plan)?;
 
-    let mut warnings = Vec::new();
-    let nofile = record.plan.limits.nofile.min(host.nofile_max);
-    if nofile < record.plan.limits.nofile {
-        warnings.push(format!(
-            "nofile {} is above this host's hard limit: {nofile} is in force",
-            record.plan.limits.nofile
-        ));
-    }
+    let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
+    let nofile = limits.nofile;
     let resolved = spec::Resolved {
         rootfs: &root,
         user: &user,
-        nofile,
+        limits: &limits,
         cgroup: &record.cgroup,
         swap_limit: host.hierarchies.swap_limit(),
     };
     let spec = spec::build(&record.plan, &resolved)
         .map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
+    let held = spec::held(&record.plan.isolation, user.uid);
+    limits::can_be_given(&record.plan, &held)?;
+    let (filter, unknown) = Filter::of(&filter, &record.plan.isolation, &held)?;
+    warnings.extend(unknown);
     let container = create::create(&dirs, &spec, &user, filter, &mut log)?;
     drop(tree); // not before: see `Tree`
     site.init = Some(container.pid());

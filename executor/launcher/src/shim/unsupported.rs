@@ -9,7 +9,6 @@ use executor_core::validate::Violation;
 /// # Errors
 /// Every part of the plan that would be left out.
 pub(super) fn check(plan: &Plan) -> Result<(), Refused> {
-    let isolation = &plan.isolation;
     let all = [
         ("rootfs", matches!(plan.rootfs, Rootfs::Image(_))),
         ("network", plan.network == Network::Cni),
@@ -17,9 +16,6 @@ pub(super) fn check(plan: &Plan) -> Result<(), Refused> {
         ("dns", !plan.connectivity.dns_servers.is_empty() || !plan.connectivity.dns_searches.is_empty()),
         ("dns.options", !plan.connectivity.dns_options.is_empty()),
         ("limits.disk_bytes", plan.limits.disk_bytes != 0),
-        ("limits.io_weight", plan.limits.io_weight != 0),
-        ("privileged", isolation.privileged),
-        ("seccomp_profile", !isolation.seccomp_profile.is_empty()),
         ("terminal", plan.terminal),
         ("stdin", plan.stdin),
         ("stop_signal", plan.stop_signal != SIGTERM),

@@ -1,0 +1,261 @@
+//! A filter that comes with a request: JSON in the form of the OCI runtime specification (`linux.seccomp`), or of
+//! Docker's profiles, which is the same with conditions on capabilities, machines and kernels.
+//!
+//! In goes the text, which the caller has bounded, and what the process will hold; out come programs. Rules of one call
+//! add up: a call passes what any of them allows, and where a rule forbids and another allows, it is forbidden.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::str::FromStr;
+
+use executor_core::spec::Held;
+use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
+use serde::Deserialize;
+use syscalls::Sysno;
+
+use super::{Filter, Rules, program};
+
+/// Most rules.
+const RULES_MAX: usize = 1024;
+/// Most names in all of them.
+const NAMES_MAX: usize = 8192;
+/// Most names that are told in a warning.
+const TOLD_MAX: usize = 20;
+/// Largest error number that the kernel takes.
+const ERRNO_MAX: u32 = 4095;
+
+/// Why a text is no filter.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProfileError {
+    /// No JSON of this form.
+    #[error("is no profile: {0}")]
+    Form(#[from] serde_json::Error),
+    /// Too much of something.
+    #[error("has {0} {1}; at most {2}")]
+    Size(usize, &'static str, usize),
+    /// An action that needs somebody who listens, or none that is known.
+    #[error(
+        "the action {0:?} is not carried out; SCMP_ACT_ALLOW, _ERRNO, _LOG, _TRAP, _KILL, _KILL_THREAD, _KILL_PROCESS are"
+    )]
+    Action(String),
+    /// A number beyond the kernel's.
+    #[error("the error number {0} is larger than {ERRNO_MAX}")]
+    Errno(u32),
+    /// A condition on an argument that there is not.
+    #[error("a condition names argument {0}; 0 to 5 are there")]
+    Argument(u32),
+    /// A comparison that is not known.
+    #[error("the comparison {0:?} is not known")]
+    Comparison(String),
+    /// Programs cannot be made of it.
+    #[error("{0}")]
+    Compile(String),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Profile {
+    default_action: String,
+    default_errno_ret: Option<u32>,
+    /// Programs are made for this machine alone: calls of another word size are none that the process can make.
+    #[serde(default, rename = "architectures")]
+    _architectures: serde::de::IgnoredAny,
+    #[serde(default, rename = "archMap")]
+    _arch_map: serde::de::IgnoredAny,
+    #[serde(default)]
+    syscalls: Vec<Rule>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Rule {
+    #[serde(default)]
+    names: Vec<String>,
+    name: Option<String>,
+    action: String,
+    errno_ret: Option<u32>,
+    args: Option<Vec<Argument>>,
+    #[serde(default, rename = "comment")]
+    _comment: serde::de::IgnoredAny,
+    includes: Option<When>,
+    excludes: Option<When>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Argument {
+    index: u32,
+    value: u64,
+    #[serde(default)]
+    value_two: u64,
+    op: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct When {
+    #[serde(default)]
+    caps: Vec<String>,
+    #[serde(default)]
+    arches: Vec<String>,
+    min_kernel: Option<String>,
+}
+
+/// Compiles a profile. Gives the filter, and what of the profile this machine does not know.
+pub(super) fn compile(text: &str, held: &Held) -> Result<(Filter, Vec<String>), ProfileError> {
+    let profile: Profile = serde_json::from_str(text)?;
+    let names: usize = profile.syscalls.iter().map(|rule| rule.names.len()).sum();
+    for (count, what, most) in [(profile.syscalls.len(), "rules", RULES_MAX), (names, "names", NAMES_MAX)] {
+        if count > most {
+            return Err(ProfileError::Size(count, what, most));
+        }
+    }
+    let default = action(&profile.default_action, profile.default_errno_ret)?;
+    let (mut by_action, mut unknown) = (Vec::<(SeccompAction, Calls)>::new(), BTreeSet::new());
+    for rule in &profile.syscalls {
+        let told = action(&rule.action, rule.errno_ret)?;
+        let alternatives = alternatives(rule.args.as_deref().unwrap_or_default())?;
+        if told == default || !applies(rule, held) {
+            continue;
+        }
+        let at = by_action.iter().position(|(action, _)| *action == told).unwrap_or_else(|| {
+            by_action.push((told.clone(), Calls::default()));
+            by_action.len() - 1
+        });
+        for name in rule.names.iter().chain(&rule.name) {
+            match Sysno::from_str(name) {
+                Ok(number) => by_action[at].1.add(i64::from(number.id()), &alternatives),
+                Err(_) => drop(unknown.insert(name.as_str())),
+            }
+        }
+    }
+    let programs = programs(&default, by_action).map_err(|error| ProfileError::Compile(crate::log::chain(&error)))?;
+    Ok((Filter(programs), warnings(&unknown)))
+}
+
+/// Where not everything is allowed, one program lets through what any rule names. For each action but that there is one
+/// more, which takes its calls out again.
+fn programs(
+    default: &SeccompAction,
+    by_action: Vec<(SeccompAction, Calls)>,
+) -> Result<Vec<seccompiler::BpfProgram>, super::FilterError> {
+    let mut programs = Vec::new();
+    if *default != SeccompAction::Allow {
+        let mut named = Calls::default();
+        by_action.iter().for_each(|(_, calls)| named.join(calls));
+        programs.push(program(named.rules()?, default.clone(), SeccompAction::Allow)?);
+    }
+    for (told, calls) in by_action.into_iter().filter(|(told, _)| *told != SeccompAction::Allow) {
+        programs.push(program(calls.rules()?, SeccompAction::Allow, told)?);
+    }
+    Ok(programs)
+}
+
+/// Calls, and under which conditions: any of the alternatives; no alternative at all for whatever the arguments are.
+#[derive(Default)]
+struct Calls(BTreeMap<i64, Option<Vec<Conditions>>>);
+
+/// All must hold.
+type Conditions = Vec<SeccompCondition>;
+
+impl Calls {
+    fn add(&mut self, call: i64, alternatives: &[Conditions]) {
+        let known = self.0.entry(call).or_insert_with(|| Some(Vec::new()));
+        match known {
+            _ if alternatives.is_empty() => *known = None,
+            Some(known) => known.extend_from_slice(alternatives),
+            None => {}
+        }
+    }
+
+    fn join(&mut self, other: &Self) {
+        for (call, alternatives) in &other.0 {
+            self.add(*call, alternatives.as_deref().unwrap_or_default());
+        }
+    }
+
+    fn rules(self) -> Result<Rules, seccompiler::BackendError> {
+        let rules = |alternatives: Option<Vec<Conditions>>| {
+            alternatives.unwrap_or_default().into_iter().map(SeccompRule::new).collect::<Result<Vec<_>, _>>()
+        };
+        self.0.into_iter().map(|(call, alternatives)| Ok((call, rules(alternatives)?))).collect()
+    }
+}
+
+fn action(name: &str, errno: Option<u32>) -> Result<SeccompAction, ProfileError> {
+    let errno = errno.unwrap_or(libc::EPERM as u32);
+    match name {
+        "SCMP_ACT_ALLOW" => Ok(SeccompAction::Allow),
+        "SCMP_ACT_ERRNO" if errno > ERRNO_MAX => Err(ProfileError::Errno(errno)),
+        "SCMP_ACT_ERRNO" => Ok(SeccompAction::Errno(errno)),
+        "SCMP_ACT_LOG" => Ok(SeccompAction::Log),
+        "SCMP_ACT_TRAP" => Ok(SeccompAction::Trap),
+        "SCMP_ACT_KILL" | "SCMP_ACT_KILL_THREAD" => Ok(SeccompAction::KillThread),
+        "SCMP_ACT_KILL_PROCESS" => Ok(SeccompAction::KillProcess),
+        other => Err(ProfileError::Action(other.chars().take(64).collect())),
+    }
+}
+
+/// The conditions of a rule hold together, but for several on one argument, of which any will do (as runc has it).
+fn alternatives(args: &[Argument]) -> Result<Vec<Conditions>, ProfileError> {
+    let conditions = args.iter().map(condition).collect::<Result<Vec<_>, _>>()?;
+    let indices: BTreeSet<u32> = args.iter().map(|arg| arg.index).collect();
+    Ok(match conditions {
+        none if none.is_empty() => Vec::new(),
+        several if indices.len() < args.len() => several.into_iter().map(|one| vec![one]).collect(),
+        all => vec![all],
+    })
+}
+
+fn condition(arg: &Argument) -> Result<SeccompCondition, ProfileError> {
+    let (compare, value) = match &*arg.op {
+        "SCMP_CMP_NE" => (SeccompCmpOp::Ne, arg.value),
+        "SCMP_CMP_LT" => (SeccompCmpOp::Lt, arg.value),
+        "SCMP_CMP_LE" => (SeccompCmpOp::Le, arg.value),
+        "SCMP_CMP_EQ" => (SeccompCmpOp::Eq, arg.value),
+        "SCMP_CMP_GE" => (SeccompCmpOp::Ge, arg.value),
+        "SCMP_CMP_GT" => (SeccompCmpOp::Gt, arg.value),
+        // The mask comes first in the profile, then what is compared.
+        "SCMP_CMP_MASKED_EQ" => (SeccompCmpOp::MaskedEq(arg.value), arg.value_two),
+        other => return Err(ProfileError::Comparison(other.chars().take(64).collect())),
+    };
+    let index = u8::try_from(arg.index).ok().filter(|index| *index < 6).ok_or(ProfileError::Argument(arg.index))?;
+    SeccompCondition::new(index, SeccompCmpArgLen::Qword, compare, value)
+        .map_err(|error| ProfileError::Compile(error.to_string()))
+}
+
+fn applies(rule: &Rule, held: &Held) -> bool {
+    let none = When::default();
+    let (includes, excludes) = (rule.includes.as_ref().unwrap_or(&none), rule.excludes.as_ref().unwrap_or(&none));
+    let has = |name: &String| held.names.contains(name.as_str());
+    let here = |arch: &String| match std::env::consts::ARCH {
+        "x86_64" => arch == "amd64",
+        "aarch64" => arch == "arm64",
+        other => arch == other,
+    };
+    let since = |version: &Option<String>| version.as_deref().is_none_or(|version| kernel() >= numbers(version));
+    includes.caps.iter().all(has)
+        && (includes.arches.is_empty() || includes.arches.iter().any(here))
+        && since(&includes.min_kernel)
+        && !excludes.caps.iter().any(has)
+        && !excludes.arches.iter().any(here)
+        && (excludes.min_kernel.is_none() || !since(&excludes.min_kernel))
+}
+
+fn kernel() -> (u32, u32) {
+    numbers(&rustix::system::uname().release().to_string_lossy())
+}
+
+/// The first two numbers of a version.
+fn numbers(version: &str) -> (u32, u32) {
+    let mut parts = version.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
+fn warnings(unknown: &BTreeSet<&str>) -> Vec<String> {
+    if unknown.is_empty() {
+        return Vec::new();
+    }
+    let told: Vec<String> = unknown.iter().take(TOLD_MAX).map(|name| name.chars().take(32).collect()).collect();
+    let more = if unknown.len() > TOLD_MAX { format!(" and {} more", unknown.len() - TOLD_MAX) } else { String::new() };
+    vec![format!("seccomp_profile: this machine has no system call {}{more}", told.join(", "))]
+}

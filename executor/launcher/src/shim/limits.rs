@@ -1,0 +1,72 @@
+//! Which of a plan's limits and privileges this host can hold.
+//!
+//! What it cannot is refused by the field's name, or told as a warning where the operator wants that
+//! (`unenforceable_limits`). A number of open files above the host's own limit is lowered to it, and told: the container
+//! gets less than it asked for, never more.
+
+use std::collections::BTreeSet;
+
+use executor_core::plan::{Limits, Plan, UserNamespace};
+use executor_core::protocol::{Reason, Refused};
+use executor_core::spec::Held;
+use executor_core::validate::{Unenforceable, Violation};
+
+use crate::host::Host;
+use crate::rootfs::failed;
+
+/// Limits in force, with 0 for what is not set, and what to tell.
+pub(super) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>), Refused> {
+    let mut limits = plan.limits;
+    let mut lacking = Vec::new();
+    let controllers = host.hierarchies.controllers();
+    {
+        let mut needs = |controller: &str, field: &'static str, limit: &mut dyn FnMut() -> bool| {
+            if !controllers.contains(controller) && limit() {
+                lacking.push(Violation::new(
+                    field,
+                    format!("cannot be held: this host has no cgroup controller {controller}"),
+                ));
+            }
+        };
+        needs("memory", "limits.memory_bytes", &mut || std::mem::take(&mut limits.memory_bytes) > 0);
+        needs("pids", "limits.pids", &mut || std::mem::take(&mut limits.pids) > 0);
+        needs("cpu", "limits.cpu_millis", &mut || std::mem::take(&mut limits.cpu_millis) > 0);
+        needs("cpu", "limits.cpu_weight", &mut || std::mem::take(&mut limits.cpu_weight) > 0);
+        needs("io", "limits.io_weight", &mut || std::mem::take(&mut limits.io_weight) > 0);
+    }
+    if limits.memory_bytes > 0 && !host.hierarchies.holds_swap() {
+        let why =
+            "cannot be held: this host has swap and does not account it (boot with swapaccount=1, or use cgroup v2)";
+        lacking.push(Violation::new("limits.memory_bytes", why));
+    }
+    if !lacking.is_empty() && host.policy.unenforceable_limits == Unenforceable::Refuse {
+        return Err(Refused::of_fields(Reason::Precondition, &lacking));
+    }
+    let mut warnings: Vec<String> = lacking.iter().map(ToString::to_string).collect();
+    limits.nofile = plan.limits.nofile.min(host.nofile_max);
+    if limits.nofile < plan.limits.nofile {
+        let (asked, given) = (plan.limits.nofile, limits.nofile);
+        warnings.push(format!("nofile {asked} is above this host's hard limit: {given} is in force"));
+    }
+    Ok((limits, warnings))
+}
+
+/// Capabilities that the shim cannot give because it has not got them itself: the unit that it runs under says so. In a
+/// user namespace of its own a container has the whole set.
+pub(super) fn can_be_given(plan: &Plan, held: &Held) -> Result<(), Refused> {
+    if plan.isolation.user_namespace == UserNamespace::Own {
+        return Ok(());
+    }
+    let status = std::fs::read_to_string("/proc/self/status").map_err(|error| failed("/proc/self/status", &error))?;
+    let bounding = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapBnd:")?.trim(), 16).ok());
+    let bounding = bounding.unwrap_or(0);
+    let known = executor_core::validate::CAPABILITIES.iter().enumerate();
+    let ours: BTreeSet<&str> = known.filter(|(number, _)| bounding >> number & 1 == 1).map(|(_, name)| *name).collect();
+    let lacking: Vec<&str> = held.names.difference(&ours).copied().collect();
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let field = if plan.isolation.privileged { "privileged" } else { "capabilities.add" };
+    let why = format!("the launcher does not hold {} itself, and cannot give it", lacking.join(", "));
+    Err(Refused::of_fields(Reason::Precondition, &[Violation::new(field, why)]))
+}
