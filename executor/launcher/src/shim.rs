@@ -90,7 +90,7 @@ pub(crate) fn run(host: &Host, filter: Arc<Filter>, launch: Launch, lifeline: Se
     let inputs = vec![launch.process, launch.files];
     let request =
         prepare::Request { plan: launch.plan, request_tag: launch.request_tag, created_at: launch.created_at, begun };
-    match prepare::prepare(host, filter, &request, inputs, &mut control) {
+    match prepare::prepare(host, &filter, &request, inputs, &mut control) {
         Ok(ready) => live(host, ready, &mut control, &signals),
         Err(refused) => control.refuse(refused),
     }

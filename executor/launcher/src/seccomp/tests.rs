@@ -174,7 +174,7 @@ fn some_calls_depend_on_their_arguments() {
     assert!(!allowed(libc::SYS_personality, 0x4_0000), "ADDR_NO_RANDOMIZE");
     assert!(allowed(libc::SYS_clone, libc::CLONE_VM as u64 | libc::SIGCHLD as u64));
     for namespace in [libc::CLONE_NEWUSER, libc::CLONE_NEWNS, libc::CLONE_NEWNET, libc::CLONE_NEWPID] {
-        assert!(!allowed(libc::SYS_clone, namespace as u32 as u64 | libc::SIGCHLD as u64));
+        assert!(!allowed(libc::SYS_clone, u64::from(namespace.cast_unsigned()) | libc::SIGCHLD as u64));
     }
 }
 

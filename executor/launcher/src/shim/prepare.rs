@@ -37,7 +37,7 @@ pub(super) struct Request {
 /// Prepares a container.
 pub(super) fn prepare(
     host: &Host,
-    filter: Arc<Filter>,
+    filter: &Arc<Filter>,
     request: &Request,
     inputs: Vec<MemFile>,
     control: &mut Control,
@@ -151,7 +151,7 @@ struct Built {
 /// Makes the container, step by step.
 fn build(
     host: &Host,
-    filter: Arc<Filter>,
+    filter: &Arc<Filter>,
     mut record: ContainerRecord,
     site: &mut Site,
     control: &mut Control,
@@ -184,7 +184,7 @@ fn build(
         .map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
     let held = spec::held(&record.plan.isolation, user.uid);
     limits::can_be_given(&record.plan, &held)?;
-    let (filter, unknown) = Filter::of(&filter, &record.plan.isolation, &held)?;
+    let (filter, unknown) = Filter::of(filter, &record.plan.isolation, &held)?;
     warnings.extend(unknown);
     let container = create::create(&dirs, &spec, &user, filter, &mut log)?;
     drop(tree); // not before: see `Tree`
