@@ -12,6 +12,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::audit::inputs::SIZES;
 use crate::failure::Failure;
+use crate::isolation::IsolationArgs;
 use crate::{exit, signals, units};
 
 pub(crate) use outputs::{CpArgs, OutputArgs};
@@ -216,6 +217,8 @@ pub(crate) struct RunArgs {
     /// Do not delete the container at the end
     #[arg(long, help_heading = "Options of the command")]
     pub(crate) keep: bool,
+    #[command(flatten)]
+    pub(crate) isolation: IsolationArgs,
     #[command(flatten)]
     pub(crate) outputs: OutputArgs,
     /// The program (an absolute path, or a name to look up in PATH of --env) and its arguments

@@ -15,6 +15,7 @@ mod exit;
 mod failure;
 mod fields;
 mod interrupt;
+mod isolation;
 mod local;
 mod output;
 mod request;

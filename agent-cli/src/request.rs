@@ -58,7 +58,7 @@ impl Request {
             secret_environment: secrets.environment,
             secret_arguments: secrets.arguments,
         };
-        Ok(Self(Box::new(RunRequest {
+        let mut request = RunRequest {
             id: args.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
             action: Some(Action { run: Some(run), ..Action::default() }),
             rootfs: args.rootfs,
@@ -83,7 +83,9 @@ impl Request {
             .into(),
             runtime_token_path: args.runtime_token.unwrap_or_default(),
             ..RunRequest::default()
-        })))
+        };
+        args.isolation.apply(&mut request)?;
+        Ok(Self(Box::new(request)))
     }
 
     /// The container's id.

@@ -1,6 +1,8 @@
 //! `inspect` for a person: sections with aligned lines. Of secret files it shows where and how they are; the
 //! interface carries no value and no digest.
 
+mod isolation;
+
 use std::time::SystemTime;
 
 use executor_proto::v1::{Container, ContainerSpec, MountKind, Redaction, Result as Ending, SecretFile, WipeReceipt};
@@ -20,6 +22,10 @@ pub(crate) fn container(container: &Container, now: SystemTime, style: Style) ->
     text.push('\n');
     text.push_str(&program(container, &spec, now).render(style));
     section(&mut text, style, "LIMITS", &limits(&spec).render(style));
+    let isolation = isolation::table(&spec);
+    if !isolation.is_empty() {
+        section(&mut text, style, "ISOLATION", &isolation.render(style));
+    }
     if !spec.warnings.is_empty() {
         let mut warnings = Table::bare(2);
         for warning in &spec.warnings {
@@ -125,6 +131,12 @@ fn limits(spec: &ContainerSpec) -> Table {
     table.pair("processes", or_none(limits.pids, limits.pids.to_string()));
     table.pair("processors", or_none(limits.cpu_millis, thousandths(limits.cpu_millis)));
     table.pair("open files", or_none(spec.nofile, spec.nofile.to_string()));
+    table.pair("disk", or_none(limits.disk_bytes, bytes(limits.disk_bytes)));
+    for (name, weight) in [("weight, processors", limits.cpu_weight), ("weight, disks", limits.io_weight)] {
+        if weight != 0 {
+            table.pair(name, weight.to_string());
+        }
+    }
     table.pair("grace period", spec.grace_period.map_or_else(|| "-".into(), wire_span));
     table
 }

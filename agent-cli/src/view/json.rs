@@ -4,6 +4,7 @@
 //! bytes in keys that end in `_bytes`, enums are lower-case words, permission bits are an octal string, and
 //! what is not known is null. [`Ending::exit_status`] is the status that `agent-cli wait` exits with.
 
+mod isolation;
 mod outputs;
 
 use std::collections::{BTreeMap, HashMap};
@@ -55,6 +56,7 @@ struct Spec {
     uid: Option<u32>,
     gid: Option<u32>,
     limits: Limits,
+    isolation: isolation::Isolation,
     network: String,
     grace_period_seconds: Option<f64>,
     labels: BTreeMap<String, String>,
@@ -74,6 +76,9 @@ struct Limits {
     pids: u64,
     cpu_millis: u64,
     nofile: u64,
+    disk_bytes: u64,
+    cpu_weight: u32,
+    io_weight: u32,
 }
 
 #[derive(Serialize)]
@@ -295,7 +300,11 @@ impl From<&v1::ContainerSpec> for Spec {
                 pids: limits.pids,
                 cpu_millis: limits.cpu_millis,
                 nofile: spec.nofile,
+                disk_bytes: limits.disk_bytes,
+                cpu_weight: limits.cpu_weight,
+                io_weight: limits.io_weight,
             },
+            isolation: spec.into(),
             network: network(spec.network),
             grace_period_seconds: seconds(spec.grace_period),
             labels: sorted(&spec.labels),

@@ -34,6 +34,11 @@ impl Table {
         self.row([(name.to_owned(), Role::Faint), (value.into(), Role::Plain)]);
     }
 
+    /// It has no row.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     pub(crate) fn render(&self, style: Style) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width =

@@ -1,0 +1,73 @@
+//! Options of `run` about how far a container is kept from the host, and what it gets of it.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use executor_proto::v1::{Capabilities, Limits, RunRequest};
+
+use crate::failure::Failure;
+
+/// Largest profile that is sent, in bytes: the interface's limit.
+const PROFILE_MAX: u64 = 256 << 10;
+
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Isolation")]
+pub(crate) struct IsolationArgs {
+    /// Capability to add for root of the container, or for another user: KILL, CAP_NET_RAW, ALL; may be repeated
+    ///
+    /// Which ones may be added is executord's configuration (capabilities_allowed).
+    #[arg(long = "cap-add", value_name = "CAPABILITY", value_delimiter = ',')]
+    cap_add: Vec<String>,
+    /// Capability to take away before that; may be repeated
+    #[arg(long = "cap-drop", value_name = "CAPABILITY", value_delimiter = ',')]
+    cap_drop: Vec<String>,
+    /// All capabilities, no filter on system calls, nothing masked; where executord's configuration allows it
+    #[arg(long)]
+    privileged: bool,
+    /// Nothing can be written to the root file system
+    #[arg(long)]
+    read_only: bool,
+    /// File with a filter on system calls, JSON as Docker and the OCI specification have it; where executord's
+    /// configuration allows it
+    #[arg(long, value_name = "FILE")]
+    seccomp_profile: Option<PathBuf>,
+    /// Share of the processors where they are short: 1 to 10000, 100 as a rule
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    cpu_weight: Option<u32>,
+    /// Share of the disks likewise (cgroup v2 with the io controller)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    io_weight: Option<u32>,
+}
+
+impl IsolationArgs {
+    /// Puts the options into a request.
+    ///
+    /// # Errors
+    /// The profile cannot be read, or is too large.
+    pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
+        if !self.cap_add.is_empty() || !self.cap_drop.is_empty() {
+            request.capabilities = Some(Capabilities { add: self.cap_add, drop: self.cap_drop });
+        }
+        request.privileged = self.privileged;
+        request.read_only_rootfs = self.read_only;
+        if let Some(path) = self.seccomp_profile {
+            request.seccomp_profile = profile(&path)?;
+        }
+        let limits = request.limits.get_or_insert_with(Limits::default);
+        limits.cpu_weight = self.cpu_weight.unwrap_or(0);
+        limits.io_weight = self.io_weight.unwrap_or(0);
+        Ok(())
+    }
+}
+
+fn profile(path: &std::path::Path) -> Result<String, Failure> {
+    use std::io::Read as _;
+    let wrong = |why: String| Failure::Usage(format!("--seccomp-profile {}: {why}", path.display()));
+    let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
+    let mut text = String::new();
+    file.take(PROFILE_MAX + 1).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
+    if text.len() as u64 > PROFILE_MAX {
+        return Err(wrong(format!("has more than {PROFILE_MAX} bytes")));
+    }
+    Ok(text)
+}
