@@ -310,6 +310,7 @@ LIMITS
   processes      20
   processors     1.25
   open files     1024
+  disk           none
   grace period   10 s
 
 WARNINGS

@@ -15,6 +15,7 @@ mod host;
 mod log;
 mod memfd_exec;
 mod orphans;
+mod program;
 mod rootfs;
 mod runtime;
 mod seccomp;

@@ -3,6 +3,7 @@
 //! The only crate of the project with unsafe code; each block says why it is sound. Descriptors are owned
 //! types, identities are [`executor_core::ident::ProcessIdentity`], and nothing here decides anything.
 
+pub mod entry;
 pub mod identity;
 pub mod memfile;
 pub mod mount;
@@ -11,5 +12,6 @@ pub mod overlay;
 pub mod peer;
 pub mod privileges;
 pub mod process;
+pub mod pty;
 pub mod seqpacket;
 pub mod startup;

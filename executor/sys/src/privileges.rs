@@ -51,6 +51,44 @@ pub fn read_as(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     verify(user, group, kept)
 }
 
+/// Becomes what a process of a container is, from all the privilege that there is over it: user and groups, these
+/// capabilities and no others in any set, none to be had back, and no process of that user may look into this one.
+///
+/// # Errors
+/// As [`drop_to`].
+pub(crate) fn become_within(identity: &crate::entry::Identity) -> io::Result<()> {
+    let (user, group) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
+    let held = identity.capabilities;
+    // Before the user changes, because it takes CAP_SETPCAP.
+    for capability in CapabilitySet::all().difference(held) {
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            Ok(()) | Err(rustix::io::Errno::INVAL) => {} // newer than this kernel
+            Err(error) => return Err(error.into()),
+        }
+    }
+    setgroups(&identity.groups.iter().copied().map(Gid::from_raw).collect::<Vec<_>>())?;
+    rustix::thread::set_keep_capabilities(true)?; // what is held stays when the user changes; what is not goes below
+    setresgid(group, group, group)?;
+    setresuid(user, user, user)?;
+    rustix::thread::set_keep_capabilities(false)?;
+    rustix::thread::clear_ambient_capability_set()?;
+    let inheritable = if identity.ambient { held } else { CapabilitySet::empty() };
+    rustix::thread::set_capabilities(None, CapabilitySets { effective: held, permitted: held, inheritable })?;
+    for capability in inheritable {
+        rustix::thread::configure_capability_in_ambient_set(capability, true)?;
+    }
+    nix::sys::prctl::set_no_new_privs()?;
+    crate::process::forbid_dumps()?; // the kernel may have allowed them again when the user changed
+    let capabilities = rustix::thread::capabilities(None)?;
+    let (uids, gids) = (getresuid()?, getresgid()?);
+    let user = [uids.real, uids.effective, uids.saved].iter().all(|uid| *uid == user);
+    let group = [gids.real, gids.effective, gids.saved].iter().all(|gid| *gid == group);
+    if user && group && capabilities.permitted == held && capabilities.effective == held {
+        return Ok(());
+    }
+    Err(io::Error::other("privileges are left that the container does not have"))
+}
+
 /// These capabilities and no others are left in every set that counts without an execve.
 fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
     rustix::thread::clear_ambient_capability_set()?;

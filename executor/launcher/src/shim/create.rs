@@ -15,10 +15,11 @@ use libcontainer::syscall::syscall::SyscallType;
 use oci_spec::runtime::Spec;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::executor::{FAILURE_MAX, Init};
+use super::executor::Init;
 use super::stdio::Log;
 use crate::dirs::Dirs;
 use crate::log;
+use crate::program::{FAILURE_MAX, StartFailure};
 use crate::rootfs::failed;
 use crate::seccomp::Filter;
 
@@ -58,7 +59,7 @@ pub(super) fn create(
         .map_err(|error| failed("run directory", &error))?;
     let (socket, theirs) = Seqpacket::pair().map_err(|error| failed("socket", &error))?;
     let (stdin, stdout, stderr) = log.ends(user.uid, user.gid).map_err(|error| failed("pipe", &error))?;
-    let init = Init { socket: Arc::new(theirs), user: Arc::clone(user), filter };
+    let init = Init { socket: Arc::new(theirs), user: Arc::clone(user), filter, terminal: false };
     let container = ContainerBuilder::new(NAME.into(), SyscallType::default())
         .with_root_path(&state)
         .map(|builder| builder.with_stdin(stdin).with_stdout(stdout).with_stderr(stderr).with_executor(init))
@@ -110,11 +111,8 @@ impl Created {
         match self.socket.recv(&mut told) {
             Ok(None) => Ok(()), // its end was closed by a successful execve, or by its death: the wait tells
             Ok(Some((length, _))) => {
-                let (errno, message) = told[..length].split_first_chunk::<4>().unwrap_or((&[0; 4], b"start failed"));
-                Err(NotStarted {
-                    errno: i32::from_le_bytes(*errno),
-                    message: String::from_utf8_lossy(message).into_owned(),
-                })
+                let (errno, message) = StartFailure::decode(&told[..length]);
+                Err(NotStarted { message, errno })
             }
             Err(error) => Err(failed("init", &error)),
         }

@@ -125,7 +125,7 @@ fn carry_out(
     }
 }
 
-/// SIGTERM now, SIGKILL later. A second stop can only shorten the first one's grace.
+/// The container's stop signal now, SIGKILL later. A second stop can only shorten the first one's grace.
 fn stop(host: &Host, ready: &mut Ready, control: &mut Control, grace: Duration, kill_at: &mut Option<Instant>) {
     let at = Instant::now() + grace;
     *kill_at = Some(kill_at.map_or(at, |earlier| earlier.min(at)));
@@ -135,27 +135,63 @@ fn stop(host: &Host, ready: &mut Ready, control: &mut Control, grace: Duration, 
         save(ready);
         control.reached(State::Stopping);
         if !grace.is_zero() {
-            signal_init(ready, if terminates_at_once(host, ready) { libc::SIGKILL } else { libc::SIGTERM });
+            let asked = ready.record.plan.stop_signal.cast_signed();
+            signal_init(ready, if is_kept_from_init(host, ready, asked) { libc::SIGKILL } else { asked });
         }
     }
 }
 
-/// The kernel keeps SIGTERM from the first process of a pid namespace that has no handler for it, where any other
+/// The kernel keeps a signal from the first process of a pid namespace that has no handler for it, where any other
 /// process would end. Where that process is the container's only one, nobody is left who could end in order, and
 /// the grace period would only be waited for.
-fn terminates_at_once(host: &Host, ready: &Ready) -> bool {
-    const TERM: u64 = 1 << (libc::SIGTERM - 1);
+fn is_kept_from_init(host: &Host, ready: &Ready, signal: i32) -> bool {
     let alone = host.hierarchies.pids(&ready.record.cgroup).len() == 1;
     let status = std::fs::read_to_string(format!("/proc/{}/status", ready.container.pid())).unwrap_or_default();
+    alone && ends_without_handler(signal) && takes_no_notice(&status, signal)
+}
+
+/// A process that has no handler ends when it gets the signal (signal(7)): it neither stops, nor goes on, nor passes it
+/// over.
+fn ends_without_handler(signal: i32) -> bool {
+    const OTHERS: [i32; 8] = [
+        libc::SIGCHLD,
+        libc::SIGCONT,
+        libc::SIGSTOP,
+        libc::SIGTSTP,
+        libc::SIGTTIN,
+        libc::SIGTTOU,
+        libc::SIGURG,
+        libc::SIGWINCH,
+    ];
+    !OTHERS.contains(&signal)
+}
+
+/// The process of a /proc/PID/status neither catches nor ignores nor blocks a signal.
+fn takes_no_notice(status: &str, signal: i32) -> bool {
     let mask = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(u64::MAX)
     };
-    alone && (mask("SigCgt:") | mask("SigIgn:") | mask("SigBlk:")) & TERM == 0
+    (mask("SigCgt:") | mask("SigIgn:") | mask("SigBlk:")) & (1 << (signal - 1)) == 0
 }
 
 fn signal_init(ready: &Ready, signal: i32) {
     if let Err(error) = process::pidfd_signal(ready.container.pidfd().as_fd(), signal) {
         log::line(Level::Warning, ready.record.plan.id.as_str(), format_args!("signal {signal}: {error}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_signals_the_first_process_never_gets() {
+        let status = "SigBlk:\t0000000000000001\nSigIgn:\t0000000000000002\nSigCgt:\t0000000000004000\n";
+        for (signal, kept) in [(1, false), (2, false), (15, false), (3, true), (10, true), (64, true)] {
+            assert_eq!(takes_no_notice(status, signal), kept, "{signal}");
+        }
+        assert!(!takes_no_notice("", 15), "what cannot be read is not presumed");
+        assert!(ends_without_handler(libc::SIGQUIT) && !ends_without_handler(libc::SIGWINCH));
     }
 }

@@ -1,6 +1,6 @@
 //! What a plan can ask for and this launcher does not carry out: refused, never passed over.
 
-use executor_core::plan::{Network, Plan, Rootfs, SIGTERM};
+use executor_core::plan::{Network, Plan, Rootfs};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::validate::Violation;
 
@@ -18,7 +18,6 @@ pub(super) fn check(plan: &Plan) -> Result<(), Refused> {
         ("limits.disk_bytes", plan.limits.disk_bytes != 0),
         ("terminal", plan.terminal),
         ("stdin", plan.stdin),
-        ("stop_signal", plan.stop_signal != SIGTERM),
     ];
     let asked = all.into_iter().filter(|(_, asked)| *asked);
     let violations: Vec<_> =

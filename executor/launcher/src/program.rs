@@ -1,0 +1,159 @@
+//! From a process payload to a program: the last steps of every process of a container, of its first one
+//! ([`crate::shim`]) and of those that are executed in it later ([`crate::exec`]).
+//!
+//! They are taken within the container, without privilege. In go the payload and the descriptor over which a failure is
+//! told, which execve closes; nothing else that was inherited is left.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+use executor_core::payload::{PATH_DEFAULT, ProcessPayload};
+use executor_sys::memfile::MemFile;
+use executor_sys::process::{self, StringArray};
+
+use crate::seccomp::Filter;
+
+/// Longest message of a failure.
+pub(crate) const FAILURE_MAX: usize = 8192;
+
+/// Why the program was not executed.
+pub(crate) struct StartFailure {
+    /// `exec /nope`, `chdir /x`, ...
+    pub what: String,
+    /// The error.
+    pub error: io::Error,
+}
+
+impl StartFailure {
+    pub(crate) fn new(what: impl Into<String>, error: impl Into<io::Error>) -> Self {
+        Self { what: what.into(), error: error.into() }
+    }
+
+    /// As it goes over the socket: the error number, then the words.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let code = self.error.raw_os_error().unwrap_or(0);
+        let mut words = format!("{}: {}", self.what, crate::dirs::plain(&self.error));
+        words.truncate(words.floor_char_boundary(FAILURE_MAX - 4));
+        [&code.to_le_bytes(), words.as_bytes()].concat()
+    }
+
+    /// The error number and the words of what came over the socket.
+    pub(crate) fn decode(told: &[u8]) -> (i32, String) {
+        let (errno, words) = told.split_first_chunk::<4>().unwrap_or((&[0; 4], b"start failed"));
+        (i32::from_le_bytes(*errno), String::from_utf8_lossy(words).into_owned())
+    }
+}
+
+/// All that execve needs, made before the filter is in force.
+pub(crate) struct Program {
+    name: String,
+    dir: CString,
+    candidates: Vec<CString>,
+    args: StringArray,
+    env: StringArray,
+}
+
+impl Program {
+    /// Reads a payload. `home` is the user's, for where it says nothing.
+    ///
+    /// # Errors
+    /// It is malformed.
+    pub(crate) fn read(payload: &MemFile, home: &Path) -> Result<Self, StartFailure> {
+        payload.read(|bytes| Self::of(bytes, home)).map_err(|error| StartFailure::new("map what to run", error))?
+    }
+
+    fn of(bytes: &[u8], home: &Path) -> Result<Self, StartFailure> {
+        let malformed = |error: String| StartFailure::new("read what to run", io::Error::other(error));
+        let payload = ProcessPayload::decode(bytes).map_err(|error| malformed(error.to_string()))?;
+        let string = |bytes: &[u8]| CString::new(bytes).map_err(|error| malformed(error.to_string()));
+        let mut env = payload.env.clone();
+        let home = [b"HOME=", home.as_os_str().as_encoded_bytes()].concat();
+        if !env.iter().any(|pair| pair.starts_with(b"HOME=")) {
+            env.push(&home);
+        }
+        if !env.iter().any(|pair| pair.starts_with(b"PATH=")) {
+            env.push(PATH_DEFAULT);
+        }
+        let path = env.iter().find_map(|pair| pair.strip_prefix(b"PATH=")).unwrap_or_default();
+        let candidates = candidates(payload.path, path);
+        let args = std::iter::once(payload.path).chain(payload.args).map(string).collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            name: String::from_utf8_lossy(payload.path).into_owned(),
+            dir: string(payload.dir)?,
+            candidates: candidates.iter().map(|path| string(path)).collect::<Result<_, _>>()?,
+            args: StringArray::new(args),
+            env: StringArray::new(env.into_iter().map(string).collect::<Result<_, _>>()?),
+        })
+    }
+
+    /// Becomes it, under a filter. Comes back only with a failure; `kept` is where that is told.
+    pub(crate) fn execute(self, kept: BorrowedFd<'_>, filter: &Filter) -> StartFailure {
+        match self.try_to(kept, filter) {
+            Err(failure) => failure,
+            Ok(never) => match never {},
+        }
+    }
+
+    fn try_to(self, kept: BorrowedFd<'_>, filter: &Filter) -> Result<std::convert::Infallible, StartFailure> {
+        // What was inherited is only marked until here: until execve, a working directory or a program below
+        // /proc/self/fd would still lead to a directory of the host.
+        process::close_all_but(kept).map_err(|error| StartFailure::new("close descriptors", error))?;
+        let shown = |path: &CString| path.to_string_lossy().into_owned();
+        rustix::process::chdir(&self.dir)
+            .map_err(|error| StartFailure::new(format!("chdir {}", shown(&self.dir)), error))?;
+        // The kernel says `(unreachable)` of a directory that is not below the root.
+        let inside = rustix::process::getcwd(Vec::new()).is_ok_and(|cwd| cwd.as_bytes().starts_with(b"/"));
+        if !inside {
+            let outside = io::Error::from_raw_os_error(libc::EACCES);
+            return Err(StartFailure::new(
+                format!("chdir {}: it leads out of the container", shown(&self.dir)),
+                outside,
+            ));
+        }
+        process::reset_signals().map_err(|error| StartFailure::new("reset signals", error))?;
+        let failed = |error: String| StartFailure::new("install the filter on system calls", io::Error::other(error));
+        filter.install().map_err(|error| failed(crate::log::chain(&error)))?;
+        if !filter.is_none() && !process::is_confined().map_err(|error| failed(error.to_string()))? {
+            return Err(failed("it is not in force".into()));
+        }
+        // As execvp does: a directory that has no such file, or one that may not be executed, is passed over, and
+        // the latter is told if no other has one.
+        let mut error = io::Error::from_raw_os_error(libc::ENOENT);
+        for candidate in &self.candidates {
+            let now = process::execve(candidate, &self.args, &self.env);
+            match now.raw_os_error() {
+                Some(libc::ENOENT | libc::ENOTDIR) => {}
+                Some(libc::EACCES) => error = now,
+                _ => return Err(StartFailure::new(format!("exec {}", self.name), now)),
+            }
+        }
+        Err(StartFailure::new(format!("exec {}", self.name), error))
+    }
+}
+
+/// Where a program may be: at its path, or in the directories of PATH where it has no slash.
+fn candidates(program: &[u8], path: &[u8]) -> Vec<Vec<u8>> {
+    if program.contains(&b'/') {
+        return vec![program.to_vec()];
+    }
+    path.split(|b| *b == b':')
+        .map(|dir| if dir.is_empty() { program.to_vec() } else { [dir, b"/", program].concat() })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_looked_up_and_a_path_is_not() {
+        let list = |program: &str, path: &str| -> Vec<String> {
+            candidates(program.as_bytes(), path.as_bytes()).into_iter().map(|p| String::from_utf8(p).unwrap()).collect()
+        };
+        assert_eq!(list("sh", "/usr/bin:/bin"), ["/usr/bin/sh", "/bin/sh"]);
+        assert_eq!(list("./sh", "/usr/bin"), ["./sh"]);
+        assert_eq!(list("sh", ":/bin"), ["sh", "/bin/sh"]);
+    }
+}
