@@ -13,9 +13,11 @@
 //! | `protocol` | a daemon that was taken over | messages, plan, payloads, records |
 //! | `logline` | a process in a container | log files |
 //! | `redactor` | a process in a container | masking of secrets |
+//! | `image` | a caller, and a registry | references, digests, configurations of images |
 
 #![forbid(unsafe_code)]
 
+pub mod image;
 pub mod logline;
 pub mod paths;
 pub mod protocol;
@@ -29,13 +31,14 @@ mod rules;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: [Target; 6] = [
+pub const TARGETS: [Target; 7] = [
     ("request", request::run),
     ("paths", paths::run),
     ("users", users::run),
     ("protocol", protocol::run),
     ("logline", logline::run),
     ("redactor", redactor::run),
+    ("image", image::run),
 ];
 
 /// The target of a name.

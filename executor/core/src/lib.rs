@@ -11,6 +11,7 @@
 pub mod capacity;
 pub mod disclosure;
 pub mod ident;
+pub mod image;
 pub mod lifecycle;
 pub mod logline;
 pub mod outputs;

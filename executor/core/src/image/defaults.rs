@@ -1,0 +1,262 @@
+//! What an image says about the process that is run from it, and how a request goes over it.
+//!
+//! The rules are Docker's: without a program of its own a request runs Entrypoint and then its arguments, or Cmd where
+//! it has none; a program of its own replaces both. Variables of the image come first and give way to the request's
+//! of the same name. What an image says is untrusted: it is bounded here, and validated with the request afterwards.
+
+use std::collections::BTreeMap;
+
+use oci_spec::image::ImageConfiguration;
+
+use super::signal::parse_signal;
+use crate::validate::{ARG_TOTAL_MAX, LIST_MAX, PATH_MAX, Violation};
+
+/// Most volumes.
+const VOLUMES_MAX: usize = 64;
+
+/// Defaults of a container from an image.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageDefaults {
+    /// Begins the command.
+    pub entrypoint: Vec<String>,
+    /// Ends it where the request has no arguments.
+    pub cmd: Vec<String>,
+    /// Name and value, each name once.
+    pub env: Vec<(String, String)>,
+    /// Absolute; empty for `/`.
+    pub working_dir: String,
+    /// `user[:group]`; empty for root.
+    pub user: String,
+    /// Asks the process to end; SIGTERM where there is none.
+    pub stop_signal: Option<i32>,
+    /// Marks.
+    pub labels: BTreeMap<String, String>,
+    /// Absolute paths of directories that are written to, sorted.
+    pub volumes: Vec<String>,
+}
+
+/// Why an image cannot be run as it is: everything that is wrong with its configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the image's configuration: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+pub struct ConfigError(pub Vec<Violation>);
+
+/// Neither the image nor the request names a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoCommand {
+    /// Nothing to run at all.
+    #[error("is empty, and the image has neither an entrypoint nor a command: it names the program to run")]
+    Missing,
+    /// The first argument would be the program, but it is a secret.
+    #[error("is empty, and the image has no entrypoint: the first argument would be the program, but it is a secret")]
+    Secret,
+}
+
+/// A command, from an image and a request together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// The program.
+    pub path: String,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// How far the request's own arguments have moved up: -1 where the first became the program.
+    pub shift: i64,
+}
+
+impl ImageDefaults {
+    /// Takes what is of use out of a configuration.
+    ///
+    /// # Errors
+    /// Everything in it that cannot be.
+    pub fn of(configuration: &ImageConfiguration) -> Result<Self, ConfigError> {
+        let Some(config) = configuration.config() else { return Ok(Self::default()) };
+        let mut found = Vec::new();
+        let list = |list: &Option<Vec<String>>| list.clone().unwrap_or_default();
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let (entrypoint, cmd) = (list(config.entrypoint()), list(config.cmd()));
+        strings("Entrypoint", &entrypoint, &mut found);
+        strings("Cmd", &cmd, &mut found);
+        let env = list(config.env());
+        strings("Env", &env, &mut found);
+        let working_dir = text(config.working_dir());
+        if !working_dir.is_empty() && !is_path(&working_dir) {
+            found.push(Violation::new("WorkingDir", "is no absolute path"));
+        }
+        let stop_signal = config.stop_signal().as_deref().filter(|signal| !signal.is_empty()).and_then(|signal| {
+            let number = parse_signal(signal);
+            if number.is_none() {
+                found.push(Violation::new("StopSignal", "is no signal"));
+            }
+            number
+        });
+        let mut volumes: Vec<String> =
+            list(config.volumes()).into_iter().map(|volume| clean(&volume)).filter(|volume| volume != "/").collect();
+        volumes.sort_unstable();
+        volumes.dedup();
+        if volumes.len() > VOLUMES_MAX {
+            found.push(Violation::new("Volumes", format!("has {} entries; at most {VOLUMES_MAX}", volumes.len())));
+        } else if volumes.iter().any(|volume| !is_path(volume)) {
+            found.push(Violation::new("Volumes", "has an entry that is no absolute path, or has `..` in it"));
+        }
+        if !found.is_empty() {
+            return Err(ConfigError(found));
+        }
+        Ok(Self {
+            entrypoint,
+            cmd,
+            env: variables(env),
+            working_dir,
+            user: text(config.user()),
+            stop_signal,
+            labels: config.labels().clone().unwrap_or_default().into_iter().collect(),
+            volumes,
+        })
+    }
+
+    /// The command, from what the request says; `secret` tells whether one of its arguments is secret.
+    ///
+    /// # Errors
+    /// There is no program.
+    pub fn command(
+        &self,
+        path: String,
+        args: Vec<String>,
+        secret: impl Fn(usize) -> bool,
+    ) -> Result<Command, NoCommand> {
+        if !path.is_empty() {
+            return Ok(Command { path, args, shift: 0 });
+        }
+        let own = args.len();
+        let tail = if args.is_empty() { self.cmd.clone() } else { args };
+        let mut all = self.entrypoint.iter().cloned().chain(tail);
+        let path = all.next().ok_or(NoCommand::Missing)?;
+        if self.entrypoint.is_empty() && own > 0 && secret(0) {
+            return Err(NoCommand::Secret);
+        }
+        let shift = i64::try_from(self.entrypoint.len()).unwrap_or(i64::MAX) - 1;
+        match path.is_empty() {
+            true => Err(NoCommand::Missing),
+            false => Ok(Command { path, args: all.collect(), shift }),
+        }
+    }
+
+    /// The image's variables whose names the request does not use.
+    pub fn env_under<'a>(&'a self, used: impl Fn(&str) -> bool + 'a) -> impl Iterator<Item = &'a (String, String)> {
+        self.env.iter().filter(move |(name, _)| !used(name))
+    }
+}
+
+/// Bounds of a list of strings that become arguments or variables.
+fn strings(field: &'static str, list: &[String], found: &mut Vec<Violation>) {
+    let bytes: usize = list.iter().map(String::len).sum();
+    if list.len() > LIST_MAX || bytes > ARG_TOTAL_MAX {
+        let (count, most) = (list.len(), LIST_MAX);
+        let why = format!("has {count} entries with {bytes} bytes; at most {most} with {ARG_TOTAL_MAX}");
+        found.push(Violation::new(field, why));
+    }
+    if list.iter().any(|text| text.contains('\0')) {
+        found.push(Violation::new(field, "contains a NUL"));
+    }
+}
+
+/// Of a name that is there twice the last value counts, as where a shell would set them. What has no name is left out.
+fn variables(list: Vec<String>) -> Vec<(String, String)> {
+    let mut variables: Vec<(String, String)> = Vec::with_capacity(list.len());
+    let mut at = BTreeMap::new();
+    for text in list {
+        let (name, value) = text.split_once('=').unwrap_or((&text, ""));
+        if name.is_empty() {
+            continue;
+        }
+        match at.get(name) {
+            Some(index) => {
+                let entry: &mut (String, String) = &mut variables[*index];
+                entry.1 = value.to_owned();
+            }
+            None => {
+                at.insert(name.to_owned(), variables.len());
+                variables.push((name.to_owned(), value.to_owned()));
+            }
+        }
+    }
+    variables
+}
+
+/// Without doubled and trailing slashes and `.`.
+fn clean(path: &str) -> String {
+    let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+    format!("{}{}", if path.starts_with('/') { "/" } else { "" }, parts.join("/"))
+}
+
+fn is_path(path: &str) -> bool {
+    let safe = path.starts_with('/') && path.len() < PATH_MAX && !path.contains(['\0', '\n']);
+    safe && path.split('/').all(|part| part != ".." && part.len() <= crate::validate::NAME_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(config: &str) -> Result<ImageDefaults, ConfigError> {
+        let json = format!(
+            r#"{{"architecture":"amd64","os":"linux","config":{config},"rootfs":{{"type":"layers","diff_ids":[]}}}}"#
+        );
+        ImageDefaults::of(&serde_json::from_str(&json).unwrap())
+    }
+
+    fn strings(list: &[&str]) -> Vec<String> {
+        list.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    /// Docker's table of Entrypoint and Cmd, with the request's path and arguments.
+    #[test]
+    fn the_command_is_dockers() {
+        // entrypoint, cmd, path, args -> command, shift
+        type Row<'a> = (&'a [&'a str], &'a [&'a str], &'a str, &'a [&'a str], Option<(&'a [&'a str], i64)>);
+        let table: [Row<'_>; 9] = [
+            (&["/e", "-x"], &["c"], "", &[], Some((&["/e", "-x", "c"], 1))),
+            (&["/e", "-x"], &["c"], "", &["a"], Some((&["/e", "-x", "a"], 1))),
+            (&["/e"], &["c"], "/p", &["a"], Some((&["/p", "a"], 0))),
+            (&["/e"], &["c"], "/p", &[], Some((&["/p"], 0))),
+            (&[], &["/c", "d"], "", &[], Some((&["/c", "d"], -1))),
+            (&[], &["/c"], "", &["/a", "b"], Some((&["/a", "b"], -1))),
+            (&["/e"], &[], "", &[], Some((&["/e"], 0))),
+            (&[], &[], "", &[], None),
+            (&[""], &["c"], "", &[], None),
+        ];
+        for (entrypoint, cmd, path, args, expected) in table {
+            let defaults =
+                ImageDefaults { entrypoint: strings(entrypoint), cmd: strings(cmd), ..ImageDefaults::default() };
+            let got = defaults.command(path.to_owned(), strings(args), |_| false).ok();
+            let got = got.map(|Command { path, args, shift }| ([vec![path], args].concat(), shift));
+            assert_eq!(
+                got,
+                expected.map(|(all, shift)| (strings(all), shift)),
+                "{entrypoint:?} {cmd:?} {path} {args:?}"
+            );
+        }
+        let none = ImageDefaults::default();
+        assert_eq!(none.command(String::new(), strings(&["", "x"]), |index| index == 0), Err(NoCommand::Secret));
+    }
+
+    #[test]
+    fn a_configuration_is_read() {
+        let defaults = of(r#"{"User":"1000:www","Env":["PATH=/bin","A=1","A=2","=x","B","C=x=y"],"Cmd":["sh"],
+            "WorkingDir":"/srv","StopSignal":"SIGQUIT","Volumes":{"/b//c/":{},"/a":{},"/":{}},"Labels":{"k":"v"},
+            "Entrypoint":null,"ExposedPorts":null,"OnBuild":null,"Healthcheck":{"Test":["CMD"]}}"#);
+        let defaults = defaults.unwrap();
+        let env: Vec<_> = defaults.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(env, ["PATH=/bin", "A=2", "B=", "C=x=y"]);
+        assert_eq!((&*defaults.user, &*defaults.working_dir, defaults.stop_signal), ("1000:www", "/srv", Some(3)));
+        assert_eq!(defaults.volumes, ["/a", "/b/c"]);
+        let under: Vec<_> = defaults.env_under(|name| name == "A").map(|(name, _)| &**name).collect();
+        assert_eq!(under, ["PATH", "B", "C"]);
+        assert_eq!(of("null").unwrap(), ImageDefaults::default());
+    }
+
+    #[test]
+    fn what_cannot_be_is_told_at_once() {
+        let bad = of(r#"{"Env":["A=\u0000"],"WorkingDir":"srv","StopSignal":"SIGNOPE","Volumes":{"/a/../b":{}}}"#);
+        let fields: Vec<_> = bad.unwrap_err().0.into_iter().map(|violation| violation.field).collect();
+        assert_eq!(fields, ["Env", "WorkingDir", "StopSignal", "Volumes"]);
+    }
+}

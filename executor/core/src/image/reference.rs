@@ -1,0 +1,386 @@
+//! References: where an image is and which one it is.
+//!
+//! ```text
+//!  docker://[REGISTRY[:PORT]/]REPOSITORY[:TAG][@DIGEST]     a registry
+//!  oci:/DIRECTORY[:NAME]                                    an OCI layout
+//!  oci-archive:/FILE.tar[:NAME]                             the same in a tar archive
+//!  docker-archive:/FILE.tar[:NAME]                          what `docker save` writes
+//! ```
+//! The grammar of the first is the distribution project's, with Docker's short names: `debian` is
+//! `docker.io/library/debian:latest`. What is printed is always the long form, and parses to the same again.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::digest::{BadDigest, Digest};
+
+/// Longest registry and repository together, in bytes (distribution's reference grammar).
+const NAME_MAX: usize = 255;
+/// Longest tag.
+const TAG_MAX: usize = 128;
+/// Longest path, its NUL included (the kernel's PATH_MAX).
+const PATH_MAX: usize = 4096;
+/// Longest name of an image in a layout or an archive.
+const INNER_MAX: usize = 512;
+/// Longest reference of all; longer ones are not looked into.
+const REFERENCE_MAX: usize = PATH_MAX + INNER_MAX;
+/// Whose images have short names.
+const DEFAULT_REGISTRY: &str = "docker.io";
+/// Where its images without a namespace lie.
+const DEFAULT_NAMESPACE: &str = "library/";
+/// In force where neither tag nor digest is named.
+const DEFAULT_TAG: &str = "latest";
+
+/// Where an image is, and which one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum ImageReference {
+    /// In a registry.
+    Registry(Repository, Selector),
+    /// In an OCI layout on the executor's disk; under this name, or the only one.
+    Layout(PathBuf, Option<String>),
+    /// In a layout in a tar archive.
+    OciArchive(PathBuf, Option<String>),
+    /// In an archive in `docker save`'s form.
+    DockerArchive(PathBuf, Option<String>),
+}
+
+/// A repository of a registry.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Repository {
+    registry: String,
+    path: String,
+}
+
+/// Which image of a repository. There is a tag, a digest, or both; with both the digest decides.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Selector {
+    tag: Option<String>,
+    digest: Option<Digest>,
+}
+
+/// One thing wrong with a reference.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// It begins with nothing known.
+    #[error(
+        "begins with none of `docker://`, `oci:`, `oci-archive:` and `docker-archive:` (`host` and `dir:` are no images)"
+    )]
+    Scheme,
+    /// It is too long to look into.
+    #[error("has {0} bytes; at most {REFERENCE_MAX}")]
+    Length(usize),
+    /// No repository.
+    #[error("names no repository")]
+    NoRepository,
+    /// The registry is no host with an optional port.
+    #[error("registry `{0}` is no host name or address with an optional port")]
+    Registry(String),
+    /// A component of the repository.
+    #[error(
+        "repository component `{0}` is not of a-z and 0-9, with single `.`, `_`, `__` or any number of `-` between"
+    )]
+    Component(String),
+    /// The name is too long.
+    #[error("registry and repository have {0} bytes; at most {NAME_MAX}")]
+    NameLength(usize),
+    /// The tag.
+    #[error("tag `{0}` is not 1 to {TAG_MAX} of A-Z, a-z, 0-9, `_`, `.` and `-`, beginning with neither `.` nor `-`")]
+    Tag(String),
+    /// The digest.
+    #[error("digest {0}")]
+    Digest(BadDigest),
+    /// The path.
+    #[error("path `{0}` is not absolute, has `.` or `..` in it, or has {PATH_MAX} bytes or more")]
+    Path(String),
+    /// The name inside of a layout or an archive.
+    #[error("name `{0}` is not 1 to {INNER_MAX} visible ASCII characters")]
+    Inner(String),
+}
+
+/// Why a string is no reference: everything that is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadReference(pub Vec<Fault>);
+
+impl fmt::Display for BadReference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, fault) in self.0.iter().enumerate() {
+            write!(f, "{}{fault}", if index == 0 { "" } else { "; " })?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for BadReference {}
+
+impl Repository {
+    /// Host and port as the reference has them: `docker.io`, `127.0.0.1:5000`, `[::1]:5000`.
+    pub fn registry(&self) -> &str {
+        &self.registry
+    }
+
+    /// The path within the registry: `library/debian`.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The reference of one of its images by digest.
+    pub fn pinned(&self, digest: &Digest) -> ImageReference {
+        ImageReference::Registry(self.clone(), Selector { tag: None, digest: Some(digest.clone()) })
+    }
+}
+
+impl fmt::Display for Repository {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.registry, self.path)
+    }
+}
+
+impl Selector {
+    /// The tag.
+    pub fn tag(&self) -> Option<&str> {
+        self.tag.as_deref()
+    }
+
+    /// The digest.
+    pub fn digest(&self) -> Option<&Digest> {
+        self.digest.as_ref()
+    }
+
+    /// What a registry is asked for: the digest, where there is one, else the tag.
+    pub fn wanted(&self) -> String {
+        match (&self.digest, &self.tag) {
+            (Some(digest), _) => digest.to_string(),
+            (None, Some(tag)) => tag.clone(),
+            (None, None) => DEFAULT_TAG.to_owned(),
+        }
+    }
+}
+
+impl ImageReference {
+    /// Parses one that is of a registry even where it does not say so: what people type at a command line.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn parse_short(text: &str) -> Result<Self, BadReference> {
+        match scheme(text) {
+            Some(_) => text.parse(),
+            None => registry(text),
+        }
+    }
+
+    /// Whether a string means an image rather than `host` or `dir:`.
+    pub fn is_image(text: &str) -> bool {
+        scheme(text).is_some()
+    }
+
+    /// The digest that it pins, where it does.
+    pub fn digest(&self) -> Option<&Digest> {
+        match self {
+            Self::Registry(_, selector) => selector.digest(),
+            _ => None,
+        }
+    }
+
+    /// The path on the executor's disk, where it has one, and the name inside.
+    pub fn file(&self) -> Option<(&Path, Option<&str>)> {
+        match self {
+            Self::Registry(..) => None,
+            Self::Layout(path, name) | Self::OciArchive(path, name) | Self::DockerArchive(path, name) => {
+                Some((path, name.as_deref()))
+            }
+        }
+    }
+}
+
+/// What stands before the image's own name.
+#[derive(Clone, Copy)]
+enum Scheme {
+    Registry,
+    Layout,
+    OciArchive,
+    DockerArchive,
+}
+
+const SCHEMES: [(&str, Scheme); 4] = [
+    ("docker://", Scheme::Registry),
+    ("oci:", Scheme::Layout),
+    ("oci-archive:", Scheme::OciArchive),
+    ("docker-archive:", Scheme::DockerArchive),
+];
+
+fn scheme(text: &str) -> Option<(Scheme, &str)> {
+    SCHEMES.into_iter().find_map(|(prefix, scheme)| Some((scheme, text.strip_prefix(prefix)?)))
+}
+
+impl FromStr for ImageReference {
+    type Err = BadReference;
+
+    fn from_str(text: &str) -> Result<Self, BadReference> {
+        if text.len() > REFERENCE_MAX {
+            return Err(BadReference(vec![Fault::Length(text.len())]));
+        }
+        let (scheme, rest) = scheme(text).ok_or_else(|| BadReference(vec![Fault::Scheme]))?;
+        match scheme {
+            Scheme::Registry => registry(rest),
+            Scheme::Layout => file(rest).map(|(path, name)| Self::Layout(path, name)),
+            Scheme::OciArchive => file(rest).map(|(path, name)| Self::OciArchive(path, name)),
+            Scheme::DockerArchive => file(rest).map(|(path, name)| Self::DockerArchive(path, name)),
+        }
+    }
+}
+
+impl TryFrom<String> for ImageReference {
+    type Error = BadReference;
+
+    fn try_from(text: String) -> Result<Self, BadReference> {
+        text.parse()
+    }
+}
+
+impl From<ImageReference> for String {
+    fn from(reference: ImageReference) -> Self {
+        reference.to_string()
+    }
+}
+
+impl fmt::Display for ImageReference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = |f: &mut fmt::Formatter<'_>, scheme: &str, path: &Path, name: &Option<String>| {
+            write!(f, "{scheme}:{}", path.display())?;
+            name.as_ref().map_or(Ok(()), |name| write!(f, ":{name}"))
+        };
+        match self {
+            Self::Registry(repository, Selector { tag, digest }) => {
+                write!(f, "docker://{repository}")?;
+                tag.as_ref().map_or(Ok(()), |tag| write!(f, ":{tag}"))?;
+                digest.as_ref().map_or(Ok(()), |digest| write!(f, "@{digest}"))
+            }
+            Self::Layout(path, name) => file(f, "oci", path, name),
+            Self::OciArchive(path, name) => file(f, "oci-archive", path, name),
+            Self::DockerArchive(path, name) => file(f, "docker-archive", path, name),
+        }
+    }
+}
+
+fn registry(text: &str) -> Result<ImageReference, BadReference> {
+    if text.len() > REFERENCE_MAX {
+        return Err(BadReference(vec![Fault::Length(text.len())]));
+    }
+    let mut faults = Vec::new();
+    let (rest, digest) = match text.split_once('@') {
+        Some((rest, digest)) => (rest, digest.parse().map_err(|bad| faults.push(Fault::Digest(bad))).ok()),
+        None => (text, None),
+    };
+    let pinned = text.contains('@');
+    // A colon after the last slash begins a tag; one before it belongs to the registry's port.
+    let path_at = rest.rfind('/').map_or(0, |at| at + 1);
+    let (name, tag) = match rest[path_at..].find(':') {
+        Some(colon) => (&rest[..path_at + colon], Some(&rest[path_at + colon + 1..])),
+        None => (rest, None),
+    };
+    if let Some(tag) = tag.filter(|tag| !is_tag(tag)) {
+        faults.push(Fault::Tag(shown(tag)));
+    }
+    let (host, path) = match name.split_once('/') {
+        Some((host, path)) if is_host_like(host) => (host.to_ascii_lowercase(), path.to_owned()),
+        _ => (DEFAULT_REGISTRY.to_owned(), name.to_owned()),
+    };
+    let host = if host == "index.docker.io" { DEFAULT_REGISTRY.to_owned() } else { host };
+    let path = match host == DEFAULT_REGISTRY && !path.is_empty() && !path.contains('/') {
+        true => format!("{DEFAULT_NAMESPACE}{path}"),
+        false => path,
+    };
+    if !is_registry(&host) {
+        faults.push(Fault::Registry(shown(&host)));
+    }
+    if path.is_empty() {
+        faults.push(Fault::NoRepository);
+    } else {
+        faults.extend(path.split('/').filter(|part| !is_component(part)).map(|part| Fault::Component(shown(part))));
+    }
+    if host.len() + 1 + path.len() > NAME_MAX {
+        faults.push(Fault::NameLength(host.len() + 1 + path.len()));
+    }
+    if !faults.is_empty() {
+        return Err(BadReference(faults));
+    }
+    let tag = tag.map(str::to_owned).or_else(|| (!pinned).then(|| DEFAULT_TAG.to_owned()));
+    Ok(ImageReference::Registry(Repository { registry: host, path }, Selector { tag, digest }))
+}
+
+/// As Docker tells a registry from the first component of a repository.
+fn is_host_like(text: &str) -> bool {
+    text.contains(['.', ':']) || text.eq_ignore_ascii_case("localhost")
+}
+
+fn is_registry(text: &str) -> bool {
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((inner, rest)) => (inner.parse::<std::net::Ipv6Addr>().is_ok(), rest),
+        None => {
+            let (host, port) = text.split_at(text.find(':').unwrap_or(text.len()));
+            (is_host(host), port)
+        }
+    };
+    let digits = |port: &str| port.len() <= 5 && port.bytes().all(|b| b.is_ascii_digit());
+    let is_port = |port: &str| digits(port) && port.parse::<u16>().is_ok_and(|port| port > 0);
+    host && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port))
+}
+
+fn is_host(text: &str) -> bool {
+    text.split('.').all(|part| {
+        let inner = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+        !part.is_empty() && part.bytes().all(inner) && !part.starts_with('-') && !part.ends_with('-')
+    })
+}
+
+/// `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`
+fn is_component(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let Some((first, last)) = bytes.first().zip(bytes.last()) else { return false };
+    if !word(*first) || !word(*last) {
+        return false;
+    }
+    bytes.split(|b| word(*b)).all(|between| match between {
+        [] | [b'.' | b'_'] | [b'_', b'_'] => true,
+        other => other.iter().all(|b| *b == b'-'),
+    })
+}
+
+fn is_tag(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
+    (1..=TAG_MAX).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with(['.', '-'])
+}
+
+fn file(text: &str) -> Result<(PathBuf, Option<String>), BadReference> {
+    let (path, name) = match text.split_once(':') {
+        Some((path, name)) => (path, Some(name)),
+        None => (text, None),
+    };
+    let mut faults = Vec::new();
+    let safe = path.starts_with('/') && path.len() < PATH_MAX && !path.contains(['\0', '\n']);
+    if !safe || path.split('/').any(|part| part == "." || part == "..") {
+        faults.push(Fault::Path(shown(path)));
+    }
+    let inner = |name: &&str| (1..=INNER_MAX).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic());
+    if let Some(name) = name.filter(|name| !inner(name)) {
+        faults.push(Fault::Inner(shown(name)));
+    }
+    if faults.is_empty() { Ok((path.into(), name.map(str::to_owned))) } else { Err(BadReference(faults)) }
+}
+
+/// Enough of a value to find it by, without what could upset a terminal.
+fn shown(text: &str) -> String {
+    let mut shown: String = text.chars().take(80).flat_map(char::escape_debug).collect();
+    if text.chars().nth(80).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests;
