@@ -26,7 +26,7 @@ pub struct LauncherRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// What is asked.
-    #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5")]
+    #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5, 6, 7")]
     pub call: Option<LauncherCall>,
 }
 
@@ -45,6 +45,12 @@ pub enum LauncherCall {
     /// End, when no container is left.
     #[prost(message, tag = "5")]
     Shutdown(Shutdown),
+    /// Unpack a layer of an image into the store, or look whether it is there.
+    #[prost(message, tag = "6")]
+    UnpackLayer(UnpackLayer),
+    /// Remove a layer from the store.
+    #[prost(message, tag = "7")]
+    RemoveLayer(RemoveLayer),
 }
 
 /// Introduces the daemon.
@@ -83,6 +89,38 @@ pub struct Remove {
 /// Ends the launcher.
 #[derive(Clone, PartialEq, Message)]
 pub struct Shutdown {}
+
+/// Unpacks a layer, and answers when it is in the store. The blob's descriptor accompanies it, at any position: it is
+/// read from its beginning. Without a descriptor nothing is unpacked: [`Done`] tells that the layer is there, and
+/// [`Reason::NotFound`] that it is not.
+///
+/// A layer that is there already is not unpacked again. One whose parents are not there is refused
+/// ([`Reason::Precondition`]), so an image is unpacked from the bottom up.
+#[derive(Clone, PartialEq, Message)]
+pub struct UnpackLayer {
+    /// Digest of the uncompressed archive, `sha256:HEX`.
+    #[prost(string, tag = "1")]
+    pub diff_id: String,
+    /// Of the blob, as the manifest has it.
+    #[prost(string, tag = "2")]
+    pub media_type: String,
+    /// Most bytes of the uncompressed archive and of the files in it; 0 for the launcher's own limit, which holds in any
+    /// case.
+    #[prost(uint64, tag = "3")]
+    pub bytes_max: u64,
+    /// What the layer lies on in its image, bottom first: the 32 bytes of each diffID.
+    #[prost(bytes = "vec", repeated, tag = "4")]
+    pub parents: Vec<Vec<u8>>,
+}
+
+/// Removes a layer, and answers when its room is free again. [`Reason::Busy`] while a container that is not completed
+/// has it, [`Reason::NotFound`] where it is not there.
+#[derive(Clone, PartialEq, Message)]
+pub struct RemoveLayer {
+    /// Which, `sha256:HEX`.
+    #[prost(string, tag = "1")]
+    pub diff_id: String,
+}
 
 /// From the launcher to the daemon.
 #[derive(Clone, PartialEq, Message)]

@@ -63,7 +63,9 @@ impl Server {
                 self.shutdown = true;
                 Ok(LauncherAnswer::Done(Done {}))
             }
-            None => Err(Refused::new(Reason::Invalid, "a request that this launcher does not know")),
+            Some(LauncherCall::UnpackLayer(_) | LauncherCall::RemoveLayer(_)) | None => {
+                Err(Refused::new(Reason::Invalid, "a request that this launcher does not know"))
+            }
         };
         let answer = answer.unwrap_or_else(LauncherAnswer::Refused);
         let reply = LauncherReply { sequence: request.sequence, answer: Some(answer) };

@@ -167,6 +167,14 @@ impl Shared {
                     self.calls.lock().unwrap().push(format!("remove {}", remove.container_id));
                     LauncherAnswer::Done(Done {})
                 }
+                LauncherCall::UnpackLayer(unpack) => {
+                    self.calls.lock().unwrap().push(format!("unpack {}", unpack.diff_id));
+                    LauncherAnswer::Done(Done {})
+                }
+                LauncherCall::RemoveLayer(remove) => {
+                    self.calls.lock().unwrap().push(format!("remove layer {}", remove.diff_id));
+                    LauncherAnswer::Done(Done {})
+                }
                 LauncherCall::Shutdown(_) => {
                     self.calls.lock().unwrap().push("shutdown".into());
                     LauncherAnswer::Done(Done {})
