@@ -1,0 +1,128 @@
+//! Thick bundles: a gzipped tar with a bundle.json at its root and an image layout under `artifacts/layout` (rule 42).
+//!
+//! Both are taken out of a stream: first the bundle.json, which may come last; then the layout, as a tar of its own that
+//! has it at the root. Nothing is written by the archive's own names. Links, devices and names that lead elsewhere are
+//! refused, not passed over.
+
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use flate2::read::GzDecoder;
+use tar::{Archive, Builder, Entry, EntryType, Header};
+
+use crate::bundle::BUNDLE_MAX;
+
+/// Most bytes of an archive when it is unpacked.
+pub const UNPACKED_MAX: u64 = 64 << 30;
+/// Most entries of one.
+pub const ENTRIES_MAX: usize = 100_000;
+/// Where the images are.
+const LAYOUT: &str = "artifacts/layout/";
+
+/// Why an archive is not usable.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
+pub enum ArchiveError {
+    #[error("the thick bundle cannot be read")]
+    Read(#[source] io::Error),
+    #[error("the layout cannot be passed on")]
+    Write(#[source] io::Error),
+    #[error("the thick bundle has no bundle.json at its root")]
+    NoBundle,
+    #[error("the bundle.json has {0} bytes; at most {BUNDLE_MAX} are allowed")]
+    BundleTooLarge(u64),
+    #[error("the thick bundle has no image layout under {LAYOUT}")]
+    NoLayout,
+    #[error("the thick bundle has {0:?} twice")]
+    Twice(String),
+    #[error("the thick bundle has {0:?}, which {1}")]
+    Entry(String, &'static str),
+    #[error("the thick bundle has more than {ENTRIES_MAX} entries or {UNPACKED_MAX} bytes")]
+    TooLarge,
+}
+
+/// Whether a file that begins so is a thick bundle: a gzip stream.
+pub fn is_thick(beginning: &[u8]) -> bool {
+    beginning.starts_with(&[0x1f, 0x8b])
+}
+
+/// Finds the bundle.json.
+///
+/// # Errors
+/// There is none, or the archive is broken.
+pub fn bundle(stream: impl Read) -> Result<Vec<u8>, ArchiveError> {
+    let mut found = None;
+    each(stream, |name, entry| {
+        if name == "bundle.json" {
+            if found.is_some() {
+                return Err(ArchiveError::Twice(name.into()));
+            }
+            if entry.size() > BUNDLE_MAX as u64 {
+                return Err(ArchiveError::BundleTooLarge(entry.size()));
+            }
+            let mut bytes = Vec::new();
+            entry.read_to_end(&mut bytes).map_err(ArchiveError::Read)?;
+            found = Some(bytes);
+        }
+        Ok(())
+    })?;
+    found.ok_or(ArchiveError::NoBundle)
+}
+
+/// Passes the layout on as a tar of its own, and hands the writer back.
+///
+/// # Errors
+/// There is none, the archive is broken, or the writer takes no more.
+pub fn layout<W: Write>(stream: impl Read, to: W) -> Result<W, ArchiveError> {
+    let mut tar = Builder::new(to);
+    let mut files = 0;
+    each(stream, |name, entry| {
+        let Some(name) = name.strip_prefix(LAYOUT).filter(|name| !name.is_empty()) else { return Ok(()) };
+        let mut header = Header::new_ustar();
+        header.set_entry_type(EntryType::Regular);
+        header.set_size(entry.size());
+        header.set_mode(0o644);
+        header.set_mtime(0);
+        files += 1;
+        // What cannot be read and what cannot be written look the same here; the writer's side is named.
+        tar.append_data(&mut header, name, entry).map_err(ArchiveError::Write)
+    })?;
+    if files == 0 {
+        return Err(ArchiveError::NoLayout);
+    }
+    tar.into_inner().map_err(ArchiveError::Write)
+}
+
+/// Each file with its name, without `./` before it.
+fn each<R: Read>(
+    stream: R,
+    mut visit: impl FnMut(&str, &mut Entry<'_, io::Take<GzDecoder<R>>>) -> Result<(), ArchiveError>,
+) -> Result<(), ArchiveError> {
+    let mut archive = Archive::new(GzDecoder::new(stream).take(UNPACKED_MAX));
+    let mut bytes = 0u64;
+    for (count, entry) in archive.entries().map_err(ArchiveError::Read)?.enumerate() {
+        let mut entry = entry.map_err(ArchiveError::Read)?;
+        bytes = bytes.saturating_add(entry.size());
+        if count >= ENTRIES_MAX || bytes > UNPACKED_MAX {
+            return Err(ArchiveError::TooLarge);
+        }
+        let path = entry.path_bytes().into_owned();
+        let shown = String::from_utf8_lossy(&path).into_owned();
+        let refused = |why| Err(ArchiveError::Entry(shown.escape_debug().to_string(), why));
+        let kind = entry.header().entry_type();
+        let Ok(name) = std::str::from_utf8(&path) else { return refused("is not UTF-8") };
+        let name = name.strip_prefix("./").unwrap_or(name);
+        if Path::new(name).components().any(|component| !matches!(component, std::path::Component::Normal(_)))
+            && !matches!(name, "" | ".")
+        {
+            return refused("leads out of the archive");
+        }
+        match kind {
+            EntryType::Directory => {}
+            EntryType::Regular | EntryType::Continuous => visit(name, &mut entry)?,
+            EntryType::XGlobalHeader => {}
+            _ => return refused("is neither a file nor a directory"),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,336 @@
+//! bundle.json: from bytes to a [`Bundle`] that keeps every rule, or to all that is wrong with it.
+//!
+//! The form is checked against a JSON Schema of our own (`bundle/schema.json`): the published one has faults (an unanchored
+//! version, `items` written as `additionalProperties`), and lets fields that nobody knows pass in some places and not in
+//! others. Here they are an error everywhere but in `custom`, which is kept as it is. What a schema cannot say is in
+//! `bundle/check.rs`. Both run over whatever can be read, so that one broken entry does not hide the others' faults.
+//!
+//! Limits: 4 MiB; nothing is fetched, also not for a `$ref`.
+
+mod check;
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use jsonschema::Validator;
+use jsonschema::error::ValidationErrorKind;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::action::Custom;
+use crate::definition::Definition;
+use crate::violation::{Violations, pointer};
+
+/// Most bytes of a bundle.json.
+pub const BUNDLE_MAX: usize = 4 << 20;
+/// Where outputs lie in the container (rule 38).
+pub const OUTPUTS: &str = "/cnab/app/outputs";
+
+/// A bundle that keeps the rules.
+#[derive(Debug)]
+pub struct Bundle {
+    /// Graphic characters only.
+    pub name: String,
+    /// SemVer 2.
+    pub version: String,
+    /// Of the specification: `v1.0.0`.
+    pub schema_version: String,
+    /// What a person may want to know.
+    pub about: About,
+    /// At least one; the first that fits is run (rule 25).
+    pub invocation_images: Vec<Image>,
+    /// What the bundle refers to.
+    pub images: BTreeMap<String, Image>,
+    /// Actions beside install, upgrade and uninstall.
+    pub actions: BTreeMap<String, Custom>,
+    /// What may be configured.
+    pub parameters: BTreeMap<String, Parameter>,
+    /// Whom it acts as.
+    pub credentials: BTreeMap<String, Credential>,
+    /// What it leaves.
+    pub outputs: BTreeMap<String, Output>,
+    /// Schemas of parameters and outputs.
+    pub definitions: BTreeMap<String, Definition>,
+    /// Names of extensions without which it cannot be run (rule 36).
+    pub required_extensions: Vec<String>,
+    /// Data of extensions, as they are.
+    pub custom: Map<String, Value>,
+    /// What is odd and no violation: to be told by `validate`.
+    pub warnings: Vec<String>,
+    original: Vec<u8>,
+    value: Value,
+}
+
+/// Fields that nothing depends on.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[allow(missing_docs)] // the names are the specification's
+pub struct About {
+    #[serde(default)]
+    pub description: String,
+    #[serde(default)]
+    pub keywords: Vec<String>,
+    #[serde(default)]
+    pub license: String,
+    #[serde(default)]
+    pub maintainers: Vec<Maintainer>,
+}
+
+/// Who answers for a bundle.
+#[derive(Clone, Debug, Deserialize)]
+#[allow(missing_docs)] // the names are the specification's
+pub struct Maintainer {
+    pub name: String,
+    #[serde(default)]
+    pub email: String,
+    #[serde(default)]
+    pub url: String,
+}
+
+/// An image, of the bundle itself or one that it refers to.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Image {
+    /// Its reference.
+    pub image: String,
+    /// `oci` where nothing else is said (rule 26).
+    #[serde(default)]
+    pub image_type: String,
+    /// Of its manifest; to be verified before a run (rule 27).
+    pub content_digest: Option<String>,
+    /// Of its manifest.
+    pub media_type: Option<String>,
+    /// In bytes.
+    pub size: Option<u64>,
+    /// For a choice: `architecture`, `os`.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What may be configured.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Parameter {
+    /// Name of its definition.
+    pub definition: String,
+    /// For a person.
+    #[serde(default)]
+    pub description: String,
+    /// Names of actions; all when empty (rule 30).
+    #[serde(default)]
+    pub apply_to: Vec<String>,
+    /// It must have a value (rule 14).
+    #[serde(default)]
+    pub required: bool,
+    /// Where the value goes.
+    pub destination: Destination,
+}
+
+/// Where a value goes: a variable, a file, or both (rules 18 and 29).
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Destination {
+    /// Name of a variable.
+    pub env: Option<String>,
+    /// Path in the container; a relative one counts from the root (rule 20).
+    pub path: Option<String>,
+}
+
+/// Whom a bundle acts as.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Credential {
+    /// For a person.
+    #[serde(default)]
+    pub description: String,
+    /// Names of actions; all when empty.
+    #[serde(default)]
+    pub apply_to: Vec<String>,
+    /// It must be supplied (rule 31).
+    #[serde(default)]
+    pub required: bool,
+    /// Where it goes.
+    #[serde(flatten)]
+    pub destination: Destination,
+}
+
+/// What an action leaves.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Output {
+    /// Name of its definition.
+    pub definition: String,
+    /// For a person.
+    #[serde(default)]
+    pub description: String,
+    /// Names of actions; all when empty.
+    #[serde(default)]
+    pub apply_to: Vec<String>,
+    /// Absolute, below [`OUTPUTS`].
+    pub path: String,
+}
+
+/// Whether something with this `applyTo` is about an action (rule 30).
+pub fn applies(apply_to: &[String], action: &str) -> bool {
+    apply_to.is_empty() || apply_to.iter().any(|name| name == action)
+}
+
+impl Image {
+    /// `oci` or `docker`, or another that we cannot run.
+    pub fn kind(&self) -> &str {
+        if self.image_type.is_empty() { "oci" } else { &self.image_type }
+    }
+}
+
+impl Destination {
+    /// The path as an absolute one (rule 20).
+    pub fn absolute_path(&self) -> Option<String> {
+        self.path.as_deref().map(rooted)
+    }
+}
+
+/// Rule 20.
+pub(crate) fn rooted(path: &str) -> String {
+    if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
+}
+
+impl Bundle {
+    /// Reads a bundle.json.
+    ///
+    /// # Errors
+    /// Every violation.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Violations> {
+        if bytes.len() > BUNDLE_MAX {
+            let message = format!("the bundle.json has {} bytes; at most {BUNDLE_MAX} are allowed", bytes.len());
+            return Err(Violations::one("", 24, message));
+        }
+        let value: Value = serde_json::from_slice(bytes)
+            .map_err(|error| Violations::one("", 24, format!("the bundle.json is no JSON: {error}")))?;
+        Self::from_value(value, bytes.to_vec())
+    }
+
+    /// The bundle that a claim holds. Its bytes are not those that it was published as.
+    ///
+    /// # Errors
+    /// Every violation.
+    pub fn of_claim(value: &Value) -> Result<Self, Violations> {
+        Self::from_value(value.clone(), value.to_string().into_bytes())
+    }
+
+    fn from_value(value: Value, original: Vec<u8>) -> Result<Self, Violations> {
+        let mut wrong = form(&value);
+        let Value::Object(object) = &value else { return Err(wrong) };
+        let definitions = definitions(object.get("definitions"), &mut wrong);
+        let text = |name: &str| object.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let mut bundle = Self {
+            name: text("name"),
+            version: text("version"),
+            schema_version: text("schemaVersion"),
+            about: read(&value).unwrap_or_default(),
+            invocation_images: object
+                .get("invocationImages")
+                .and_then(Value::as_array)
+                .map(|images| images.iter().filter_map(read).collect())
+                .unwrap_or_default(),
+            images: section(object.get("images")),
+            actions: section(object.get("actions")),
+            parameters: section(object.get("parameters")),
+            credentials: section(object.get("credentials")),
+            outputs: section(object.get("outputs")),
+            definitions,
+            required_extensions: object.get("requiredExtensions").and_then(read).unwrap_or_default(),
+            custom: object.get("custom").and_then(Value::as_object).cloned().unwrap_or_default(),
+            warnings: Vec::new(),
+            original,
+            value: Value::Null,
+        };
+        bundle.warnings = check::check(&bundle, object, &mut wrong);
+        bundle.value = value;
+        wrong.or(bundle)
+    }
+
+    /// The bytes that were read: what is mounted at `/cnab/bundle.json` (rule 3).
+    pub fn original(&self) -> &[u8] {
+        &self.original
+    }
+
+    /// As JSON: what a claim holds.
+    pub fn value(&self) -> &Value {
+        &self.value
+    }
+
+    /// Definition of a parameter or an output. It is there: the bundle was checked.
+    pub(crate) fn definition(&self, name: &str) -> Option<&Definition> {
+        self.definitions.get(name)
+    }
+
+    /// Whether a parameter's value is to be kept from everybody (rule 40).
+    pub fn is_write_only(&self, parameter: &str) -> bool {
+        let definition = self.parameters.get(parameter).and_then(|it| self.definition(&it.definition));
+        definition.is_some_and(|definition| definition.write_only)
+    }
+
+    /// Whether an output's content is.
+    pub fn is_output_write_only(&self, output: &str) -> bool {
+        let definition = self.outputs.get(output).and_then(|it| self.definition(&it.definition));
+        definition.is_some_and(|definition| definition.write_only)
+    }
+
+    /// All references of images in the bundle (rule 23).
+    pub fn image_references(&self) -> impl Iterator<Item = &str> {
+        self.invocation_images.iter().chain(self.images.values()).map(|image| image.image.as_str())
+    }
+}
+
+fn read<T: DeserializeOwned>(value: &Value) -> Option<T> {
+    T::deserialize(value).ok()
+}
+
+/// The entries of a map that can be read. That the others cannot, the schema told.
+fn section<T: DeserializeOwned>(value: Option<&Value>) -> BTreeMap<String, T> {
+    let entries = value.and_then(Value::as_object).into_iter().flatten();
+    entries.filter_map(|(name, value)| Some((name.clone(), read(value)?))).collect()
+}
+
+fn definitions(value: Option<&Value>, wrong: &mut Violations) -> BTreeMap<String, Definition> {
+    let mut definitions = BTreeMap::new();
+    for (name, schema) in value.and_then(Value::as_object).into_iter().flatten() {
+        match Definition::new(&pointer("/definitions", name), schema) {
+            Ok(definition) => drop(definitions.insert(name.clone(), definition)),
+            Err(violations) => wrong.append(violations),
+        }
+    }
+    definitions
+}
+
+/// What the schema says.
+fn form(value: &Value) -> Violations {
+    static FORM: OnceLock<Validator> = OnceLock::new();
+    let validator = FORM.get_or_init(|| {
+        let schema = serde_json::from_str(include_str!("bundle/schema.json")).unwrap_or(Value::Bool(false));
+        #[allow(clippy::expect_used)] // it is a constant of ours, and every test goes through here
+        jsonschema::draft7::new(&schema).expect("the schema of bundles is one")
+    });
+    let mut wrong = Violations::default();
+    for error in validator.iter_errors(value) {
+        let path = error.instance_path().to_string();
+        match error.kind() {
+            ValidationErrorKind::AdditionalProperties { unexpected } => {
+                for name in unexpected {
+                    let message =
+                        "is no field of a bundle.json; only `custom` may hold what is not in the specification";
+                    wrong.add(pointer(&path, name), 37, message);
+                }
+            }
+            ValidationErrorKind::Required { property } => {
+                let name = property.as_str().unwrap_or_default();
+                let rule = if name == "destination" { 29 } else { 24 };
+                wrong.add(pointer(&path, name), rule, "is missing");
+            }
+            ValidationErrorKind::MinItems { .. } => {
+                wrong.add(path, 24, "is empty; a bundle has at least one invocation image");
+            }
+            _ => wrong.add(path, 24, error.masked_with("the value").to_string()),
+        }
+    }
+    wrong
+}

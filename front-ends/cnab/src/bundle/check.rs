@@ -1,0 +1,259 @@
+//! What a schema cannot say of a bundle: the rules that span several fields.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::{Bundle, Destination, OUTPUTS, applies, rooted};
+use crate::action::BUILT_IN;
+use crate::invocation::{BUNDLE_PATH, CLAIM_PATH, RELOCATION_PATH, RUN};
+use crate::violation::{Violations, pointer};
+use crate::{dependencies, extension, names};
+
+/// Paths that are the runtime's or the image's own.
+const TAKEN: [&str; 4] = [BUNDLE_PATH, CLAIM_PATH, RELOCATION_PATH, RUN];
+
+/// Checks, and answers what is odd without being wrong.
+pub(super) fn check(bundle: &Bundle, object: &Map<String, Value>, wrong: &mut Violations) -> Vec<String> {
+    let mut warnings = Vec::new();
+    identity(bundle, object, wrong);
+    images(bundle, &mut warnings);
+    actions(bundle, wrong, &mut warnings);
+    let places = destinations(bundle, wrong);
+    shared(&places, wrong);
+    outputs(bundle, wrong);
+    definitions(bundle, object, wrong, &mut warnings);
+    extensions(bundle, wrong, &mut warnings);
+    warnings
+}
+
+fn identity(bundle: &Bundle, object: &Map<String, Value>, wrong: &mut Violations) {
+    if object.get("name").is_some_and(Value::is_string)
+        && let Some(fault) = names::fault(&bundle.name)
+    {
+        wrong.add("/name", 24, fault);
+    }
+    if object.get("version").is_some_and(Value::is_string) && semver::Version::parse(&bundle.version).is_err() {
+        wrong.add("/version", 24, format!("{:?} is no version as SemVer 2 has them (1.2.3)", bundle.version));
+    }
+    if object.get("schemaVersion").is_some_and(Value::is_string) {
+        let text = bundle.schema_version.strip_prefix('v').unwrap_or(&bundle.schema_version);
+        let major = semver::Version::parse(text).map(|version| version.major);
+        // The schema's own description says `v1`.
+        if text != "1" && major.ok() != Some(1) {
+            let message =
+                format!("{:?} is no version of the specification that is known here (v1.x.y)", bundle.schema_version);
+            wrong.add("/schemaVersion", 24, message);
+        }
+    }
+}
+
+fn images(bundle: &Bundle, warnings: &mut Vec<String>) {
+    for (index, image) in bundle.invocation_images.iter().enumerate() {
+        match &image.content_digest {
+            None => warnings.push(format!("/invocationImages/{index} has no contentDigest: what it holds is not verified")),
+            Some(digest) if !is_digest(digest) => warnings.push(format!(
+                "/invocationImages/{index}/contentDigest is no digest (sha256:64 hexadecimal digits): no image can have it"
+            )),
+            Some(_) => {}
+        }
+    }
+}
+
+/// `sha256:` or `sha512:` and as many digits as it has.
+pub(crate) fn is_digest(digest: &str) -> bool {
+    let hex = |hex: &str, length| hex.len() == length && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    match digest.split_once(':') {
+        Some(("sha256", rest)) => hex(rest, 64),
+        Some(("sha512", rest)) => hex(rest, 128),
+        _ => false,
+    }
+}
+
+fn actions(bundle: &Bundle, wrong: &mut Violations, warnings: &mut Vec<String>) {
+    for name in bundle.actions.keys() {
+        let path = pointer("/actions", name);
+        if BUILT_IN.contains(&name.as_str()) {
+            wrong.add(&path, 35, "is built in; a custom action cannot be called so");
+        }
+        if name.is_empty() || name.contains('\0') {
+            wrong.add(&path, 24, "is no name of an action");
+        } else if !name.contains('.') {
+            warnings.push(format!("{path}: the name of a custom action should have a dot (org.example.action)"));
+        }
+    }
+    let lists = (bundle.parameters.iter().map(|(name, it)| (pointer("/parameters", name), &it.apply_to)))
+        .chain(bundle.credentials.iter().map(|(name, it)| (pointer("/credentials", name), &it.apply_to)))
+        .chain(bundle.outputs.iter().map(|(name, it)| (pointer("/outputs", name), &it.apply_to)));
+    for (path, apply_to) in lists {
+        for action in
+            apply_to.iter().filter(|name| !BUILT_IN.contains(&name.as_str()) && !bundle.actions.contains_key(*name))
+        {
+            warnings.push(format!("{path}/applyTo names {action:?}, which is no action of this bundle"));
+        }
+    }
+}
+
+/// Something that goes to a variable or a file.
+struct Place<'a> {
+    /// JSON pointer to it.
+    at: String,
+    credential: bool,
+    apply_to: &'a [String],
+    env: Option<&'a str>,
+    path: Option<String>,
+}
+
+fn destinations<'a>(bundle: &'a Bundle, wrong: &mut Violations) -> Vec<Place<'a>> {
+    let parameters = bundle.parameters.iter().map(|(name, it)| {
+        let at = format!("{}/destination", pointer("/parameters", name));
+        (at, false, &it.apply_to, &it.destination)
+    });
+    let credentials = bundle
+        .credentials
+        .iter()
+        .map(|(name, it)| (pointer("/credentials", name), true, &it.apply_to, &it.destination));
+    parameters
+        .chain(credentials)
+        .map(|(at, credential, apply_to, destination)| {
+            let Destination { env, path } = destination;
+            if env.is_none() && path.is_none() {
+                wrong.add(&at, 29, "has neither `env` nor `path`");
+            }
+            if let Some(env) = env {
+                variable(&format!("{at}/env"), env, wrong);
+            }
+            if let Some(path) = path {
+                file(&format!("{at}/path"), path, wrong);
+            }
+            Place { at, credential, apply_to, env: env.as_deref(), path: path.as_deref().map(rooted) }
+        })
+        .collect()
+}
+
+fn variable(at: &str, env: &str, wrong: &mut Violations) {
+    if env.starts_with("CNAB_") {
+        wrong.add(at, 33, format!("{env} begins with CNAB_, which is the runtime's"));
+    } else if env.is_empty() || env.contains(['=', '\0']) {
+        wrong.add(at, 29, format!("{env:?} is no name of a variable"));
+    }
+}
+
+fn file(at: &str, path: &str, wrong: &mut Violations) {
+    let absolute = rooted(path);
+    if !is_plain(&absolute) {
+        wrong.add(
+            at,
+            28,
+            format!("{path:?} is no path of a file: names between single slashes, none of them `.` or `..`"),
+        );
+    } else if absolute == OUTPUTS || is_below(&absolute, OUTPUTS) {
+        wrong.add(at, 28, format!("{path} lies in {OUTPUTS}, which is for outputs"));
+    } else if TAKEN.iter().any(|taken| absolute == *taken || is_below(taken, &absolute) || is_below(&absolute, taken)) {
+        wrong.add(at, 28, format!("{path} is where the runtime or the image has something else"));
+    }
+}
+
+/// Plain names between single slashes, beginning with one and not ending with one.
+pub(crate) fn is_plain(path: &str) -> bool {
+    path.strip_prefix('/').is_some_and(|rest| {
+        rest.split('/').all(|name| !matches!(name, "" | "." | "..") && !name.contains(['\0', '\n']))
+    })
+}
+
+fn is_below(path: &str, directory: &str) -> bool {
+    path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// Two things at one place: a parameter and a credential never, others not in one action.
+fn shared(places: &[Place<'_>], wrong: &mut Violations) {
+    for (index, second) in places.iter().enumerate() {
+        for first in &places[..index] {
+            if first.credential == second.credential && !together(first.apply_to, second.apply_to) {
+                continue;
+            }
+            if first.env.is_some() && first.env == second.env {
+                wrong.add(format!("{}/env", second.at), 32, format!("is the same as {}/env", first.at));
+            }
+            if let (Some(one), Some(other)) = (&first.path, &second.path) {
+                let path = format!("{}/path", second.at);
+                if one == other {
+                    wrong.add(path, 32, format!("is the same as {}/path", first.at));
+                } else if is_below(one, other) || is_below(other, one) {
+                    wrong.add(path, 32, format!("and {}/path: a file cannot be a directory, too", first.at));
+                }
+            }
+        }
+    }
+}
+
+fn together(one: &[String], other: &[String]) -> bool {
+    one.is_empty() || other.is_empty() || one.iter().any(|action| applies(other, action))
+}
+
+fn outputs(bundle: &Bundle, wrong: &mut Violations) {
+    let mut paths: BTreeMap<&str, String> = BTreeMap::new();
+    for (name, output) in &bundle.outputs {
+        let at = format!("{}/path", pointer("/outputs", name));
+        let path = output.path.as_str();
+        if !is_below(path, OUTPUTS) || !is_plain(path) {
+            wrong.add(&at, 38, format!("{path:?} is no path of a file below {OUTPUTS}"));
+        }
+        if name.is_empty() || name.len() > 200 || name.contains(['/', '\0']) || name.starts_with('.') {
+            wrong.add(
+                pointer("/outputs", name),
+                38,
+                "is no name of an output: no slash, no dot at its beginning, at most 200 bytes",
+            );
+        }
+        match paths.get(path) {
+            Some(first) => wrong.add(&at, 38, format!("is the same as {first}")),
+            None => drop(paths.insert(path, at)),
+        }
+    }
+    let sorted: Vec<_> = paths.iter().collect();
+    for (path, at) in &sorted {
+        if let Some((_, inner)) = sorted.iter().find(|(inner, _)| is_below(inner, path)) {
+            wrong.add((*at).clone(), 38, format!("is a directory of {inner}"));
+        }
+    }
+}
+
+fn definitions(bundle: &Bundle, object: &Map<String, Value>, wrong: &mut Violations, warnings: &mut Vec<String>) {
+    let declared = |name: &str| object.get("definitions").is_some_and(|definitions| definitions.get(name).is_some());
+    let users = (bundle.parameters.iter().map(|(name, it)| (pointer("/parameters", name), &it.definition)))
+        .chain(bundle.outputs.iter().map(|(name, it)| (pointer("/outputs", name), &it.definition)));
+    for (at, definition) in users {
+        if !declared(definition) {
+            wrong.add(format!("{at}/definition"), 24, format!("{definition:?} is not among the definitions"));
+        }
+    }
+    for (name, definition) in &bundle.definitions {
+        if let Some(default) = &definition.default
+            && definition.validate("", default, 13).is_err()
+        {
+            warnings.push(format!("{}/default does not fit its own definition", pointer("/definitions", name)));
+        }
+    }
+}
+
+fn extensions(bundle: &Bundle, wrong: &mut Violations, warnings: &mut Vec<String>) {
+    for name in &bundle.required_extensions {
+        if !bundle.custom.contains_key(name) {
+            warnings.push(format!("/requiredExtensions names {name:?}, and `custom` says nothing of it"));
+        }
+        if !extension::SUPPORTED.contains(&name.as_str()) {
+            warnings.push(format!(
+                "the extension {name:?} is required and not supported here: the bundle can be read, not run"
+            ));
+        }
+    }
+    match dependencies::Dependencies::of(&bundle.custom) {
+        Ok(_) => {}
+        Err(dependencies::Unusable::Draft) => warnings.push(format!(
+            "/custom/{} has the form of an old draft, which is not understood here",
+            dependencies::EXTENSION
+        )),
+        Err(dependencies::Unusable::Wrong(violations)) => wrong.append(violations),
+    }
+}

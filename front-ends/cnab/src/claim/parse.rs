@@ -1,0 +1,90 @@
+//! Claims and results that somebody else may have written: checked against the form that CNAB 400 gives them.
+//!
+//! The published schemas let any field pass (their `additionalProperties` is in the wrong place); these do not. A
+//! `schemaVersion`, which cnab-go writes, is let through.
+
+use std::sync::OnceLock;
+
+use jsonschema::Validator;
+use jsonschema::error::ValidationErrorKind;
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use super::{Claim, ClaimResult};
+use crate::id::is_ulid;
+use crate::names;
+use crate::violation::{Violations, pointer};
+
+impl Claim {
+    /// Reads a claim. Its bundle is not judged: it may be older than the rules.
+    ///
+    /// # Errors
+    /// Every violation.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Violations> {
+        static FORM: OnceLock<Validator> = OnceLock::new();
+        let validator = FORM.get_or_init(|| compiled(include_str!("claim.json")));
+        let (value, mut wrong) = form(bytes, validator, 44)?;
+        let text = |name: &str| value.get(name).and_then(Value::as_str);
+        if text("id").is_some_and(|id| !is_ulid(id)) {
+            wrong.add("/id", 44, "is no ULID");
+        }
+        if text("revision").is_some_and(|id| !id.is_empty() && !is_ulid(id)) {
+            wrong.add("/revision", 8, "is no ULID");
+        }
+        if let Some(fault) = text("installation").and_then(names::fault) {
+            wrong.add("/installation", 5, fault);
+        }
+        let action = text("action").unwrap_or_default();
+        let declared = value.pointer("/bundle/actions").is_some_and(|actions| actions.get(action).is_some());
+        if !action.is_empty() && !declared && !crate::action::BUILT_IN.contains(&action) && action != "unknown" {
+            wrong.add("/action", 6, "is neither built in nor an action of the bundle");
+        }
+        wrong.or(())?;
+        Self::deserialize(value).map_err(|error| Violations::one("", 44, error.to_string()))
+    }
+}
+
+impl ClaimResult {
+    /// Reads a result.
+    ///
+    /// # Errors
+    /// Every violation.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Violations> {
+        static FORM: OnceLock<Validator> = OnceLock::new();
+        let validator = FORM.get_or_init(|| compiled(include_str!("result.json")));
+        let (value, mut wrong) = form(bytes, validator, 47)?;
+        for name in ["id", "claimId"] {
+            if value.get(name).and_then(Value::as_str).is_some_and(|id| !is_ulid(id)) {
+                wrong.add(pointer("", name), 47, "is no ULID");
+            }
+        }
+        wrong.or(())?;
+        Self::deserialize(value).map_err(|error| Violations::one("", 47, error.to_string()))
+    }
+}
+
+#[allow(clippy::expect_used)] // constants of ours, and every test goes through here
+fn compiled(schema: &str) -> Validator {
+    let schema = serde_json::from_str(schema).expect("a schema of ours is JSON");
+    let options = jsonschema::options().with_draft(jsonschema::Draft::Draft7).should_validate_formats(true);
+    options.build(&schema).expect("a schema of ours is one")
+}
+
+fn form(bytes: &[u8], validator: &Validator, rule: u8) -> Result<(Value, Violations), Violations> {
+    let value: Value =
+        serde_json::from_slice(bytes).map_err(|error| Violations::one("", rule, format!("is no JSON: {error}")))?;
+    let mut wrong = Violations::default();
+    for error in validator.iter_errors(&value) {
+        let path = error.instance_path().to_string();
+        match error.kind() {
+            ValidationErrorKind::AdditionalProperties { unexpected } => {
+                unexpected.iter().for_each(|name| wrong.add(pointer(&path, name), 37, "is no field of it"));
+            }
+            ValidationErrorKind::Required { property } => {
+                wrong.add(pointer(&path, property.as_str().unwrap_or_default()), rule, "is missing");
+            }
+            _ => wrong.add(path, rule, error.masked_with("the value").to_string()),
+        }
+    }
+    Ok((value, wrong))
+}

@@ -1,0 +1,181 @@
+//! Credential sets: where the credentials of a bundle come from (CNAB 802).
+//!
+//! A set is JSON or YAML. Each entry has one source: a variable, a file, a command, or a value. Reading them is the
+//! caller's ([`Source`]); values never become part of a claim, a message or an error. An error of the YAML reader is told
+//! by its place alone, because its own text quotes the document.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::action::Action;
+use crate::bundle::{Bundle, applies};
+use crate::secret::Secret;
+use crate::violation::{Violations, pointer};
+
+/// Most bytes of a credential set.
+pub const SET_MAX: usize = 1 << 20;
+
+/// Where one value comes from.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A variable of the caller's environment.
+    Env(String),
+    /// A file, `$NAME` and `${NAME}` in its path filled in.
+    Path(String),
+    /// The standard output of a program; its standard error is no part of it.
+    Command(String),
+    /// The value itself.
+    Value(Secret),
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.kind())
+    }
+}
+
+impl Source {
+    /// How a set calls it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Env(_) => "env",
+            Self::Path(_) => "path",
+            Self::Command(_) => "command",
+            Self::Value(_) => "value",
+        }
+    }
+}
+
+/// A credential set.
+#[derive(Clone, Debug)]
+pub struct CredentialSet {
+    /// Its name, as it says itself.
+    pub name: String,
+    /// Sources by credential.
+    pub sources: BTreeMap<String, Source>,
+}
+
+#[derive(Deserialize)]
+struct Written {
+    #[serde(default)]
+    name: String,
+    credentials: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    name: String,
+    source: BTreeMap<String, String>,
+}
+
+impl CredentialSet {
+    /// Reads a set.
+    ///
+    /// # Errors
+    /// It is none: no YAML, an entry without exactly one known source, a name twice.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Violations> {
+        let set = |message: String| Violations::one("", 31, message);
+        if bytes.len() > SET_MAX {
+            return Err(set(format!("the credential set has {} bytes; at most {SET_MAX} are allowed", bytes.len())));
+        }
+        let text = std::str::from_utf8(bytes).map_err(|_| set("the credential set is not UTF-8".into()))?;
+        let written: Written = serde_saphyr::from_str(text).map_err(|error| match error.location() {
+            Some(at) => set(format!("no credential set: line {}, column {}", at.line(), at.column())),
+            None => {
+                set("no credential set: it has `name` and a list `credentials`, each with `name` and `source`".into())
+            }
+        })?;
+        let mut wrong = Violations::default();
+        let mut sources = BTreeMap::new();
+        for (index, Entry { name, source }) in written.credentials.into_iter().enumerate() {
+            let at = format!("/credentials/{index}");
+            let mut pairs = source.into_iter();
+            let source = match (pairs.next(), pairs.next()) {
+                (Some((kind, value)), None) => {
+                    match &*kind {
+                        "env" => Some(Source::Env(value)),
+                        "path" => Some(Source::Path(value)),
+                        "command" => Some(Source::Command(value)),
+                        "value" => Some(Source::Value(value.into())),
+                        "secret" => {
+                            wrong.add(format!("{at}/source"), 31, "`secret` asks a secret store of Porter's, and there is none here; `command` can ask one");
+                            None
+                        }
+                        _ => {
+                            wrong.add(
+                                format!("{at}/source"),
+                                31,
+                                "has a source of a kind that is not known: env, path, command or value",
+                            );
+                            None
+                        }
+                    }
+                }
+                _ => {
+                    wrong.add(format!("{at}/source"), 31, "has not exactly one source: env, path, command or value");
+                    None
+                }
+            };
+            let Some(source) = source else { continue };
+            if sources.insert(name.clone(), source).is_some() {
+                wrong.add(at, 31, format!("{name:?} is there twice"));
+            }
+        }
+        wrong.or(Self { name: written.name, sources })
+    }
+}
+
+/// Joins sets.
+///
+/// # Errors
+/// A credential is in two of them, even with the same source: nobody could say which one counts.
+pub fn merge(sets: Vec<CredentialSet>) -> Result<BTreeMap<String, Source>, Violations> {
+    let mut wrong = Violations::default();
+    let mut merged: BTreeMap<String, (String, Source)> = BTreeMap::new();
+    for set in sets {
+        for (name, source) in set.sources {
+            match merged.get(&name) {
+                Some((first, _)) => {
+                    let message = format!("is in two credential sets, {first:?} and {:?}", set.name);
+                    wrong.add(pointer("/credentials", &name), 31, message);
+                }
+                None => drop(merged.insert(name, (set.name.clone(), source))),
+            }
+        }
+    }
+    wrong.or(merged.into_iter().map(|(name, (_, source))| (name, source)).collect())
+}
+
+/// The credentials that an action gets, of those that there are sources for. Those that do not apply to it, and those
+/// that the bundle does not know, are left out: they need not be read at all.
+pub fn wanted<'a>(
+    bundle: &Bundle,
+    action: &Action,
+    sources: &'a BTreeMap<String, Source>,
+) -> Vec<(&'a str, &'a Source)> {
+    let wanted = |name: &String| bundle.credentials.get(name).is_some_and(|it| applies(&it.apply_to, action.name()));
+    sources.iter().filter(|(name, _)| wanted(name)).map(|(name, source)| (name.as_str(), source)).collect()
+}
+
+/// Checks that every required one is there (rule 31). A stateless action never fails for one that is missing (rule 34).
+///
+/// # Errors
+/// Each that is missing.
+pub fn check<'a>(bundle: &Bundle, action: &Action, supplied: impl Fn(&str) -> bool + 'a) -> Result<(), Violations> {
+    let mut wrong = Violations::default();
+    for (name, credential) in &bundle.credentials {
+        if credential.required
+            && applies(&credential.apply_to, action.name())
+            && !action.is_stateless()
+            && !supplied(name)
+        {
+            wrong.add(
+                pointer("/credentials", name),
+                31,
+                format!("is required for {} and is in no credential set", action.name()),
+            );
+        }
+    }
+    wrong.or(())
+}

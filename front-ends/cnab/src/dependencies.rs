@@ -1,0 +1,230 @@
+//! `io.cnab.dependencies`: other bundles that are run along with one, in the order that it gives (CNAB 500, rule 48).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use semver::Version;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::action::{INSTALL, UNINSTALL, UPGRADE};
+use crate::violation::{Violations, pointer};
+
+/// Its name in `custom`.
+pub const EXTENSION: &str = "io.cnab.dependencies";
+const AT: &str = "/custom/io.cnab.dependencies";
+
+/// What a bundle depends on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dependencies {
+    sequence: Vec<String>,
+    requires: BTreeMap<String, Requirement>,
+}
+
+/// Which bundle is wanted.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+pub struct Requirement {
+    /// Its reference.
+    pub bundle: String,
+    /// Which versions will do; any when empty.
+    #[serde(default)]
+    pub version: Criteria,
+}
+
+/// Which versions will do.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+pub struct Criteria {
+    /// `1.2.3`, `1.2.x`, `1.x`, `1.5.x - 3`; one of them is enough.
+    #[serde(default)]
+    pub ranges: Vec<String>,
+    /// Also versions before a release.
+    #[serde(default)]
+    pub prereleases: bool,
+}
+
+/// Why the extension cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// A list, as one draft had it and an example of the specification still has.
+    Draft,
+    /// It breaks its own rules.
+    Wrong(Violations),
+}
+
+#[derive(Deserialize)]
+struct Written {
+    #[serde(default)]
+    sequence: Vec<String>,
+    #[serde(default)]
+    requires: BTreeMap<String, Requirement>,
+}
+
+impl Dependencies {
+    /// Reads the extension; nothing of it where there is none.
+    ///
+    /// # Errors
+    /// It is of another form, or breaks its own rules.
+    pub fn of(custom: &Map<String, Value>) -> Result<Self, Unusable> {
+        let Some(value) = custom.get(EXTENSION) else { return Ok(Self::default()) };
+        if value.is_array() {
+            return Err(Unusable::Draft);
+        }
+        let Written { sequence, requires } = Written::deserialize(value)
+            .map_err(|error| Unusable::Wrong(Violations::one(AT, 48, format!("cannot be understood: {error}"))))?;
+        let mut wrong = Violations::default();
+        let mut seen = BTreeSet::new();
+        for (index, name) in sequence.iter().enumerate() {
+            if !requires.contains_key(name) {
+                wrong.add(format!("{AT}/sequence/{index}"), 48, format!("{name:?} is not in `requires`"));
+            }
+            if !seen.insert(name) {
+                wrong.add(format!("{AT}/sequence/{index}"), 48, format!("{name:?} is there twice"));
+            }
+        }
+        for (name, requirement) in &requires {
+            let at = pointer(&format!("{AT}/requires"), name);
+            if !sequence.is_empty() && !seen.contains(name) {
+                wrong.add(&at, 48, "is not in the sequence");
+            }
+            if name.is_empty() || name.contains('#') {
+                wrong.add(&at, 48, "is no name of a dependency");
+            }
+            for (index, range) in requirement.version.ranges.iter().enumerate() {
+                if Range::parse(range).is_none() {
+                    wrong.add(format!("{at}/version/ranges/{index}"), 48, format!("{range:?} is no range of versions"));
+                }
+            }
+        }
+        if wrong.is_empty() { Ok(Self { sequence, requires }) } else { Err(Unusable::Wrong(wrong)) }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.requires.is_empty()
+    }
+
+    /// What is wanted of one.
+    pub fn requirement(&self, name: &str) -> Option<&Requirement> {
+        self.requires.get(name)
+    }
+
+    /// Those that an action is carried out on, in order: those to be run before the bundle itself, and those after it.
+    /// They are installed and upgraded ahead of what needs them, in the bundle's own sequence, and uninstalled after
+    /// it, in the reverse one. Custom actions are the bundle's alone.
+    pub fn order(&self, action: &str) -> (Vec<&str>, Vec<&str>) {
+        let mut names: Vec<&str> = if self.sequence.is_empty() {
+            self.requires.keys().map(String::as_str).collect()
+        } else {
+            self.sequence.iter().map(String::as_str).collect()
+        };
+        match action {
+            INSTALL | UPGRADE => (names, Vec::new()),
+            UNINSTALL => {
+                names.reverse();
+                (Vec::new(), names)
+            }
+            _ => (Vec::new(), Vec::new()),
+        }
+    }
+}
+
+impl Criteria {
+    /// Whether a version will do.
+    pub fn matches(&self, version: &str) -> bool {
+        let Ok(version) = Version::parse(version.strip_prefix('v').unwrap_or(version)) else { return false };
+        if !version.pre.is_empty() && !self.prereleases {
+            return false;
+        }
+        self.ranges.is_empty()
+            || self.ranges.iter().filter_map(|range| Range::parse(range)).any(|range| range.has(&version))
+    }
+}
+
+/// From the first version to before the second.
+struct Range {
+    from: Version,
+    before: Option<Version>,
+    exact: bool,
+}
+
+impl Range {
+    fn parse(text: &str) -> Option<Self> {
+        if let Some((from, to)) = text.split_once(" - ") {
+            return Some(Self { from: Self::parse(from)?.from, before: Self::parse(to)?.before, exact: false });
+        }
+        let text = text.trim();
+        let text = text.strip_prefix('v').unwrap_or(text);
+        if let Ok(version) = Version::parse(text) {
+            let after = Version::new(version.major, version.minor, version.patch.checked_add(1)?);
+            return Some(Self { from: version, before: Some(after), exact: true });
+        }
+        let mut parts = text.split('.').map(|part| match part {
+            "x" | "X" | "*" => Some(None),
+            number => number.parse::<u64>().ok().map(Some),
+        });
+        let part = |part: Option<Option<Option<u64>>>| match part {
+            None => Some(None),
+            Some(None) => None,
+            Some(given) => given,
+        };
+        let (major, minor, patch) = (part(parts.next())?, part(parts.next())?, part(parts.next())?);
+        if parts.next().is_some() {
+            return None;
+        }
+        let (from, before) = match (major, minor, patch) {
+            (None, None, None) => (Version::new(0, 0, 0), None),
+            (Some(major), None, None) => (Version::new(major, 0, 0), Some(Version::new(major.checked_add(1)?, 0, 0))),
+            (Some(major), Some(minor), None) => {
+                (Version::new(major, minor, 0), Some(Version::new(major, minor.checked_add(1)?, 0)))
+            }
+            _ => return None,
+        };
+        Some(Self { from, before, exact: false })
+    }
+
+    fn has(&self, version: &Version) -> bool {
+        if self.exact {
+            // Metadata of a build does not count.
+            return version.cmp_precedence(&self.from).is_eq();
+        }
+        *version >= self.from
+            && self.before.as_ref().is_none_or(|before| version < before && !is_prerelease_of(version, before))
+    }
+}
+
+/// 2.0.0-beta comes before 2.0.0, and is no 1.x.
+fn is_prerelease_of(version: &Version, of: &Version) -> bool {
+    (version.major, version.minor, version.patch) == (of.major, of.minor, of.patch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges() {
+        let table = [
+            ("1.2.3", "1.2.3", true),
+            ("1.2.3", "1.2.4", false),
+            ("v1.2.3", "1.2.3+build", true),
+            ("1.2.x", "1.2.9", true),
+            ("1.2.x", "1.3.0", false),
+            ("1.x", "1.9.9", true),
+            ("1", "1.0.0", true),
+            ("1.x", "2.0.0", false),
+            ("1.x", "2.0.0-beta", false),
+            ("1.5.x - 3", "3.9.0", true),
+            ("1.5.x - 3", "4.0.0", false),
+            ("1.5.x - 3", "1.4.9", false),
+            ("x", "7.0.0", true),
+        ];
+        for (range, version, expected) in table {
+            let criteria = Criteria { ranges: vec![range.into()], prereleases: true };
+            assert_eq!(criteria.matches(version), expected, "{range} {version}");
+        }
+        for range in ["", "a", "1.2.3.4", "1.x.3", "-1", "1..2"] {
+            assert!(Range::parse(range).is_none(), "{range}");
+        }
+        let any = Criteria::default();
+        assert!(any.matches("1.0.0") && !any.matches("1.0.0-rc1") && !any.matches("one"));
+    }
+}

@@ -1,0 +1,47 @@
+//! Names: of installations, bundles and actions.
+
+use unicode_general_category::{GeneralCategory, get_general_category};
+
+use crate::violation::Violations;
+
+/// Longest name of an installation or a bundle, in bytes of UTF-8. It fits into a file's name and into a label.
+pub const NAME_MAX: usize = 200;
+
+/// Why something is no name (rule 5; CNAB 103 and 101: characters of the categories L, M, N, P, S and Zs).
+pub fn fault(name: &str) -> Option<String> {
+    if name.is_empty() {
+        return Some("is empty".into());
+    }
+    if name.len() > NAME_MAX {
+        return Some(format!("has {} bytes; at most {NAME_MAX} are allowed", name.len()));
+    }
+    let bad = name.chars().find(|c| !is_graphic(*c))?;
+    Some(format!(
+        "has the character {}, which is no letter, mark, number, punctuation, symbol or space",
+        bad.escape_unicode()
+    ))
+}
+
+/// Checks the name of an installation.
+///
+/// # Errors
+/// It is none.
+pub fn installation(name: &str) -> Result<(), Violations> {
+    match fault(name) {
+        Some(fault) => Err(Violations::one("", 5, format!("the installation's name {fault}"))),
+        None => Ok(()),
+    }
+}
+
+fn is_graphic(c: char) -> bool {
+    !matches!(
+        get_general_category(c),
+        GeneralCategory::Control
+            | GeneralCategory::Format
+            | GeneralCategory::Surrogate
+            | GeneralCategory::PrivateUse
+            | GeneralCategory::Unassigned
+            | GeneralCategory::LineSeparator
+            | GeneralCategory::ParagraphSeparator
+    )
+}

@@ -1,0 +1,85 @@
+//! Outputs: what an action left, what it should have left, and what stands in for it (rules 38 to 40).
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::action::Action;
+use crate::bundle::{Bundle, applies};
+use crate::claim::digest;
+use crate::definition::text;
+use crate::violation::{Violations, pointer};
+
+/// Under this name Porter keeps what the process printed.
+pub const LOGS: &str = "io.cnab.outputs.invocationImageLogs";
+
+/// Content of an output. It does not print: some are `writeOnly`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Content {
+    /// The file's bytes.
+    pub bytes: Vec<u8>,
+    /// It is the default of the definition: the action left none.
+    pub defaulted: bool,
+}
+
+impl std::fmt::Debug for Content {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes", self.bytes.len())
+    }
+}
+
+/// What came of an action's outputs.
+#[derive(Debug)]
+pub struct Settled {
+    /// By name.
+    pub outputs: BTreeMap<String, Content>,
+    /// Missing ones, and contents that do not fit their definition. Empty where the action itself failed.
+    pub wrong: Violations,
+}
+
+/// Judges what was found, and puts defaults where an action that succeeded left nothing.
+pub fn settle(bundle: &Bundle, action: &Action, succeeded: bool, found: BTreeMap<String, Vec<u8>>) -> Settled {
+    let mut settled = Settled { outputs: BTreeMap::new(), wrong: Violations::default() };
+    for (name, bytes) in found {
+        settled.outputs.insert(name, Content { bytes, defaulted: false });
+    }
+    if !succeeded {
+        return settled;
+    }
+    for (name, output) in &bundle.outputs {
+        let Some(definition) = bundle.definition(&output.definition) else { continue };
+        let at = pointer("/outputs", name);
+        match settled.outputs.get(name) {
+            Some(content) => {
+                let value = String::from_utf8(content.bytes.clone()).ok().and_then(|text| {
+                    let string = definition.types.is_empty() || definition.types.iter().any(|one| one == "string");
+                    if string { Some(Value::String(text)) } else { serde_json::from_str(&text).ok() }
+                });
+                match value {
+                    Some(value) => {
+                        if let Err(violations) = definition.validate(&at, &value, 39) {
+                            settled.wrong.append(violations);
+                        }
+                    }
+                    // A file may hold anything, where nobody said it was text.
+                    None if definition.types.is_empty() => {}
+                    None => settled.wrong.add(&at, 39, format!("the content is no {}", definition.type_name())),
+                }
+            }
+            None if !applies(&output.apply_to, action.name()) => {}
+            None => match &definition.default {
+                Some(default) => {
+                    let content = Content { bytes: text(default).into_bytes(), defaulted: true };
+                    settled.outputs.insert(name.clone(), content);
+                }
+                None => settled.wrong.add(&at, 39, format!("was not left at {} and has no default", output.path)),
+            },
+        }
+    }
+    settled
+}
+
+/// What a result says of an output.
+pub fn metadata(content: &Content) -> Value {
+    json!({ "contentDigest": digest(&content.bytes), "generatedByBundle": (!content.defaulted).to_string() })
+}

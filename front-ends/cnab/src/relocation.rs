@@ -1,0 +1,96 @@
+//! A relocation map: where the images of a bundle were copied to (CNAB 103.01, rule 23).
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::bundle::{BUNDLE_MAX, Bundle};
+use crate::violation::{Violations, pointer};
+
+/// From references in the bundle to where the images are now.
+#[derive(Clone, Debug)]
+pub struct Relocation {
+    map: BTreeMap<String, String>,
+    original: Vec<u8>,
+}
+
+impl Relocation {
+    /// Reads a map for a bundle.
+    ///
+    /// # Errors
+    /// It is none, it leaves a reference out, or it sends references of the same image to different places.
+    pub fn parse(bytes: &[u8], bundle: &Bundle) -> Result<Self, Violations> {
+        if bytes.len() > BUNDLE_MAX {
+            let message = format!("the relocation map has {} bytes; at most {BUNDLE_MAX} are allowed", bytes.len());
+            return Err(Violations::one("", 23, message));
+        }
+        let value: Value = serde_json::from_slice(bytes)
+            .map_err(|error| Violations::one("", 23, format!("the relocation map is no JSON: {error}")))?;
+        let Value::Object(object) = value else {
+            return Err(Violations::one("", 23, "the relocation map is no JSON object"));
+        };
+        let mut wrong = Violations::default();
+        let mut map = BTreeMap::new();
+        for (from, to) in object {
+            match to {
+                Value::String(to) if !to.is_empty() => drop(map.insert(from, to)),
+                _ => wrong.add(pointer("", &from), 23, "is no reference of an image"),
+            }
+        }
+        for reference in bundle.image_references() {
+            if !map.contains_key(reference) {
+                wrong.add(pointer("", reference), 23, "is missing: a relocation map has every image of its bundle");
+            }
+        }
+        let mut first: BTreeMap<String, (&str, &str)> = BTreeMap::new();
+        for (from, to) in &map {
+            match first.get(&whole(from)) {
+                Some((other, there)) if whole(there) != whole(to) => {
+                    wrong.add(pointer("", from), 23, format!("is the same image as {other:?}, and goes elsewhere"));
+                }
+                Some(_) => {}
+                None => drop(first.insert(whole(from), (from, to))),
+            }
+        }
+        wrong.or(Self { map, original: bytes.to_vec() })
+    }
+
+    /// Where an image is.
+    pub fn of<'a>(&'a self, reference: &'a str) -> &'a str {
+        self.map.get(reference).map_or(reference, String::as_str)
+    }
+
+    /// The bytes that were read: what is mounted.
+    pub fn original(&self) -> &[u8] {
+        &self.original
+    }
+}
+
+/// A reference with all that may be left out, as Docker fills it in: `ubuntu` is `docker.io/library/ubuntu`. Tags and
+/// digests are left as they are: references that differ there are different.
+fn whole(reference: &str) -> String {
+    match reference.split_once('/') {
+        Some((host, rest)) if host.contains(['.', ':']) || host == "localhost" => {
+            let host = if host == "index.docker.io" { "docker.io" } else { host };
+            match rest {
+                rest if host == "docker.io" && !rest.contains('/') => format!("docker.io/library/{rest}"),
+                rest => format!("{host}/{rest}"),
+            }
+        }
+        Some(_) => format!("docker.io/{reference}"),
+        None => format!("docker.io/library/{reference}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::whole;
+
+    #[test]
+    fn references_of_the_same_image() {
+        let same = ["ubuntu:1", "library/ubuntu:1", "docker.io/ubuntu:1", "index.docker.io/library/ubuntu:1"];
+        assert!(same.iter().all(|reference| whole(reference) == "docker.io/library/ubuntu:1"));
+        assert_eq!(whole("localhost:5000/a"), "localhost:5000/a");
+        assert_ne!(whole("ubuntu"), whole("ubuntu:latest"));
+    }
+}

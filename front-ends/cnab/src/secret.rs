@@ -1,0 +1,38 @@
+//! A value that may be secret: it wipes itself and does not print.
+
+use std::fmt;
+
+use zeroize::Zeroizing;
+
+/// Bytes of a credential, or of a parameter that is `writeOnly`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Zeroizing<Vec<u8>>);
+
+impl Secret {
+    /// Takes bytes over.
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// As text, where it is UTF-8.
+    pub fn text(&self) -> Option<&str> {
+        std::str::from_utf8(&self.0).ok()
+    }
+}
+
+impl From<String> for Secret {
+    fn from(text: String) -> Self {
+        Self::new(text.into_bytes())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[REDACTED]")
+    }
+}

@@ -1,0 +1,310 @@
+//! Claims, results and outputs on disk, as Porter v0 and cnab-go lay them out.
+//!
+//! ```text
+//! installations/NAME                  empty; locked while an action is on
+//! claims/NAME/CLAIM.json
+//! results/CLAIM/RESULT.json
+//! outputs/RESULT/RESULT-OUTPUT
+//! bundles/sha256-HEX.json             bundle.json files as they were published (ours)
+//! ```
+//! A file is written under another name, synced, renamed, and its directory synced: it is there as a whole or not at
+//! all, also after a crash. Outputs come before the result that names them, and a claim before its installation. Names of
+//! installations may hold anything that a person can read; in file names `/`, `%` and a dot at the beginning are written as
+//! `%2F`, `%25` and `%2E`, which changes none of the names that cnab-go allows.
+//!
+//! Directories are 0700, files 0600. What is in them was written by whoever may write there: everything read is bounded.
+
+mod files;
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::claim::{Claim, ClaimResult};
+use crate::id::is_ulid;
+use crate::names;
+use crate::violation::Violations;
+
+/// Most bytes of a claim or a result.
+const RECORD_MAX: u64 = 16 << 20;
+/// Most bytes of an output.
+pub const OUTPUT_MAX: u64 = 256 << 20;
+
+/// What can go wrong with the store.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say it
+pub enum StoreError {
+    #[error("{}: cannot {doing}", .path.display())]
+    Io { path: PathBuf, doing: &'static str, source: io::Error },
+    #[error("{} is no {what}", .path.display())]
+    Broken { path: PathBuf, what: &'static str, source: Violations },
+    #[error("{} has more than {limit} bytes", .path.display())]
+    TooLarge { path: PathBuf, limit: u64 },
+    #[error("there is no installation {0:?}")]
+    NoInstallation(String),
+    #[error("{0}")]
+    Name(#[from] Violations),
+    #[error("{0:?} is no ULID")]
+    NoId(String),
+    #[error("{0:?} is no name of an output")]
+    NoOutputName(String),
+}
+
+/// Where claims are kept.
+#[derive(Clone, Debug)]
+pub struct Store {
+    root: PathBuf,
+}
+
+/// An installation that nobody else works on. Dropped, others may.
+#[derive(Debug)]
+pub struct Locked {
+    _file: File,
+}
+
+/// A claim and all of its results, the latest last.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// What was asked for.
+    pub claim: Claim,
+    /// What came of it.
+    pub results: Vec<ClaimResult>,
+}
+
+impl Record {
+    /// The result that counts.
+    pub fn last(&self) -> Option<&ClaimResult> {
+        self.results.last()
+    }
+}
+
+impl Store {
+    /// A store in a directory, which is made when something is written.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// Its directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Names of all installations, sorted.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    pub fn installations(&self) -> Result<Vec<String>, StoreError> {
+        let names = files::names(&self.root.join("installations"))?;
+        let mut names: Vec<String> = names.iter().filter_map(|name| unescape(name)).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// Locks an installation, which need not be there: nothing but the lock is made.
+    ///
+    /// # Errors
+    /// It is no name; the file cannot be made or locked. `None` where somebody else has the lock.
+    pub fn lock(&self, installation: &str) -> Result<Option<Locked>, StoreError> {
+        names::installation(installation)?;
+        let path = self.root.join("locks").join(escape(installation));
+        let file = files::lock(&path)?;
+        Ok(file.map(|file| Locked { _file: file }))
+    }
+
+    /// Everything that is known of an installation, oldest first.
+    ///
+    /// # Errors
+    /// There is no such installation; something cannot be read.
+    pub fn read(&self, installation: &str) -> Result<Vec<Record>, StoreError> {
+        names::installation(installation)?;
+        let directory = self.root.join("claims").join(escape(installation));
+        let mut records = Vec::new();
+        for id in ids(&directory)? {
+            let claim = record(&directory.join(format!("{id}.json")), "claim", Claim::parse)?;
+            records.push(Record { results: self.results(&id)?, claim });
+        }
+        if records.is_empty() { Err(StoreError::NoInstallation(installation.into())) } else { Ok(records) }
+    }
+
+    /// The same, and nothing where there is no such installation.
+    ///
+    /// # Errors
+    /// Something cannot be read.
+    pub fn history(&self, installation: &str) -> Result<Vec<Record>, StoreError> {
+        match self.read(installation) {
+            Err(StoreError::NoInstallation(_)) => Ok(Vec::new()),
+            other => other,
+        }
+    }
+
+    fn results(&self, claim: &str) -> Result<Vec<ClaimResult>, StoreError> {
+        let directory = self.root.join("results").join(claim);
+        let read = |id: &String| record(&directory.join(format!("{id}.json")), "result of a claim", ClaimResult::parse);
+        ids(&directory)?.iter().map(read).collect()
+    }
+
+    /// Keeps a claim, and the installation that it is of.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn save_claim(&self, claim: &Claim) -> Result<(), StoreError> {
+        names::installation(&claim.installation)?;
+        let id = checked(&claim.id)?;
+        let name = escape(&claim.installation);
+        let path = self.root.join("claims").join(&name).join(format!("{id}.json"));
+        files::write(&path, &pretty(claim))?;
+        let installation = self.root.join("installations").join(&name);
+        if installation.exists() { Ok(()) } else { files::write(&installation, b"") }
+    }
+
+    /// Keeps a result.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn save_result(&self, result: &ClaimResult) -> Result<(), StoreError> {
+        let path =
+            self.root.join("results").join(checked(&result.claim_id)?).join(format!("{}.json", checked(&result.id)?));
+        files::write(&path, &pretty(result))
+    }
+
+    /// Keeps the content of an output; its result comes afterwards.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn save_output(&self, result: &str, name: &str, content: &[u8]) -> Result<(), StoreError> {
+        files::write(&self.output_path(result, name)?, content)
+    }
+
+    /// Content of an output; `None` where there is none of that name.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn output(&self, result: &str, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        files::read(&self.output_path(result, name)?, OUTPUT_MAX)
+    }
+
+    fn output_path(&self, result: &str, name: &str) -> Result<PathBuf, StoreError> {
+        let result = checked(result)?;
+        if name.is_empty() || name.contains(['/', '\0']) {
+            return Err(StoreError::NoOutputName(name.into()));
+        }
+        Ok(self.root.join("outputs").join(result).join(format!("{result}-{name}")))
+    }
+
+    /// Keeps a bundle.json as it was published, by its digest (`sha256:HEX`).
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn save_bundle(&self, digest: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        match self.bundle_path(digest) {
+            Some(path) if !path.exists() => files::write(&path, bytes),
+            _ => Ok(()),
+        }
+    }
+
+    /// A bundle.json by its digest, which it is checked against.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn bundle(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let Some(path) = self.bundle_path(digest) else { return Ok(None) };
+        let bytes = files::read(&path, RECORD_MAX)?;
+        Ok(bytes.filter(|bytes| crate::claim::digest(bytes) == digest))
+    }
+
+    fn bundle_path(&self, digest: &str) -> Option<PathBuf> {
+        let hex = digest
+            .strip_prefix("sha256:")
+            .filter(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))?;
+        Some(self.root.join("bundles").join(format!("sha256-{hex}.json")))
+    }
+
+    /// Forgets an installation: outputs first, then results, claims, and its name at last, so that what a crash leaves can
+    /// be forgotten again.
+    ///
+    /// # Errors
+    /// Something cannot be removed.
+    pub fn forget(&self, installation: &str) -> Result<(), StoreError> {
+        names::installation(installation)?;
+        for record in self.history(installation)? {
+            for result in &record.results {
+                files::remove_dir(&self.root.join("outputs").join(checked(&result.id)?))?;
+            }
+            files::remove_dir(&self.root.join("results").join(checked(&record.claim.id)?))?;
+        }
+        files::remove_dir(&self.root.join("claims").join(escape(installation)))?;
+        files::remove_file(&self.root.join("installations").join(escape(installation)))
+    }
+}
+
+fn record<T>(path: &Path, what: &'static str, parse: fn(&[u8]) -> Result<T, Violations>) -> Result<T, StoreError> {
+    let bytes = files::read(path, RECORD_MAX)?.unwrap_or_default();
+    parse(&bytes).map_err(|source| StoreError::Broken { path: path.into(), what, source })
+}
+
+fn pretty(value: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec_pretty(value).unwrap_or_default()
+}
+
+/// ULIDs of the `.json` files in a directory, oldest first. Whatever else lies there is not ours.
+fn ids(directory: &Path) -> Result<Vec<String>, StoreError> {
+    let names = files::names(directory)?;
+    let mut ids: Vec<String> = names
+        .iter()
+        .filter_map(|name| name.strip_suffix(".json"))
+        .filter(|id| is_ulid(id))
+        .map(str::to_owned)
+        .collect();
+    ids.sort();
+    Ok(ids)
+}
+
+fn checked(id: &str) -> Result<&str, StoreError> {
+    if is_ulid(id) { Ok(id) } else { Err(StoreError::NoId(id.into())) }
+}
+
+/// A name as a file's.
+fn escape(name: &str) -> String {
+    let mut escaped = String::with_capacity(name.len());
+    for (index, c) in name.chars().enumerate() {
+        match c {
+            '/' => escaped.push_str("%2F"),
+            '%' => escaped.push_str("%25"),
+            '.' if index == 0 => escaped.push_str("%2E"),
+            c => escaped.push(c),
+        }
+    }
+    // Longer than a file's name can be: only names that consist of slashes come here.
+    if escaped.len() > 250 {
+        format!("%{}", &crate::claim::digest(name.as_bytes())["sha256:".len()..])
+    } else {
+        escaped
+    }
+}
+
+/// The name of a file that [`escape`] made; `None` for any other.
+fn unescape(file: &str) -> Option<String> {
+    let name = file.replace("%2F", "/").replace("%2E", ".").replace("%25", "%");
+    (escape(&name) == file).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_their_files() {
+        for (name, file) in [
+            ("my-app.1_x", "my-app.1_x"),
+            ("../../etc", "%2E.%2F..%2Fetc"),
+            (".hidden", "%2Ehidden"),
+            ("100%2F", "100%252F"),
+            ("größe 20€", "größe 20€"),
+        ] {
+            assert_eq!(escape(name), file);
+            assert_eq!(unescape(file).as_deref(), Some(name));
+        }
+        assert_eq!(unescape(".executor-x"), None);
+        assert!(escape(&"/".repeat(200)).len() < 100);
+    }
+}

@@ -1,0 +1,124 @@
+//! Files of the store: whole or not there, and read within bounds.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use super::StoreError;
+
+/// Files on their way have such names; nothing that we keep begins with a dot.
+const PARTIAL: &str = ".partial-";
+/// `O_NOFOLLOW` of Linux on the architectures that it is built for.
+const NO_FOLLOW: i32 = if cfg!(target_arch = "aarch64") { 0o100_000 } else { 0o400_000 };
+
+fn failed(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> StoreError {
+    let path = path.to_owned();
+    move |source| StoreError::Io { path, doing, source }
+}
+
+/// Writes a file whole. What was there under its name is replaced.
+pub(super) fn write(path: &Path, content: &[u8]) -> Result<(), StoreError> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    make_dir(directory)?;
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(|_| failed(path, "be written")(io::Error::other("no randomness")))?;
+    let partial = directory.join(format!("{PARTIAL}{}", hex::encode(random)));
+    let result = (|| {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&partial, path)
+    })();
+    if let Err(error) = result {
+        let _ = fs::remove_file(&partial); // a hidden name is all that stays
+        return Err(failed(path, "be written")(error));
+    }
+    sync_dir(directory)
+}
+
+/// Makes a directory and those above it, each of them synced into its parent.
+fn make_dir(directory: &Path) -> Result<(), StoreError> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
+    if let Some(parent) = parent {
+        make_dir(parent)?;
+    }
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => {
+            made.map_err(failed(directory, "be made"))?;
+            parent.map_or(Ok(()), sync_dir)
+        }
+    }
+}
+
+fn sync_dir(directory: &Path) -> Result<(), StoreError> {
+    File::open(directory).and_then(|file| file.sync_all()).map_err(failed(directory, "be synced"))
+}
+
+/// Reads a file; `None` where there is none.
+pub(super) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
+    let file = match OpenOptions::new().read(true).custom_flags(NO_FOLLOW).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(failed(path, "be read"))?,
+    };
+    let mut content = Vec::new();
+    file.take(limit + 1).read_to_end(&mut content).map_err(failed(path, "be read"))?;
+    if content.len() as u64 > limit {
+        Err(StoreError::TooLarge { path: path.into(), limit })
+    } else {
+        Ok(Some(content))
+    }
+}
+
+/// Names in a directory but those that begin with a dot; none where there is no directory.
+pub(super) fn names(directory: &Path) -> Result<Vec<String>, StoreError> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(failed(directory, "be read"))?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed(directory, "be read"))?;
+        if let Ok(name) = entry.file_name().into_string()
+            && !name.starts_with('.')
+        {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Locks a file, which is made when it is not there; `None` where somebody else has it.
+pub(super) fn lock(path: &Path) -> Result<Option<File>, StoreError> {
+    make_dir(path.parent().unwrap_or(Path::new(".")))?;
+    let file =
+        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_FOLLOW).open(path);
+    let file = file.map_err(failed(path, "be opened"))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(fs::TryLockError::WouldBlock) => Ok(None),
+        Err(fs::TryLockError::Error(error)) => Err(failed(path, "be locked")(error)),
+    }
+}
+
+/// Removes a directory with all that is in it, if it is there.
+pub(super) fn remove_dir(directory: &Path) -> Result<(), StoreError> {
+    gone(directory, fs::remove_dir_all(directory))
+}
+
+/// Removes a file, if it is there.
+pub(super) fn remove_file(path: &Path) -> Result<(), StoreError> {
+    gone(path, fs::remove_file(path))
+}
+
+fn gone(path: &Path, removed: io::Result<()>) -> Result<(), StoreError> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(failed(path, "be removed")(error)),
+        Ok(()) => sync_dir(path.parent().unwrap_or(Path::new("."))),
+    }
+}

@@ -1,0 +1,123 @@
+//! What is wrong with a bundle, a value or a map: every violation at once, each with the place in the JSON that it is about
+//! and the rule that it breaks.
+//!
+//! Nothing here repeats a value that may be secret: whoever makes a violation sees to that.
+
+use std::fmt;
+
+/// Most violations that are told; a document that is no bundle at all has thousands.
+pub const VIOLATIONS_MAX: usize = 100;
+
+/// One broken rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Where, as a JSON pointer into the document (`/parameters/port/destination`).
+    pub path: String,
+    /// Number of the rule, as the table in `docs/guides/cnab-rules.md` has them.
+    pub rule: u8,
+    /// What is wrong, in one sentence without the place.
+    pub message: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.path {
+            "" => f.write_str(&self.message),
+            path => write!(f, "{path}: {}", self.message),
+        }
+    }
+}
+
+/// All that is wrong, in the order in which it was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Violations {
+    found: Vec<Violation>,
+    beyond: usize,
+}
+
+impl Violations {
+    /// Adds one.
+    pub fn add(&mut self, path: impl Into<String>, rule: u8, message: impl Into<String>) {
+        let violation = Violation { path: path.into(), rule, message: message.into() };
+        if self.found.contains(&violation) {
+            return;
+        }
+        if self.found.len() < VIOLATIONS_MAX {
+            self.found.push(violation);
+        } else {
+            self.beyond += 1;
+        }
+    }
+
+    /// Adds all of another list.
+    pub fn append(&mut self, other: Self) {
+        self.beyond += other.beyond;
+        for violation in other.found {
+            self.add(violation.path, violation.rule, violation.message);
+        }
+    }
+
+    /// Whether nothing is wrong.
+    pub fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// Those that are kept.
+    pub fn iter(&self) -> std::slice::Iter<'_, Violation> {
+        self.found.iter()
+    }
+
+    /// `value` where nothing is wrong.
+    ///
+    /// # Errors
+    /// Something is.
+    pub fn or<T>(self, value: T) -> Result<T, Self> {
+        if self.is_empty() { Ok(value) } else { Err(self) }
+    }
+
+    /// A list of one.
+    pub fn one(path: impl Into<String>, rule: u8, message: impl Into<String>) -> Self {
+        let mut violations = Self::default();
+        violations.add(path, rule, message);
+        violations
+    }
+}
+
+impl fmt::Display for Violations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, violation) in self.found.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            violation.fmt(f)?;
+        }
+        if self.beyond > 0 {
+            write!(f, "\nand {} more", self.beyond)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Violations {}
+
+/// A step of a JSON pointer.
+pub(crate) fn pointer(parent: &str, name: &str) -> String {
+    format!("{parent}/{}", name.replace('~', "~0").replace('/', "~1"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_are_kept_than_anybody_reads() {
+        let mut all = Violations::default();
+        for index in 0..VIOLATIONS_MAX + 7 {
+            all.add(format!("/{index}"), 24, "is wrong");
+            all.add(format!("/{index}"), 24, "is wrong");
+        }
+        assert_eq!(all.iter().count(), VIOLATIONS_MAX);
+        assert!(all.to_string().ends_with("/99: is wrong\nand 14 more"), "{all}");
+        assert_eq!(pointer("/a", "b/c~d"), "/a/b~1c~0d");
+    }
+}

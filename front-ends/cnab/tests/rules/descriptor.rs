@@ -1,0 +1,453 @@
+//! Rules 24 to 42: bundle.json and its two forms (CNAB 101 and 104).
+
+use std::io::Write as _;
+
+use executor_cnab::action::Action;
+use executor_cnab::archive::{self, ArchiveError};
+use executor_cnab::bundle::Bundle;
+use executor_cnab::credentials::{self as sets, CredentialSet};
+use executor_cnab::extension;
+use executor_cnab::invocation::{Platform, choose};
+use executor_cnab::outputs::settle;
+use executor_cnab::parameters::resolve;
+use serde_json::{Value, json};
+
+use crate::common::*;
+
+const AMD64: Platform = Platform { architecture: "amd64", os: "linux" };
+
+fn parameter(destination: Value) -> Value {
+    json!({ "definitions": { "d": {} }, "parameters": { "p": { "definition": "d", "destination": destination } } })
+}
+
+#[test]
+fn rule_24_what_a_bundle_must_have() {
+    bundle(json!({}));
+    for field in ["schemaVersion", "name", "version", "invocationImages"] {
+        let mut value = small(json!({}));
+        value.as_object_mut().unwrap().remove(field);
+        assert_has(&Bundle::parse(value.to_string().as_bytes()).unwrap_err(), 24, &format!("/{field}"));
+    }
+    let table = [
+        ("name", json!("")),
+        ("name", json!("a\nb")),
+        ("name", json!(5)),
+        ("version", json!("1.0")),
+        ("version", json!("x1.0.0")),
+        ("version", json!("1.0.0 ")),
+        ("schemaVersion", json!("v2.0.0")),
+        ("schemaVersion", json!("one")),
+        ("invocationImages", json!([])),
+        ("invocationImages", json!({})),
+        ("keywords", json!("a")),
+    ];
+    for (field, value) in table {
+        assert_has(&wrong(json!({ field: value })), 24, &format!("/{field}"));
+    }
+    for version in ["1.0.0", "0.1.2-rc.1+build.7"] {
+        bundle(json!({ "version": version, "schemaVersion": "v1.0.0-WD" }));
+    }
+    for text in ["", "[]", "null", "{", "\u{feff}{}"] {
+        assert!(Bundle::parse(text.as_bytes()).is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn rule_24_everything_that_is_wrong_is_told_at_once() {
+    let found = wrong(json!({
+        "name": "", "version": "1", "nope": 1, "invocationImages": [{}],
+        "definitions": { "d": { "type": "strin" } },
+        "parameters": {
+            "a": { "definition": "d", "destination": {} },
+            "b": { "definition": "none", "destination": { "env": "CNAB_X" }, "extra": 1 },
+        },
+        "outputs": { "o": { "definition": "d", "path": "/etc/x" } },
+    }));
+    for (rule, path) in [
+        (24, "/name"),
+        (24, "/version"),
+        (37, "/nope"),
+        (24, "/invocationImages/0/image"),
+        (24, "/definitions/d/type"),
+        (29, "/parameters/a/destination"),
+        (24, "/parameters/b/definition"),
+        (33, "/parameters/b/destination/env"),
+        (37, "/parameters/b/extra"),
+        (38, "/outputs/o/path"),
+    ] {
+        assert_has(&found, rule, path);
+    }
+}
+
+#[test]
+fn rule_25_the_first_image_that_fits_is_run() {
+    let image = |kind: &str, name: &str, architecture: &str| json!({ "imageType": kind, "image": name, "labels": { "architecture": architecture } });
+    let bundle = bundle(json!({ "invocationImages": [
+        image("qcow", "a", "amd64"), image("oci", "b", "s390x"), image("docker", "c", "amd64"), image("oci", "d", "amd64"),
+    ] }));
+    assert_eq!(choose(&bundle, AMD64).unwrap().image, "c");
+    let other = Platform { architecture: "riscv64", os: "linux" };
+    let wrong = choose(&bundle, other).unwrap_err();
+    assert_has(&wrong, 25, "/invocationImages");
+    assert!(wrong.to_string().contains("s390x"), "{wrong}");
+}
+
+#[test]
+fn rule_26_docker_and_oci_and_oci_where_nothing_is_said() {
+    for image in [
+        json!({ "image": "a" }),
+        json!({ "image": "a", "imageType": "oci" }),
+        json!({ "image": "a", "imageType": "docker" }),
+    ] {
+        assert!(choose(&bundle(json!({ "invocationImages": [image] })), AMD64).is_ok());
+    }
+    let vm = bundle(json!({ "invocationImages": [{ "image": "a", "imageType": "vm" }] }));
+    assert!(choose(&vm, AMD64).is_err());
+    assert_eq!(parse(DEPENDENT).invocation_images[0].kind(), "oci");
+}
+
+#[test]
+fn rule_27_a_digest_goes_along_and_its_absence_is_told() {
+    let digest = lowered(&parse(THIN), "install", json!({}), &[]).content_digest.unwrap();
+    assert!(digest.starts_with("sha256:0f1e2d"), "{digest}");
+    assert!(parse(THIN).warnings.is_empty(), "{:?}", parse(THIN).warnings);
+    let warnings = bundle(json!({})).warnings;
+    assert!(warnings[0].contains("no contentDigest"), "{warnings:?}");
+    let cut = bundle(json!({ "invocationImages": [{ "image": "a", "contentDigest": "sha256:aaaa..." }] })).warnings;
+    assert!(cut[0].contains("no image can have it"), "{cut:?}");
+}
+
+#[test]
+fn rule_28_paths_are_outside_of_what_is_taken() {
+    for path in [
+        "/cnab/app/outputs",
+        "/cnab/app/outputs/x",
+        "cnab/app/outputs/x",
+        "/cnab/bundle.json",
+        "/cnab/claim.json",
+        "/cnab/app/run",
+        "/cnab",
+        "/cnab/app",
+        "/cnab/bundle.json/x",
+        "/a/../b",
+        "/a/./b",
+        "/a//b",
+        "/a/",
+        "/",
+        "",
+        "/a\nb",
+    ] {
+        let found = wrong(parameter(json!({ "path": path })));
+        assert_has(&found, 28, "/parameters/p/destination/path");
+        assert_has(&wrong(json!({ "credentials": { "c": { "path": path } } })), 28, "/credentials/c/path");
+    }
+    for path in ["/cnab/app/outputs2", "/etc/x", "etc/x", "/cnab/app/porter.yaml", "/..x"] {
+        bundle(parameter(json!({ "path": path })));
+    }
+}
+
+#[test]
+fn rule_29_a_destination_has_env_or_path() {
+    assert_has(&wrong(parameter(json!({}))), 29, "/parameters/p/destination");
+    assert_has(&wrong(json!({ "credentials": { "c": {} } })), 29, "/credentials/c");
+    let none = json!({ "definitions": { "d": {} }, "parameters": { "p": { "definition": "d" } } });
+    assert_has(&wrong(none), 29, "/parameters/p/destination");
+    for env in ["", "A=B", "A\u{0}"] {
+        assert_has(&wrong(parameter(json!({ "env": env }))), 29, "/parameters/p/destination/env");
+    }
+}
+
+#[test]
+fn rule_30_apply_to_scopes_and_empty_means_all() {
+    let bundle = bundle(json!({
+        "definitions": { "d": { "type": "string", "default": "x" } },
+        "parameters": {
+            "all": { "definition": "d", "destination": { "env": "ALL" } },
+            "none": { "definition": "d", "applyTo": [], "destination": { "env": "NONE" } },
+            "up": { "definition": "d", "applyTo": ["upgrade"], "destination": { "env": "UP" } },
+        },
+        "credentials": { "up": { "env": "CUP", "applyTo": ["upgrade"] }, "all": { "env": "CALL" } },
+        "outputs": { "up": { "definition": "d", "applyTo": ["upgrade"], "path": "/cnab/app/outputs/up" } },
+    }));
+    let creds = [("up", "1"), ("all", "2")];
+    let install = lowered(&bundle, "install", json!({}), &creds);
+    assert!(install.env.contains_key("ALL") && install.env.contains_key("NONE") && !install.env.contains_key("UP"));
+    assert!(
+        install.outputs.is_empty()
+            && !install.secret_env.contains_key("CUP")
+            && install.secret_env.contains_key("CALL")
+    );
+    let upgrade = lowered(&bundle, "upgrade", json!({}), &creds);
+    assert!(upgrade.env.contains_key("UP") && upgrade.secret_env.contains_key("CUP"));
+    assert_eq!(upgrade.outputs["/cnab/app/outputs/up"], "up");
+    assert_has(&try_resolved(&bundle, "install", json!({ "up": "x" })).unwrap_err(), 30, "/parameters/up");
+}
+
+#[test]
+fn rule_31_required_credentials_are_there_and_supplied_ones_injected() {
+    let bundle = parse(THIN);
+    let install = action(&bundle, "install");
+    assert_has(&sets::check(&bundle, &install, |_| false).unwrap_err(), 31, "/credentials/key");
+    sets::check(&bundle, &install, |name| name == "key").unwrap();
+    let invocation = lowered(&bundle, "upgrade", json!({}), &[("key", "k"), ("token", "t")]);
+    assert_eq!(file(&invocation, "/root/token"), Some("t"));
+    assert_eq!(invocation.secret_env["KEY"].bytes(), b"k");
+    assert!(
+        !lowered(&bundle, "install", json!({}), &[("key", "k"), ("token", "t")])
+            .secret_files
+            .contains_key("/root/token")
+    );
+}
+
+#[test]
+fn rule_31_credential_sets() {
+    let yaml = b"name: mine\ncreated: 2020-01-20T06:00:00.00000-06:00\ncredentials:\n- name: a\n  source:\n    path: $HOME/.kube/config\n\
+        - name: b\n  source: { value: \"1234canary\" }\n- name: c\n  source: { env: C }\n- name: d\n  source: { command: pass show d }\n";
+    let set = CredentialSet::parse(yaml).unwrap();
+    let kinds: Vec<_> = set.sources.values().map(sets::Source::kind).collect();
+    assert_eq!((set.name.as_str(), kinds), ("mine", vec!["path", "value", "env", "command"]));
+    assert!(!format!("{set:?}").contains("canary"));
+    let json = CredentialSet::parse(br#"{"name":"other","credentials":[{"name":"e","source":{"env":"E"}}]}"#).unwrap();
+    let again = CredentialSet::parse(
+        br#"{"name":"third","credentials":[{"name":"a","source":{"path":"$HOME/.kube/config"}}]}"#,
+    )
+    .unwrap();
+    assert_eq!(sets::merge(vec![set.clone(), json]).unwrap().len(), 5);
+    assert_has(&sets::merge(vec![set, again]).unwrap_err(), 31, "/credentials/a");
+    for (source, path) in [
+        ("{}", "/credentials/0/source"),
+        ("{ env: A, path: /b }", "/credentials/0/source"),
+        ("{ vault: x }", "/credentials/0/source"),
+        ("{ secret: x }", "/credentials/0/source"),
+    ] {
+        let text = format!("credentials:\n- name: a\n  source: {source}\n");
+        assert_has(&CredentialSet::parse(text.as_bytes()).unwrap_err(), 31, path);
+    }
+    let twice = b"credentials: [{name: a, source: {env: A}}, {name: a, source: {env: B}}]";
+    assert_has(&CredentialSet::parse(twice).unwrap_err(), 31, "/credentials/1");
+    for broken in
+        ["credentials: canary", "credentials:\n- name: a\n  source: [canary]\n", "\u{0}", "name: [canary\n", "&a [*a]"]
+    {
+        let error = CredentialSet::parse(broken.as_bytes()).unwrap_err().to_string();
+        assert!(!error.contains("canary"), "{error}");
+    }
+}
+
+#[test]
+fn rule_32_a_parameter_and_a_credential_never_share_a_place() {
+    let two = |destination: Value, credential: Value| {
+        let mut value = parameter(destination);
+        merge(&mut value, json!({ "credentials": { "c": credential } }));
+        value
+    };
+    assert_has(&wrong(two(json!({ "env": "A" }), json!({ "env": "A" }))), 32, "/credentials/c/env");
+    assert_has(&wrong(two(json!({ "path": "/a" }), json!({ "path": "a" }))), 32, "/credentials/c/path");
+    assert_has(&wrong(two(json!({ "path": "/a" }), json!({ "path": "/a/b" }))), 32, "/credentials/c/path");
+    bundle(two(json!({ "env": "A" }), json!({ "env": "B", "path": "/a" })));
+    // Two of a kind may share one, where no action has both.
+    let pair = |one: &str, other: &str| {
+        json!({ "credentials": {
+        "a": { "env": "A", "applyTo": [one] }, "b": { "env": "A", "applyTo": [other] },
+    } })
+    };
+    assert_has(&wrong(pair("install", "install")), 32, "/credentials/b/env");
+    bundle(pair("install", "upgrade"));
+}
+
+#[test]
+fn rule_33_cnab_variables_are_the_runtimes() {
+    assert_has(&wrong(parameter(json!({ "env": "CNAB_ACTION" }))), 33, "/parameters/p/destination/env");
+    assert_has(&wrong(json!({ "credentials": { "c": { "env": "CNAB_X" } } })), 33, "/credentials/c/env");
+    bundle(parameter(json!({ "env": "CNABX" })));
+}
+
+#[test]
+fn rule_34_a_stateless_action_needs_no_credentials_and_gets_those_supplied() {
+    let bundle = parse(THIN);
+    let help = action(&bundle, "org.example.help");
+    assert!(help.is_stateless() && !help.modifies());
+    sets::check(&bundle, &help, |_| false).unwrap();
+    assert_eq!(lowered(&bundle, "org.example.help", json!({}), &[("key", "k")]).secret_env["KEY"].bytes(), b"k");
+    // Where nothing was ever installed there is no revision, and none is made.
+    let values = resolved(&bundle, "org.example.help", json!({}));
+    assert_eq!(claim(&bundle, "org.example.help", &values, None).revision, "");
+}
+
+#[test]
+fn rule_35_custom_actions_are_allowed_but_for_three_names() {
+    bundle(json!({ "actions": { "a": {}, "io.cnab.dry-run": { "stateless": true } } }));
+    for name in ["install", "upgrade", "uninstall"] {
+        assert_has(&wrong(json!({ "actions": { name: {} } })), 35, &format!("/actions/{name}"));
+    }
+}
+
+#[test]
+fn rule_36_required_extensions_are_checked_and_named() {
+    let unknown = bundle(
+        json!({ "requiredExtensions": ["org.example.a", "io.cnab.dependencies"], "custom": { "org.example.a": 1 } }),
+    );
+    let found = extension::check(&unknown).unwrap_err();
+    assert_has(&found, 36, "/requiredExtensions/0");
+    assert!(found.to_string().contains("org.example.a") && found.iter().count() == 1, "{found}");
+    extension::check(&bundle(json!({ "custom": { "org.example.a": 1 } }))).unwrap();
+    extension::check(&parse(DEPENDENT)).unwrap();
+    let draft =
+        bundle(json!({ "requiredExtensions": ["io.cnab.dependencies"], "custom": { "io.cnab.dependencies": [] } }));
+    assert_has(&extension::check(&draft).unwrap_err(), 36, "/requiredExtensions/0");
+}
+
+#[test]
+fn rule_37_unknown_fields_are_refused_everywhere_and_custom_is_kept() {
+    assert_has(&wrong(json!({ "paramters": {} })), 37, "/paramters");
+    assert_has(
+        &wrong(json!({ "invocationImages": [{ "image": "a", "platform": "x" }] })),
+        37,
+        "/invocationImages/0/platform",
+    );
+    assert_has(&wrong(json!({ "actions": { "a.b": { "modify": true } } })), 37, "/actions/a.b/modify");
+    assert_has(&wrong(json!({ "maintainers": [{ "name": "x", "irc": "y" }] })), 37, "/maintainers/0/irc");
+    let bundle = parse(THIN);
+    assert_eq!(bundle.custom["org.example.icon"], json!({ "any": ["thing", 1, null] }));
+    assert_eq!(bundle.value()["custom"]["org.example.icon"]["any"][2], Value::Null);
+}
+
+#[test]
+fn rule_38_outputs_lie_below_their_directory_and_apart() {
+    let outputs = |paths: &[&str]| {
+        let outputs: serde_json::Map<String, Value> = paths
+            .iter()
+            .enumerate()
+            .map(|(i, path)| (format!("o{i}"), json!({ "definition": "d", "path": path })))
+            .collect();
+        json!({ "definitions": { "d": {} }, "outputs": outputs })
+    };
+    for path in [
+        "/cnab/app/outputs",
+        "/cnab/app/outputs/",
+        "/cnab/app/outputs/../x",
+        "/cnab/app/outputsx/y",
+        "x",
+        "",
+        "/cnab/app/outputs//x",
+    ] {
+        assert_has(&wrong(outputs(&[path])), 38, "/outputs/o0/path");
+    }
+    let a = "/cnab/app/outputs/a";
+    assert_has(&wrong(outputs(&[a, a])), 38, "/outputs/o1/path");
+    assert_has(&wrong(outputs(&[a, "/cnab/app/outputs/a/b"])), 38, "/outputs/o0/path");
+    bundle(outputs(&[a, "/cnab/app/outputs/b/c"]));
+    let name = json!({ "definitions": { "d": {} }, "outputs": { "../x": { "definition": "d", "path": a } } });
+    assert_has(&wrong(name), 38, "/outputs/..~1x");
+}
+
+#[test]
+fn rule_39_a_missing_output_has_its_default_or_is_an_error() {
+    let bundle = parse(THIN);
+    let install = action(&bundle, "install");
+    let settled = settle(&bundle, &install, true, [].into());
+    assert_eq!((settled.outputs["height"].bytes.as_slice(), settled.outputs["height"].defaulted), (&b"10"[..], true));
+    assert_has(&settled.wrong, 39, "/outputs/cert");
+    let upgrade = settle(&bundle, &action(&bundle, "upgrade"), true, [("height".into(), b"61\n".to_vec())].into());
+    assert_has(&upgrade.wrong, 39, "/outputs/height");
+    assert_eq!(upgrade.wrong.iter().count(), 1, "cert does not apply: {}", upgrade.wrong);
+    let failed = settle(&bundle, &install, false, [("height".into(), b"5".to_vec())].into());
+    assert!(failed.wrong.is_empty() && failed.outputs.len() == 1, "what there is is kept, also of what failed");
+}
+
+#[test]
+fn rule_39_base64_is_checked_and_not_decoded() {
+    let bundle = parse(THIN);
+    let cert = |text: &str| settle(&bundle, &action(&bundle, "install"), true, [("cert".into(), text.into())].into());
+    let good = cert("Y2FuYXJ5\n");
+    assert_eq!((good.outputs["cert"].bytes.as_slice(), good.wrong.is_empty()), (&b"Y2FuYXJ5\n"[..], true));
+    let bad = cert("canary!").wrong;
+    assert_has(&bad, 39, "/outputs/cert");
+    assert!(!bad.to_string().contains("canary"), "{bad}");
+}
+
+#[test]
+fn rule_40_write_only_values_are_in_no_claim_and_no_message() {
+    let bundle = parse(THIN);
+    let values = resolved(&bundle, "install", json!({ "pass": "canary" }));
+    let claim = claim(&bundle, "install", &values, None);
+    assert!(!serde_json::to_string(&claim).unwrap().contains("canary"));
+    assert!(!format!("{values:?} {claim:?}").contains("canary"));
+    assert_eq!(claim.custom["executor"]["supplied"], json!([]));
+    // The container is who they are for.
+    assert!(claim.mounted(&values).text().unwrap().contains("canary"));
+    assert!(bundle.is_write_only("pass") && bundle.is_output_write_only("cert") && !bundle.is_write_only("period"));
+}
+
+#[test]
+fn rule_41_read_only_is_fixed_and_a_warning_tells() {
+    let bundle = bundle(json!({
+        "definitions": { "d": { "type": "string", "readOnly": true, "default": "first" } },
+        "parameters": { "p": { "definition": "d", "destination": { "env": "P" } } },
+    }));
+    let first = claim(&bundle, "install", &resolved(&bundle, "install", json!({})), None);
+    let again = |value: &str| {
+        resolve(&bundle, &action(&bundle, "upgrade"), &given(json!({ "p": value })), &first.earlier()).unwrap()
+    };
+    let changed = again("second");
+    assert_eq!(changed.values["p"], "first");
+    assert!(changed.warnings[0].contains("readOnly"), "{:?}", changed.warnings);
+    assert!(again("first").warnings.is_empty());
+    // `immutable` is nothing.
+    assert!(Action::of(&bundle, "install").is_ok());
+}
+
+fn tgz(entries: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
+    for (name, content) in entries {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        // `append_data` would not let a bad name pass.
+        header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_cksum();
+        tar.append(&header, *content).unwrap();
+    }
+    tar.into_inner().unwrap().finish().unwrap()
+}
+
+#[test]
+fn rule_42_thin_and_thick_bundles() {
+    assert!(!archive::is_thick(THIN.as_bytes()));
+    let thick = tgz(&[
+        ("./artifacts/layout/oci-layout", b"{}"),
+        ("artifacts/layout/blobs/sha256/aa", b"blob"),
+        ("other/README", b"x"),
+        ("./bundle.json", THICK.as_bytes()),
+    ]);
+    assert!(archive::is_thick(&thick));
+    assert_eq!(archive::bundle(&*thick).unwrap(), THICK.as_bytes());
+    let layout = archive::layout(&*thick, Vec::new()).unwrap();
+    let mut tar = tar::Archive::new(&*layout);
+    let names: Vec<String> =
+        tar.entries().unwrap().map(|entry| entry.unwrap().path().unwrap().display().to_string()).collect();
+    assert_eq!(names, ["oci-layout", "blobs/sha256/aa"]);
+}
+
+#[test]
+fn rule_42_a_thick_bundle_that_is_none() {
+    assert!(matches!(archive::bundle(&*tgz(&[("x", b"")])), Err(ArchiveError::NoBundle)));
+    assert!(matches!(archive::bundle(&*tgz(&[("sub/bundle.json", b"{}")])), Err(ArchiveError::NoBundle)));
+    let twice = tgz(&[("bundle.json", b"{}"), ("./bundle.json", b"{}")]);
+    assert!(matches!(archive::bundle(&*twice), Err(ArchiveError::Twice(_))));
+    assert!(matches!(archive::layout(&*tgz(&[("bundle.json", b"{}")]), Vec::new()), Err(ArchiveError::NoLayout)));
+    for name in ["../x", "/etc/x", "artifacts/layout/../../x"] {
+        assert!(matches!(archive::bundle(&*tgz(&[(name, b"")])), Err(ArchiveError::Entry(..))), "{name}");
+    }
+    let mut cut = tgz(&[("bundle.json", THICK.as_bytes())]);
+    cut.truncate(cut.len() / 2);
+    assert!(matches!(archive::bundle(&*cut), Err(ArchiveError::Read(_))));
+    let mut link = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(tar::EntryType::Symlink);
+    header.set_size(0);
+    link.append_link(&mut header, "artifacts/layout/oci-layout", "/etc/passwd").unwrap();
+    let mut stream = link.into_inner().unwrap();
+    stream.flush().unwrap();
+    let link = stream.finish().unwrap();
+    assert!(matches!(archive::bundle(&*link), Err(ArchiveError::Entry(..))));
+}

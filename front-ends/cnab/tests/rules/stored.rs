@@ -1,0 +1,139 @@
+//! What is on disk (rules 5, 44, 45 and 47): the layout, what a crash leaves, and what may not be believed.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
+
+use executor_cnab::claim::{Claim, ClaimResult, Status};
+use executor_cnab::store::{Store, StoreError};
+use serde_json::json;
+
+use crate::common::*;
+
+fn made(store: &Store, last: Option<&Claim>, name: &str, status: Status) -> Claim {
+    let bundle = parse(THIN);
+    let claim = claim(&bundle, name, &resolved(&bundle, name, json!({})), last);
+    store.save_claim(&claim).unwrap();
+    let pending = ClaimResult::new(&claim, None, Status::Pending, at(0)).unwrap();
+    store.save_result(&pending).unwrap();
+    store.save_result(&ClaimResult::new(&claim, Some(&pending), status, at(0)).unwrap()).unwrap();
+    claim
+}
+
+fn tree(root: &Path, into: &mut Vec<(String, u32)>) {
+    for entry in fs::read_dir(root).unwrap().flatten() {
+        let mode = entry.metadata().unwrap().permissions().mode() & 0o777;
+        into.push((entry.path().display().to_string(), mode));
+        if entry.path().is_dir() {
+            tree(&entry.path(), into);
+        }
+    }
+}
+
+#[test]
+fn rule_45_the_last_claim_and_result_are_kept_where_porter_keeps_them() {
+    let home = tempfile::tempdir().unwrap();
+    let store = Store::new(home.path().join("cnab"));
+    let first = made(&store, None, "install", Status::Failed);
+    let second = made(&store, Some(&first), "upgrade", Status::Succeeded);
+    let records = store.read("my app").unwrap();
+    assert_eq!(records.iter().map(|record| &record.claim).collect::<Vec<_>>(), [&first, &second]);
+    assert_eq!(records[0].results.len(), 2);
+    let last = records[1].last().unwrap();
+    assert_eq!(last.status, Status::Succeeded);
+    store.save_output(&last.id, "height", b"12").unwrap();
+    let root = store.root();
+    for path in [
+        "installations/my app".to_owned(),
+        format!("claims/my app/{}.json", second.id),
+        format!("results/{}/{}.json", second.id, last.id),
+        format!("outputs/{0}/{0}-height", last.id),
+    ] {
+        assert!(root.join(&path).is_file(), "{path}");
+    }
+    let mut all = Vec::new();
+    tree(root, &mut all);
+    for (path, mode) in all {
+        assert_eq!(mode, if Path::new(&path).is_dir() { 0o700 } else { 0o600 }, "{path}");
+    }
+    assert_eq!(store.output(&last.id, "height").unwrap().as_deref(), Some(&b"12"[..]));
+    assert_eq!(store.output(&last.id, "nope").unwrap(), None);
+    store.forget("my app").unwrap();
+    assert!(matches!(store.read("my app"), Err(StoreError::NoInstallation(_))));
+    assert!(store.installations().unwrap().is_empty() && !root.join("outputs").join(&last.id).exists());
+}
+
+#[test]
+fn rule_05_one_installation_for_a_name_and_one_action_at_a_time() {
+    let home = tempfile::tempdir().unwrap();
+    let store = Store::new(home.path());
+    let names = ["a/b", "../../x", ".y", "größe 20€", "100%", "-"];
+    for name in names {
+        let bundle = parse(THIN);
+        let mut claim = claim(&bundle, "install", &resolved(&bundle, "install", json!({})), None);
+        claim.installation = name.into();
+        store.save_claim(&claim).unwrap();
+        assert_eq!(store.read(name).unwrap()[0].claim, claim);
+    }
+    let mut sorted = names;
+    sorted.sort_unstable();
+    assert_eq!(store.installations().unwrap(), sorted);
+    let lock = store.lock("a/b").unwrap().unwrap();
+    assert!(store.lock("a/b").unwrap().is_none());
+    assert!(store.lock("-").unwrap().is_some());
+    drop(lock);
+    assert!(store.lock("a/b").unwrap().is_some());
+    assert!(matches!(store.lock("a\nb"), Err(StoreError::Name(_))));
+}
+
+/// What a kill leaves: files half written under a name of their own, outputs without a result, a claim without one.
+#[test]
+fn rule_47_what_a_crash_leaves_is_read_as_it_is() {
+    let home = tempfile::tempdir().unwrap();
+    let store = Store::new(home.path());
+    let first = made(&store, None, "install", Status::Succeeded);
+    let bundle = parse(THIN);
+    let claim = claim(&bundle, "upgrade", &resolved(&bundle, "upgrade", json!({})), Some(&first));
+    store.save_claim(&claim).unwrap();
+    fs::write(home.path().join("claims/my app/.partial-00"), "{").unwrap();
+    fs::create_dir_all(home.path().join("results").join(&claim.id)).unwrap();
+    fs::write(home.path().join("results").join(&claim.id).join(".partial-01"), "{").unwrap();
+    store.save_output(&executor_cnab::id::after(Some(&claim.id), at(0)).unwrap(), "x", b"y").unwrap();
+    let records = store.read("my app").unwrap();
+    assert_eq!((records.len(), records[1].last()), (2, None), "pending, and nobody said how it ended");
+    store.save_result(&ClaimResult::new(&claim, None, Status::Unknown, at(2)).unwrap()).unwrap();
+    assert_eq!(store.read("my app").unwrap()[1].last().unwrap().status, Status::Unknown);
+}
+
+#[test]
+fn what_is_in_the_store_is_not_believed() {
+    let home = tempfile::tempdir().unwrap();
+    let store = Store::new(home.path());
+    let claim = made(&store, None, "install", Status::Succeeded);
+    let path = home.path().join("claims/my app").join(format!("{}.json", claim.id));
+    for content in ["", "{", "[]", r#"{"id":"x"}"#] {
+        fs::write(&path, content).unwrap();
+        assert!(matches!(store.read("my app"), Err(StoreError::Broken { .. })), "{content}");
+    }
+    fs::remove_file(&path).unwrap();
+    symlink("/etc/passwd", &path).unwrap();
+    assert!(matches!(store.read("my app"), Err(StoreError::Io { .. })));
+    fs::remove_file(&path).unwrap();
+    fs::File::create(&path).unwrap().set_len((16 << 20) + 1).unwrap();
+    assert!(matches!(store.read("my app"), Err(StoreError::TooLarge { .. })));
+    for (result, name) in [("../../x", "y"), (claim.id.as_str(), "../y"), (&claim.id, "")] {
+        assert!(store.save_output(result, name, b"").is_err(), "{result} {name}");
+    }
+}
+
+#[test]
+fn bundles_are_kept_by_their_digest() {
+    let home = tempfile::tempdir().unwrap();
+    let store = Store::new(home.path());
+    let digest = executor_cnab::claim::digest(THIN.as_bytes());
+    store.save_bundle(&digest, THIN.as_bytes()).unwrap();
+    assert_eq!(store.bundle(&digest).unwrap().as_deref(), Some(THIN.as_bytes()));
+    fs::write(home.path().join("bundles").join(format!("{}.json", digest.replace(':', "-"))), "other").unwrap();
+    assert_eq!(store.bundle(&digest).unwrap(), None, "it is not what its digest says");
+    assert_eq!(store.bundle("sha256:../../x").unwrap(), None);
+}
