@@ -9,11 +9,13 @@
 #![forbid(unsafe_code)]
 
 pub mod capacity;
+pub mod cni;
 pub mod disclosure;
 pub mod ident;
 pub mod image;
 pub mod lifecycle;
 pub mod logline;
+pub mod names;
 pub mod outputs;
 pub mod payload;
 pub mod placement;

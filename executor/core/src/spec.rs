@@ -17,6 +17,7 @@ use oci_spec::runtime::{
     PosixRlimitType, Process, ProcessBuilder, RootBuilder, Spec, SpecBuilder, UserBuilder,
 };
 
+use crate::names;
 use crate::plan::{Limits, Network, Plan, Rootfs};
 use crate::users::ResolvedUser;
 
@@ -74,7 +75,7 @@ pub fn build(plan: &Plan, resolved: &Resolved<'_>) -> Result<Spec, OciSpecError>
     SpecBuilder::default()
         .version("1.0.2")
         .root(root)
-        .hostname(plan.id.as_str().chars().take(63).collect::<String>())
+        .hostname(names::hostname(plan))
         .mounts(mounts(&plan.rootfs, privileged)?)
         .process(process(plan, resolved)?)
         .linux(linux)

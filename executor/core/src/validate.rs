@@ -203,7 +203,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     let network = draft.network.unwrap_or(Network::None);
     report.0.extend(permitted(rootfs.as_ref(), network, policy));
     let isolation = isolation::check(&draft.isolation, policy, &mut report);
-    connectivity::check(&draft.connectivity, network, policy, &mut report);
+    connectivity::check(&draft.connectivity, network, &isolation, policy, &mut report);
     if draft.stop_signal > SIGNAL_MAX {
         report.add("stop_signal", format!("is {}; 1 to {SIGNAL_MAX} is allowed, or 0", draft.stop_signal));
     }

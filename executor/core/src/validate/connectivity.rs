@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Policy, Report, shorten};
-use crate::plan::{Connectivity, Network};
+use crate::plan::{Connectivity, Isolation, Network};
 
 /// Most published ports.
 const PORTS_MAX: usize = 256;
@@ -15,9 +15,17 @@ const WORDS_MAX: usize = 32;
 const HOSTNAME_MAX: usize = 64;
 /// Longest domain name.
 const DOMAIN_MAX: usize = 253;
+/// With one of these a process could lift what keeps it from beyond its own network, or send past it.
+const UNBOUND: [&str; 4] = ["ALL", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_ADMIN"];
 
 /// Checks what is asked for against the kind of network and the policy.
-pub(super) fn check(asked: &Connectivity, network: Network, policy: &Policy, report: &mut Report) {
+pub(super) fn check(
+    asked: &Connectivity,
+    network: Network,
+    isolation: &Isolation,
+    policy: &Policy,
+    report: &mut Report,
+) {
     let needs_cni = |what: &str| format!("{what} needs `network: cni`");
     if network != Network::Cni {
         if !asked.network_name.is_empty() {
@@ -31,6 +39,14 @@ pub(super) fn check(asked: &Connectivity, network: Network, policy: &Policy, rep
         }
     } else if asked.egress && !policy.allow_egress {
         report.add("egress", "is not allowed by this daemon's configuration (allow_egress)");
+    } else if !asked.egress {
+        let why = "would let the container reach beyond its network: that needs `egress` too";
+        for name in isolation.capabilities_added.iter().filter(|name| UNBOUND.contains(&name.as_str())) {
+            report.add("capabilities.add", format!("{name} {why}"));
+        }
+        if isolation.privileged {
+            report.add("privileged", why);
+        }
     }
     let name = &asked.network_name;
     if name.len() > 128

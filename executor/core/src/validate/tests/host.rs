@@ -126,3 +126,28 @@ fn limits_of_disk_and_weights_are_bounded() {
     let plan = validate(&draft(), &policy).unwrap();
     assert_eq!((plan.limits.disk_bytes, plan.stop_signal), (7 << 20, SIGTERM));
 }
+
+/// Without egress no capability may undo that; with it, or on no network at all, they are as allowed as elsewhere.
+#[test]
+fn without_egress_nothing_may_undo_that() {
+    let policy = Policy {
+        allow_egress: true,
+        allow_privileged: true,
+        capabilities_allowed: vec!["ALL".into()],
+        ..Policy::default()
+    };
+    let asked = |network, egress, added: &str, privileged| {
+        let isolation = Isolation { capabilities_added: vec![added.into()], privileged, ..Isolation::default() };
+        let connectivity = Connectivity { egress, ..Connectivity::default() };
+        let draft = Draft { network: Some(network), isolation, connectivity, ..draft() };
+        let violations = validate(&draft, &policy).err().unwrap_or_default();
+        violations.into_iter().map(|violation| violation.field).collect::<Vec<_>>()
+    };
+    for added in ["net_raw", "NET_ADMIN", "CAP_SYS_ADMIN", "ALL"] {
+        assert_eq!(asked(Network::Cni, false, added, false), ["capabilities.add"], "{added}");
+        assert!(asked(Network::Cni, true, added, false).is_empty(), "{added}");
+        assert!(asked(Network::None, false, added, false).is_empty(), "{added}");
+    }
+    assert!(asked(Network::Cni, false, "CAP_CHOWN", false).is_empty());
+    assert_eq!(asked(Network::Cni, false, "CAP_CHOWN", true), ["privileged"]);
+}

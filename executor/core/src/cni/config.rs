@@ -1,0 +1,124 @@
+//! What the operator configured: a list of plugins (`.conflist`), or one plugin by itself (`.conf`, `.json`).
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::Version;
+
+/// Largest configuration file, in bytes.
+pub const CONFIG_MAX: u64 = 256 << 10;
+/// Most plugins of a network.
+pub const PLUGINS_MAX: usize = 16;
+/// Longest name of a network or of a plugin, in bytes.
+const NAME_MAX: usize = 128;
+/// Most versions that a configuration may list.
+const VERSIONS_MAX: usize = 32;
+
+/// A network as it is configured.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// Its name, which plugins keep what they remember under.
+    pub name: String,
+    /// The versions that its configuration is written for and that are spoken here: at least one, ascending.
+    pub versions: Vec<Version>,
+    /// In the order of ADD: at least one.
+    pub plugins: Vec<Plugin>,
+}
+
+/// One plugin of a network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plugin {
+    /// Name of its program.
+    pub kind: String,
+    /// Its part of the configuration, as it stands there.
+    pub config: Map<String, Value>,
+}
+
+/// Why a file is no network.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadConfig {
+    /// No JSON.
+    #[error("is no JSON: {0}")]
+    Json(String),
+    /// JSON, and something in it is missing or of the wrong kind.
+    #[error("`{0}` {1}")]
+    Field(String, String),
+}
+
+fn field(name: impl Into<String>, why: impl Into<String>) -> BadConfig {
+    BadConfig::Field(name.into(), why.into())
+}
+
+/// Whether a file of this name is taken for a network's configuration.
+pub fn is_config_name(name: &str) -> bool {
+    !name.starts_with('.') && [".conflist", ".conf", ".json"].iter().any(|ending| name.ends_with(ending))
+}
+
+impl Network {
+    /// Reads a configuration file's content.
+    ///
+    /// # Errors
+    /// It is none, or it is for versions that are not spoken here.
+    pub fn parse(bytes: &[u8]) -> Result<Self, BadConfig> {
+        let root: Value = serde_json::from_slice(bytes).map_err(|error| BadConfig::Json(error.to_string()))?;
+        let Value::Object(root) = root else { return Err(BadConfig::Json("it is no object".into())) };
+        let name = text(&root, "name")?;
+        if !is_name(name) {
+            return Err(field("name", format!("is no name of a network of at most {NAME_MAX} bytes")));
+        }
+        let plugins = match root.get("plugins") {
+            None => vec![Value::Object(root.clone())],
+            Some(Value::Array(plugins)) => plugins.clone(),
+            Some(_) => return Err(field("plugins", "is no list")),
+        };
+        if plugins.is_empty() || plugins.len() > PLUGINS_MAX {
+            return Err(field("plugins", format!("has {} entries; 1 to {PLUGINS_MAX} are allowed", plugins.len())));
+        }
+        let plugins = plugins.into_iter().enumerate().map(|(index, plugin)| {
+            let at = format!("plugins[{index}]");
+            let Value::Object(config) = plugin else { return Err(field(at, "is no object")) };
+            let kind = text(&config, "type").map_err(|_| field(format!("{at}.type"), "is no string"))?.to_owned();
+            // It becomes a file name below the operator's directories of plugins.
+            if !is_name(&kind) {
+                return Err(field(format!("{at}.type"), "is no name of a plugin"));
+            }
+            Ok(Plugin { kind, config })
+        });
+        Ok(Self { name: name.to_owned(), versions: versions(&root)?, plugins: plugins.collect::<Result<_, _>>()? })
+    }
+}
+
+/// The versions that are both listed and spoken here.
+fn versions(root: &Map<String, Value>) -> Result<Vec<Version>, BadConfig> {
+    let listed = match root.get("cniVersions") {
+        None => Vec::new(),
+        Some(Value::Array(list)) if list.len() <= VERSIONS_MAX => {
+            let words = list.iter().map(|entry| entry.as_str());
+            words.collect::<Option<Vec<_>>>().ok_or_else(|| field("cniVersions", "has an entry that is no string"))?
+        }
+        Some(_) => return Err(field("cniVersions", format!("is no list of at most {VERSIONS_MAX} entries"))),
+    };
+    let single = root.get("cniVersion").map(|_| text(root, "cniVersion")).transpose()?;
+    let all: Vec<&str> = listed.into_iter().chain(single).collect();
+    let mut spoken: Vec<Version> = all.iter().filter_map(|name| Version::of(name)).collect();
+    spoken.sort_unstable();
+    spoken.dedup();
+    if spoken.is_empty() {
+        let known = Version::ALL.map(Version::name).join(", ");
+        let named: String = if all.is_empty() { "is missing".into() } else { format!("is {:?}", all.join(", ")) };
+        let named: String = named.chars().take(200).collect();
+        return Err(field("cniVersion", format!("{named}; {known} are known")));
+    }
+    Ok(spoken)
+}
+
+fn text<'a>(map: &'a Map<String, Value>, name: &str) -> Result<&'a str, BadConfig> {
+    map.get(name).and_then(Value::as_str).ok_or_else(|| field(name, "is no string"))
+}
+
+/// As the specification has it for names of networks.
+fn is_name(name: &str) -> bool {
+    name.len() <= NAME_MAX
+        && name.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))
+}

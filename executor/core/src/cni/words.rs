@@ -1,0 +1,104 @@
+//! What a plugin is given on its standard input.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::{Network, Plugin, Version};
+use crate::plan::Connectivity;
+
+/// What a plugin is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Connect the container.
+    Add,
+    /// Take that back.
+    Del,
+    /// Tell which versions it speaks.
+    Version,
+}
+
+impl Verb {
+    /// As CNI_COMMAND spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Add => "ADD",
+            Self::Del => "DEL",
+            Self::Version => "VERSION",
+        }
+    }
+}
+
+/// What a request asks of the plugins that declare that they can do it (`runtimeConfig`), by the capability's name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capabilities(pub Map<String, Value>);
+
+/// The capability of publishing ports.
+const PORTS: &str = "portMappings";
+
+impl Capabilities {
+    /// What a request asks for: published ports, and its name servers.
+    pub fn of(asked: &Connectivity) -> Self {
+        let mut all = Map::new();
+        let port = |port: &crate::plan::PublishedPort| {
+            let mut mapping = json!({
+                "hostPort": port.host_port,
+                "containerPort": port.container_port,
+                "protocol": port.protocol.name(),
+            });
+            if let Some(address) = port.host_ip {
+                mapping["hostIP"] = address.to_string().into();
+            }
+            mapping
+        };
+        if !asked.ports.is_empty() {
+            all.insert(PORTS.into(), asked.ports.iter().map(port).collect());
+        }
+        if !asked.dns_servers.is_empty() || !asked.dns_searches.is_empty() || !asked.dns_options.is_empty() {
+            let servers: Vec<String> = asked.dns_servers.iter().map(ToString::to_string).collect();
+            let dns = json!({ "servers": servers, "searches": asked.dns_searches, "options": asked.dns_options });
+            all.insert("dns".into(), dns);
+        }
+        Self(all)
+    }
+
+    /// Ports are asked for that no plugin of the network publishes. (Name servers reach resolv.conf without a plugin.)
+    pub fn nobody_publishes(&self, network: &Network) -> bool {
+        self.0.contains_key(PORTS) && !network.plugins.iter().any(|plugin| declares(plugin, PORTS))
+    }
+}
+
+/// The plugin's configuration says that it has a capability.
+fn declares(plugin: &Plugin, capability: &str) -> bool {
+    plugin.config.get("capabilities").and_then(|all| all.get(capability)).and_then(Value::as_bool) == Some(true)
+}
+
+/// A plugin's own configuration with the name and the version of the whole, with what is asked of it, and with the
+/// result of the plugin before it (at ADD) or of all (at DEL).
+pub fn stdin(
+    network: &Network,
+    plugin: &Plugin,
+    version: Version,
+    asked: &Capabilities,
+    previous: Option<&Value>,
+) -> Value {
+    let mut config = plugin.config.clone();
+    config.remove("cniVersions");
+    config.insert("name".into(), network.name.clone().into());
+    config.insert("cniVersion".into(), version.name().into());
+    let theirs: Map<String, Value> = asked
+        .0
+        .iter()
+        .filter(|(capability, _)| declares(plugin, capability))
+        .map(|(capability, value)| (capability.clone(), value.clone()))
+        .collect();
+    if theirs.is_empty() {
+        config.remove("runtimeConfig");
+    } else {
+        config.insert("runtimeConfig".into(), theirs.into());
+    }
+    match previous {
+        Some(result) => config.insert("prevResult".into(), result.clone()),
+        None => config.remove("prevResult"),
+    };
+    config.into()
+}

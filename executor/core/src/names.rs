@@ -1,0 +1,184 @@
+//! What a container's own files say of names: /etc/hostname, /etc/hosts, /etc/resolv.conf.
+//!
+//! In go the plan, the container's addresses and, where it has the host's network, the host's files; out come the texts.
+//! Every word in them was checked before: by [`crate::validate`] or by [`crate::cni`].
+
+use std::net::IpAddr;
+
+use crate::cni::Dns;
+use crate::plan::{Network, Plan};
+
+/// Most bytes of a file of the host that are taken over.
+pub const HOST_FILE_MAX: u64 = 1 << 20;
+/// Longest host name that is made of an id: what resolvers take as one label.
+const FROM_ID_MAX: usize = 63;
+/// Every host name's loopback, as Debian has it: a container without an address knows its own name all the same.
+const NOWHERE: &str = "127.0.1.1";
+
+/// A container's host name.
+pub fn hostname(plan: &Plan) -> String {
+    match &*plan.connectivity.hostname {
+        "" => plan.id.as_str().chars().take(FROM_ID_MAX).collect(),
+        asked => asked.to_owned(),
+    }
+}
+
+/// /etc/hosts. `of_host` is the host's own file, for a container that has the host's network.
+pub fn hosts(plan: &Plan, addresses: &[IpAddr], of_host: &str) -> String {
+    let name = hostname(plan);
+    let known =
+        |text: &str| text.split('#').next().unwrap_or_default().split_whitespace().skip(1).any(|one| one == name);
+    let mut text = match plan.network {
+        Network::Host if !of_host.is_empty() => of_host.trim_end().to_owned() + "\n",
+        Network::Host | Network::None | Network::Cni => {
+            "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n".to_owned()
+        }
+    };
+    if text.lines().any(known) {
+        return text;
+    }
+    let short = name.split_once('.').map_or(String::new(), |(short, _)| format!(" {short}"));
+    let mut own: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    if own.is_empty() {
+        own.push(NOWHERE.to_owned());
+    }
+    for address in own {
+        text += &format!("{address} {name}{short}\n");
+    }
+    text
+}
+
+/// /etc/resolv.conf: what the request asks for, part by part, else what the network told, else, where the container
+/// reaches what the host's resolver reaches, the host's own. `of_host` is the host's file.
+pub fn resolv_conf(plan: &Plan, network: &Dns, of_host: &str) -> String {
+    let asked = &plan.connectivity;
+    let nothing_asked = asked.dns_servers.is_empty() && asked.dns_searches.is_empty() && asked.dns_options.is_empty();
+    if plan.network == Network::Host && nothing_asked {
+        return of_host.to_owned();
+    }
+    let mut servers = first_of(&asked.dns_servers, &network.servers);
+    let mut searches = first_of(&asked.dns_searches, &network.searches);
+    let mut options = first_of(&asked.dns_options, &network.options);
+    let reaches = plan.network == Network::Host || (plan.network == Network::Cni && asked.egress);
+    if servers.is_empty() && reaches {
+        let theirs = parse(of_host);
+        // In a network namespace of its own the host's loopback is another one.
+        let kept = |server: &IpAddr| plan.network == Network::Host || !server.is_loopback();
+        servers = theirs.servers.into_iter().filter(kept).collect();
+        if searches.is_empty() {
+            searches = theirs.searches;
+        }
+        if options.is_empty() {
+            options = theirs.options;
+        }
+    }
+    let mut text: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
+    for (word, list) in [("search", searches), ("options", options)] {
+        if !list.is_empty() {
+            text += &format!("{word} {}\n", list.join(" "));
+        }
+    }
+    text
+}
+
+fn first_of<T: Clone>(asked: &[T], network: &[T]) -> Vec<T> {
+    if asked.is_empty() { network.to_vec() } else { asked.to_vec() }
+}
+
+/// A resolv.conf as resolv.conf(5) has it; what is not understood is left out.
+fn parse(text: &str) -> Dns {
+    let mut found = Dns::default();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let kind = words.next().unwrap_or_default();
+        let rest = words.map(str::to_owned);
+        match kind {
+            "nameserver" => found.servers.extend(rest.filter_map(|word| word.parse::<IpAddr>().ok())),
+            "domain" | "search" => found.searches = rest.collect(),
+            "options" => found.options.extend(rest),
+            _ => {}
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Connectivity;
+    use crate::validate::{Draft, Policy, validate};
+
+    const HOST: &str =
+        "# made by someone\nnameserver 127.0.0.53\nnameserver 192.0.2.1\nsearch old\ndomain corp\noptions edns0\n";
+
+    fn plan(network: Network, connectivity: Connectivity) -> Plan {
+        let policy = Policy { allow_host_network: true, allow_egress: true, ..Policy::default() };
+        let draft = Draft { id: "web_1", path: "/x", network: Some(network), connectivity, ..Draft::default() };
+        validate(&draft, &policy).unwrap()
+    }
+
+    fn named(hostname: &str) -> Connectivity {
+        Connectivity { hostname: hostname.into(), ..Connectivity::default() }
+    }
+
+    #[test]
+    fn a_name_is_the_requests_or_the_ids() {
+        assert_eq!(hostname(&plan(Network::None, named(""))), "web_1");
+        assert_eq!(hostname(&plan(Network::None, named("web.example"))), "web.example");
+        let mut long = plan(Network::None, named(""));
+        long.id = "a".repeat(128).parse().unwrap();
+        assert_eq!(hostname(&long).len(), 63);
+    }
+
+    #[test]
+    fn hosts_knows_the_container_itself() {
+        let loopback = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n";
+        assert_eq!(
+            hosts(&plan(Network::None, named("")), &[], "10.0.0.1 secret"),
+            format!("{loopback}127.0.1.1 web_1\n")
+        );
+        let addresses = ["10.1.0.5".parse().unwrap(), "fd00::5".parse().unwrap()];
+        let expected = format!("{loopback}10.1.0.5 web.example web\nfd00::5 web.example web\n");
+        assert_eq!(hosts(&plan(Network::Cni, named("web.example")), &addresses, ""), expected);
+        let host = plan(Network::Host, named(""));
+        assert_eq!(hosts(&host, &[], "10.0.0.1 db # web_1"), "10.0.0.1 db # web_1\n127.0.1.1 web_1\n");
+        assert_eq!(hosts(&host, &[], "10.0.0.1 db web_1\n"), "10.0.0.1 db web_1\n", "it is there already");
+    }
+
+    #[test]
+    fn resolv_conf_is_the_requests_then_the_networks_then_the_hosts() {
+        let network =
+            Dns { servers: vec!["10.1.0.1".parse().unwrap()], searches: vec!["a.b".into()], options: Vec::new() };
+        let with = |servers: &[&str], options: &[&str], egress| Connectivity {
+            dns_servers: servers.iter().map(|server| server.parse().unwrap()).collect(),
+            dns_options: options.iter().map(|&option| option.to_owned()).collect(),
+            egress,
+            ..Connectivity::default()
+        };
+        let none = Dns::default();
+        let table = [
+            (Network::None, with(&[], &[], false), &none, ""),
+            (Network::None, with(&["10.9.9.9"], &[], false), &none, "nameserver 10.9.9.9\n"),
+            (Network::Cni, with(&[], &[], false), &none, ""),
+            (Network::Cni, with(&[], &[], false), &network, "nameserver 10.1.0.1\nsearch a.b\n"),
+            (
+                Network::Cni,
+                with(&["::1"], &["ndots:1"], false),
+                &network,
+                "nameserver ::1\nsearch a.b\noptions ndots:1\n",
+            ),
+            (Network::Cni, with(&[], &[], true), &none, "nameserver 192.0.2.1\nsearch corp\noptions edns0\n"),
+            (Network::Cni, with(&[], &[], true), &network, "nameserver 10.1.0.1\nsearch a.b\n"),
+            (Network::Host, with(&[], &[], false), &none, HOST),
+            (
+                Network::Host,
+                with(&[], &["debug"], false),
+                &none,
+                "nameserver 127.0.0.53\nnameserver 192.0.2.1\nsearch corp\noptions debug\n",
+            ),
+        ];
+        for (kind, asked, network, expected) in table {
+            assert_eq!(resolv_conf(&plan(kind, asked.clone()), network, HOST), expected, "{kind:?} {asked:?}");
+        }
+    }
+}
