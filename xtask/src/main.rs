@@ -11,6 +11,7 @@
 
 mod bench;
 mod crash;
+mod deb;
 mod demo;
 mod deny;
 mod dist;
@@ -20,6 +21,7 @@ mod generate;
 mod needs;
 mod python;
 mod test;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;
@@ -49,6 +51,10 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Kill our processes at every system call of a container's life
     Crash(crash::Options),
+    /// Make the Debian package in target/deb/
+    Deb(deb::Options),
+    /// Install the package in a virtual machine with systemd and cgroup v2, and test it there
+    VmTest(vm::Options),
     /// Write the man pages to target/man/
     Man,
     /// Write the shell completions to target/completions/
@@ -81,6 +87,8 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Bench(options) => bench::run(&workspace, options),
         Command::Fuzz(options) => fuzz::run(&workspace, options),
         Command::Crash(options) => crash::run(&workspace, options),
+        Command::Deb(options) => deb::run_command(&workspace, options),
+        Command::VmTest(options) => vm::run(&workspace, options),
         Command::Man => generate::man(&workspace),
         Command::Completions => generate::completions(&workspace),
         Command::Deny(options) => deny::run(&workspace, options),

@@ -58,6 +58,32 @@ pub(crate) const TEST: [Need; 6] = [
     Need { package: "systemd", reason: "systemd-analyze checks the units", sign: Sign::Program("systemd-analyze") },
 ];
 
+/// For `cargo xtask deb`.
+pub(crate) const DEB: [Need; 2] = [
+    Need { package: "dpkg", reason: "makes the package", sign: Sign::Program("dpkg-deb") },
+    Need { package: "gzip", reason: "compresses manual pages", sign: Sign::Program("gzip") },
+];
+
+/// For `cargo xtask deb --lintian`.
+pub(crate) const LINTIAN: [Need; 1] =
+    [Need { package: "lintian", reason: "checks the package", sign: Sign::Program("lintian") }];
+
+/// For `cargo xtask vm-test`.
+pub(crate) const VM: [Need; 4] = [
+    Need { package: "mmdebstrap", reason: "makes the virtual machine's Debian", sign: Sign::Program("mmdebstrap") },
+    Need {
+        package: "debian-archive-keyring",
+        reason: "verifies Debian's packages",
+        sign: Sign::File("/usr/share/keyrings/debian-archive-keyring.gpg"),
+    },
+    Need { package: "e2fsprogs", reason: "makes its disks", sign: Sign::Program("mke2fs") },
+    Need {
+        package: "qemu-system-x86",
+        reason: "is the virtual machine",
+        sign: Sign::Program("qemu-system-x86_64"),
+    },
+];
+
 /// For `cargo xtask fuzz`.
 pub(crate) const FUZZ: [Need; 1] =
     [Need { package: "g++", reason: "the fuzzing engine is C++, compiled from source", sign: Sign::Program("c++") }];

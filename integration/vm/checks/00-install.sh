@@ -1,0 +1,14 @@
+# The package installs on a minimal Debian, and its daemons start.
+. "$VM/lib.sh"
+dpkg -i /payload/executor.deb
+for unit in executord.service executord.socket executor-launcher.service; do
+    same active "$(systemctl is-active $unit)" "$unit"
+    same enabled "$(systemctl is-enabled $unit)" "$unit"
+done
+eventually 20 serves
+same 'executor' "$(id -un executor)" 'the user'
+same 644 "$(stat -c %a /etc/executor/executor.toml)" 'the configuration'
+# (Documentation is left out in this machine, by a setting of its dpkg.)
+foreign=$(dpkg -L executor | grep -v -e ^/usr/share/doc -e ^/usr/share/man | xargs stat -c '%u:%g %n' | grep -v '^0:0 ' || true)
+same '' "$foreign" "files that are not root's"
+note "$(dpkg -s executor | grep -E '^(Version|Installed-Size)' | tr '\n' ' ')"

@@ -1,0 +1,8 @@
+# It is the machine that these checks are about, and the daemon says so.
+. "$VM/lib.sh"
+info=$(agent-cli info --json)
+same v2 "$(printf %s "$info" | field '["cgroups"]')" cgroups
+same ramfs "$(printf %s "$info" | field '["secret_mount_kind"]')" 'file system of secret files (no noswap before Linux 6.4)'
+same notify "$(systemctl show -p Type --value executord.service)" 'the unit'
+same "$(id -u executor)" "$(printf %s "$info" | field '["uid"]')" 'executord runs as'
+note "Linux $(uname -r), $(systemctl --version | head -1), cgroup2 with $(cat /sys/fs/cgroup/cgroup.controllers)"

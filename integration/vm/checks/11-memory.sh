@@ -1,0 +1,20 @@
+# The memory limit holds, swap is off, and what the kernel killed is told.
+. "$VM/lib.sh"
+run -d --id limited --memory 48M -- sleep 1000
+dir=$(find /sys/fs/cgroup/executor -name limited)
+same $((48 << 20)) "$(cat "$dir/memory.max")" memory.max
+same 0 "$(cat "$dir/memory.swap.max")" memory.swap.max
+# systemd goes over the tree of cgroups; limits that it did not make stay.
+systemctl daemon-reload
+systemctl daemon-reexec
+same $((48 << 20)) "$(cat "$dir/memory.max")" 'memory.max after daemon-reexec'
+agent-cli rm -f limited
+[ ! -d "$dir" ] || fail "$dir is still there"
+
+code=0
+told=$(run --keep --id oom --memory 32M -- sh -c 'head -c 200m /dev/zero | tail' 2>&1) || code=$?
+has "$told" 'the memory limit \(32 MiB\) was reached'
+same 137 $code 'exit status'
+same True "$(agent-cli inspect --json oom | field '["result"]["oom_killed"]')" oom_killed
+agent-cli rm oom
+same 0 "$(status_of run --memory 32M -- sh -c 'head -c 1m /dev/zero | tail >/dev/null')" 'the control: what fits'

@@ -1,0 +1,21 @@
+# A quarter of a processor is a quarter: the quota is set, and what was used in three seconds is not more.
+. "$VM/lib.sh"
+used() {
+    sed -n 's/^usage_usec //p' "$1/cpu.stat"
+}
+for cpus in 0.25 1; do
+    run -d --id busy --cpus $cpus -- sh -c 'while :; do :; done'
+    dir=$(find /sys/fs/cgroup/executor -name busy)
+    [ $cpus = 1 ] || same '25000 100000' "$(cat "$dir/cpu.max")" cpu.max
+    before=$(used "$dir") began=$(date +%s%N)
+    sleep 3
+    after=$(used "$dir") ended=$(date +%s%N)
+    percent=$(((after - before) * 100000 / (ended - began)))
+    note "--cpus $cpus: $percent % of a processor was used"
+    if [ $cpus = 1 ]; then
+        [ $percent -gt 50 ] || fail 'the control: without a tight quota it uses more'
+    else
+        [ $percent -le 32 ] || fail 'the quota does not hold'
+    fi
+    agent-cli rm -f busy
+done

@@ -1,0 +1,16 @@
+# Secret files are replaced while a container runs, and the new ones are what it reads.
+. "$VM/lib.sh"
+printf old-value-1 | run -d --id web --file db/password=@- --redact none -- sh -c '
+    trap "cat /etc/cf-service-bindings/db/password; echo" HUP
+    echo up; while :; do sleep 0.1; done'
+said() {
+    agent-cli logs web | grep -q "$1"
+}
+eventually 20 said up
+generation=$(agent-cli inspect --json web | field '["files_generation"]')
+printf new-value-2 | agent-cli rotate web --file db/password=@- --signal HUP
+eventually 20 said new-value-2
+! said old-value-1 || fail 'the old value'
+now=$(agent-cli inspect --json web | field '["files_generation"]')
+[ "$now" -gt "$generation" ] || fail "generation $generation, then $now"
+agent-cli rm -f web

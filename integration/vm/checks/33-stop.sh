@@ -1,0 +1,21 @@
+# Stopping the units stops no container; starting them finds every one again, also those that ended meanwhile.
+. "$VM/lib.sh"
+run -d --id stays -- sleep 1000
+run -d --id ends -- sh -c 'sleep 2; exit 9'
+stays=$(agent-cli inspect --json stays | field '["processes"][0]["pid"]')
+systemctl stop executord.socket executord.service executor-launcher.service
+for unit in executord.socket executord.service executor-launcher.service; do
+    same inactive "$(systemctl is-active $unit || true)" "$unit"
+done
+same 125 "$(status_of agent-cli info)" 'nobody listens'
+ended() {
+    [ -e /var/lib/executor/containers/ends/exit.json ] && [ -s /var/lib/executor/containers/ends/exit.json ]
+}
+eventually 30 ended
+same sleep "$(cat "/proc/$stays/comm")" 'it runs on'
+# The socket alone: the first call starts the daemon, and the daemon wants its launcher.
+systemctl start executord.socket
+eventually 20 serves
+same "$stays" "$(agent-cli inspect --json stays | field '["processes"][0]["pid"]')" 'the same process'
+same 9 "$(status_of agent-cli wait ends)" 'what ended while nobody was there'
+agent-cli rm -f stays ends

@@ -1,0 +1,8 @@
+# Who may call: root and the group of the package. Nobody else gets past the socket.
+. "$VM/lib.sh"
+group=$(getent group executor | cut -d: -f3)
+as() {
+    setpriv --reuid 4711 --regid 4711 "$@"
+}
+same 125 "$(status_of as --clear-groups agent-cli info)" 'a stranger'
+same 0 "$(status_of as --groups "$group" agent-cli info)" 'a member of the group'

@@ -1,0 +1,10 @@
+# After all of that: no container, no shim, no cgroup, no mount.
+. "$VM/lib.sh"
+same '' "$(agent-cli ps -aq)" containers
+eventually 20 sh -c "[ -z \"\$(grep -lx executor-shim /proc/[0-9]*/comm 2>/dev/null)\" ]"
+same '' "$(cgroups)" 'cgroups of containers'
+same '' "$(ls /run/executor/containers)" 'run directory'
+same '' "$(ls /var/lib/executor/containers)" 'state directory'
+! grep -l executor-secrets /proc/[0-9]*/mountinfo || fail 'mounts of secret files'
+free=$(agent-cli info --json | python3 -c 'import json, sys; info = json.load(sys.stdin); print(info["total"] == info["remaining"])')
+same True "$free" 'all capacity is free'

@@ -1,0 +1,27 @@
+# An upgrade: both daemons are new ones, the container is the old one, the operator's configuration and choices stay.
+. "$VM/lib.sh"
+printf secret-of-the-old | run -d --id old --file a=@- -- sh -c "trap 'exit 5' USR1; echo up; while :; do sleep 0.05; done"
+pid=$(agent-cli inspect --json old | field '["processes"][0]["pid"]')
+before="$(systemctl show -p MainPID --value executord) $(systemctl show -p MainPID --value executor-launcher)"
+sums=$(md5sum /etc/executor/executor.toml)
+dpkg -i --force-confold /payload/executor.deb
+eventually 20 serves
+for was in $before; do
+    for unit in executord executor-launcher; do
+        [ "$was" != "$(systemctl show -p MainPID --value $unit)" ] || fail "$unit is still the old one"
+    done
+done
+same "$sums" "$(md5sum /etc/executor/executor.toml)" 'the configuration'
+same "$pid" "$(agent-cli inspect --json old | field '["processes"][0]["pid"]')" 'the same process'
+agent-cli signal old USR1
+same 5 "$(status_of agent-cli wait old)" 'its exit code'
+agent-cli rm old
+
+# Whoever disabled the units keeps them so.
+systemctl disable --now executord.socket executord.service executor-launcher.service
+dpkg -i --force-confold /payload/executor.deb
+for unit in executord.service executord.socket executor-launcher.service; do
+    same disabled "$(systemctl is-enabled $unit || true)" "$unit"
+done
+systemctl enable --now executord.service
+eventually 20 serves

@@ -1,0 +1,37 @@
+# Removing the package ends every container in order, and leaves nothing that runs, is mounted or counts; what containers
+# left stays on disk.
+# seconds: 180
+. "$VM/lib.sh"
+printf secret-of-the-polite | run -d --id polite --file a=@- --grace 20s -- \
+    sh -c "trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.05; done"
+printf secret-of-the-deaf | run -d --id deaf --file a=@- --grace 2s -- sh -c "trap '' TERM; echo up; while :; do sleep 0.05; done"
+run -d --id plain -- sleep 1000
+for id in polite deaf; do
+    eventually 20 sh -c "agent-cli logs $id | grep -q up"
+done
+[ -n "$(cgroups)" ] || fail 'the control: there are cgroups'
+[ -n "$(shims)" ] || fail 'the control: there are shims'
+files=$(dpkg -L executor)
+dpkg -r executor
+same '' "$(shims)" shims
+for name in executord executor-launche; do
+    ! grep -lx $name /proc/[0-9]*/comm || fail "$name runs"
+done
+[ ! -e /sys/fs/cgroup/executor ] || fail "cgroups: $(find /sys/fs/cgroup/executor -type d)"
+! grep -l executor /proc/[0-9]*/mountinfo || fail 'mounts'
+[ ! -e /run/executor ] || fail "/run/executor: $(find /run/executor)"
+for file in $files; do
+    [ -d "$file" ] || [ "$file" = /etc/executor/executor.toml ] || [ ! -e "$file" ] || fail "$file is still there"
+done
+exit_of() {
+    python3 -c "import json, sys; print(json.load(open('/var/lib/executor/containers/$1/exit.json'))$2)"
+}
+has "$(exit_of polite '["exit"]')" 7
+has "$(exit_of deaf '["exit"]')" 9
+for id in polite deaf plain; do
+    has "$(exit_of $id '')" "'stopped': True"
+done
+for id in polite deaf; do
+    has "$(exit_of $id '')" "'verified': True"
+done
+grep -q bye /var/lib/executor/containers/polite/log || fail 'the last words'

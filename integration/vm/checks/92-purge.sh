@@ -1,0 +1,21 @@
+# A purge takes state and configuration; the user stays, as Debian has it. The second one comes while the daemons run.
+. "$VM/lib.sh"
+gone() {
+    for path in /var/lib/executor /etc/executor /run/executor /sys/fs/cgroup/executor; do
+        [ ! -e $path ] || fail "$path: $(find $path | head)"
+    done
+    left=$(find /etc/systemd /var/lib/systemd/deb-systemd-helper-* -name '*execut*' 2>/dev/null || true)
+    same '' "$left" 'traces of the units'
+    same 1 "$(dpkg -s executor 2>&1 | grep -c 'not installed')" 'dpkg knows nothing of it'
+    getent passwd executor >/dev/null || fail 'the user'
+    systemctl daemon-reload
+    same '' "$(systemctl --failed --no-legend)" 'failed units'
+}
+dpkg -P executor
+gone
+dpkg -i /payload/executor.deb
+eventually 20 serves
+run -d --id late -- sleep 1000
+dpkg -P executor
+same '' "$(shims)" shims
+gone

@@ -1,0 +1,185 @@
+//! Where each file of the package goes, with which mode.
+//!
+//! Modes are set here and not taken from the checkout, whose umask is the user's.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, ensure};
+
+use super::third_party;
+use crate::workspace::{Workspace, output, run};
+
+const UNITS: [&str; 3] = ["executord.service", "executord.socket", "executor-launcher.service"];
+const DOCUMENTS: [&str; 6] =
+    ["README.md", "CHANGELOG.md", "SECURITY.md", "docs/operations.md", "docs/configuration.md", "systemd/README.md"];
+/// Where each shell looks, and under which name.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("agent-cli.bash", "usr/share/bash-completion/completions/agent-cli"),
+    ("_agent-cli", "usr/share/zsh/vendor-completions/_agent-cli"),
+    ("agent-cli.fish", "usr/share/fish/vendor_completions.d/agent-cli.fish"),
+];
+/// What lintian finds and is meant to be so.
+const OVERRIDES: &str = "usr/share/lintian/overrides/executor";
+
+/// The package's files before they are packed.
+pub(super) struct Tree<'a> {
+    root: &'a Path,
+    workspace: &'a Workspace,
+}
+
+impl<'a> Tree<'a> {
+    pub(super) fn new(root: &'a Path, workspace: &'a Workspace) -> Self {
+        Self { root, workspace }
+    }
+
+    /// Everything but the control files.
+    pub(super) fn fill(&self) -> anyhow::Result<()> {
+        fs::set_permissions(self.root, fs::Permissions::from_mode(0o755))?;
+        for binary in ["executord", "executor-launcher", "agent-cli"] {
+            install(&self.workspace.dist().join(binary), &self.at(&format!("usr/bin/{binary}")), 0o755)?;
+        }
+        for unit in UNITS {
+            self.from(&format!("systemd/{unit}"), &format!("usr/lib/systemd/system/{unit}"))?;
+        }
+        self.from("systemd/sysusers.d/executor.conf", "usr/lib/sysusers.d/executor.conf")?;
+        self.from("systemd/tmpfiles.d/executor.conf", "usr/lib/tmpfiles.d/executor.conf")?;
+        self.from("packaging/debian/executor.toml", "etc/executor/executor.toml")?;
+        self.from("packaging/debian/lintian-overrides", OVERRIDES)?;
+        self.generated()?;
+        self.documents()
+    }
+
+    /// What the binaries write of themselves.
+    fn generated(&self) -> anyhow::Result<()> {
+        let scratch = tempfile::tempdir()?;
+        let program = |name: &str| Command::new(self.workspace.dist().join(name));
+        let (pages, shells) = (scratch.path().join("man"), scratch.path().join("completions"));
+        for dir in [&pages, &shells] {
+            fs::create_dir(dir)?;
+        }
+        run(program("agent-cli").args(["generate", "man", "--out"]).arg(&pages).stdout(Stdio::null()))?;
+        for daemon in ["executord", "executor-launcher"] {
+            run(program(daemon).arg("--generate-man").arg(&pages).stdout(Stdio::null()))?;
+        }
+        for page in fs::read_dir(&pages)? {
+            let path = page?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).context("a manual page's name")?;
+            let section = name.rsplit('.').next().unwrap_or("1");
+            gzip(&fs::read(&path)?, &self.at(&format!("usr/share/man/man{section}/{name}.gz")))?;
+        }
+        run(program("agent-cli").args(["generate", "completions", "--out"]).arg(&shells).stdout(Stdio::null()))?;
+        for (name, to) in COMPLETIONS {
+            install(&shells.join(name), &self.at(to), 0o644)?;
+        }
+        Ok(())
+    }
+
+    fn documents(&self) -> anyhow::Result<()> {
+        let doc = "usr/share/doc/executor";
+        self.from("packaging/debian/copyright", &format!("{doc}/copyright"))?;
+        self.from("packaging/debian/README.Debian", &format!("{doc}/README.Debian"))?;
+        for document in DOCUMENTS {
+            let name = if document == "systemd/README.md" { "units.md" } else { &*leaf(document) };
+            gzip(&fs::read(self.workspace.root.join(document))?, &self.at(&format!("{doc}/{name}.gz")))?;
+        }
+        gzip(&self.changelog()?, &self.at(&format!("{doc}/changelog.gz")))?;
+        gzip(third_party::notice(self.workspace)?.as_bytes(), &self.at(&format!("{doc}/THIRD-PARTY.gz")))?;
+        self.from("docs/executor.toml", &format!("{doc}/examples/executor.toml"))?;
+        // Where a reader of the configuration's comments looks for it.
+        symlink("../configuration.md.gz", self.at(&format!("{doc}/examples/configuration.md.gz")))?;
+        Ok(())
+    }
+
+    /// Debian's form, with one entry that leads to ours.
+    fn changelog(&self) -> anyhow::Result<Vec<u8>> {
+        let date = output(Command::new("date").args(["-u", "-R", "-d", &format!("@{}", super::epoch(self.workspace))]))?;
+        let version = env!("CARGO_PKG_VERSION");
+        let mut text = format!(
+            "executor ({version}) unstable; urgency=medium\n\n  * Made from the sources of {version}; what changed is in CHANGELOG.md.gz.\n"
+        );
+        text.push_str(&format!("\n -- The Executor project <executor@packages.invalid>  {}\n", date.trim()));
+        Ok(text.into_bytes())
+    }
+
+    fn from(&self, source: &str, to: &str) -> anyhow::Result<()> {
+        install(&self.workspace.root.join(source), &self.at(to), 0o644)
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+}
+
+/// Makes a directory and what is above it, readable by all.
+pub(super) fn directory(path: &Path) -> anyhow::Result<()> {
+    if !path.exists() {
+        path.parent().map_or(Ok(()), directory)?;
+        fs::create_dir(path).with_context(|| path.display().to_string())?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+    }
+    Ok(())
+}
+
+/// Copies a file, with this mode.
+pub(super) fn install(from: &Path, to: &Path, mode: u32) -> anyhow::Result<()> {
+    to.parent().map_or(Ok(()), directory)?;
+    fs::copy(from, to).with_context(|| format!("copying {} to {}", from.display(), to.display()))?;
+    fs::set_permissions(to, fs::Permissions::from_mode(mode))?;
+    Ok(())
+}
+
+/// Writes a file that all may read.
+pub(super) fn write(to: &Path, content: &[u8]) -> anyhow::Result<()> {
+    to.parent().map_or(Ok(()), directory)?;
+    let mut file = fs::File::options().write(true).create_new(true).mode(0o644).open(to)?;
+    file.set_permissions(fs::Permissions::from_mode(0o644))?;
+    file.write_all(content).with_context(|| to.display().to_string())
+}
+
+/// Writes a file compressed, without a name or a time in it.
+fn gzip(content: &[u8], to: &Path) -> anyhow::Result<()> {
+    let mut child = Command::new("gzip").args(["-9", "-n"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut stdin = child.stdin.take().context("gzip's input")?;
+    let done = std::thread::scope(|scope| {
+        scope.spawn(move || stdin.write_all(content));
+        child.wait_with_output()
+    })?;
+    ensure!(done.status.success(), "gzip failed: {}", done.status);
+    write(to, &done.stdout)
+}
+
+/// The package's md5sums, by name, and the bytes of all files.
+pub(super) fn sums(tree: &Path) -> anyhow::Result<(Vec<u8>, u64)> {
+    let mut files = Vec::new();
+    list(tree, &mut files)?;
+    files.sort();
+    let mut bytes = 0;
+    let mut command = Command::new("md5sum");
+    command.current_dir(tree);
+    for file in &files {
+        bytes += file.metadata()?.len();
+        command.arg(file.strip_prefix(tree)?);
+    }
+    Ok((output(&mut command)?.into_bytes(), bytes))
+}
+
+fn list(dir: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() && entry.file_name() != "DEBIAN" {
+            list(&entry.path(), files)?;
+        } else if kind.is_file() {
+            files.push(entry.path());
+        }
+    }
+    Ok(())
+}
+
+fn leaf(path: &str) -> String {
+    path.rsplit('/').next().unwrap_or(path).to_owned()
+}

@@ -1,0 +1,113 @@
+//! `cargo xtask deb`: the Debian package, `target/deb/executor_VERSION_ARCH.deb`.
+//!
+//! In: the dist binaries, what they write of themselves (manual pages, completions), `systemd/`, `packaging/debian/` and
+//! the documentation. Out: one file, the same from the same binaries and the same commit. dpkg-deb makes it, which every
+//! Debian has; debhelper is not needed, and what it would do for these few files is in `packaging/debian/`.
+//!
+//! Limits: Debian's architectures amd64 and arm64; the package depends on the C library that the binaries were linked
+//! with, so build it on the oldest Debian that it is to run on.
+
+mod layout;
+mod third_party;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context as _, bail};
+
+use crate::workspace::{Workspace, output, run, step};
+use crate::{dist, needs};
+
+const CONTROL_FILES: [(&str, u32); 3] = [("postinst", 0o755), ("prerm", 0o755), ("postrm", 0o755)];
+
+/// How to make it.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Check the package with lintian, which is installed for it
+    #[arg(long)]
+    lintian: bool,
+}
+
+/// Builds the binaries and the package, and prints its path.
+pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
+    dist::build(workspace)?;
+    let package = build(workspace)?;
+    println!("{}", package.display());
+    if options.lintian {
+        needs::require(&needs::LINTIAN)?;
+        step("Checking it with lintian");
+        run(Command::new("lintian").args(["--no-tag-display-limit", "--fail-on", "error,warning"]).arg(&package))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes the package of the binaries that are in `target/dist/`.
+pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    needs::require(&needs::DEB)?;
+    step("Making the Debian package");
+    let out = workspace.target.join("deb");
+    std::fs::create_dir_all(&out)?;
+    let tree = tempfile::tempdir_in(&out)?;
+    layout::Tree::new(tree.path(), workspace).fill()?;
+    let (version, architecture) = (env!("CARGO_PKG_VERSION"), architecture(workspace)?);
+    control(workspace, tree.path(), version, architecture)?;
+
+    let package = out.join(format!("executor_{version}_{architecture}.deb"));
+    // Times in the archive are cut to this; owners are root's whoever builds; the order is dpkg-deb's own, by name.
+    let mut command = Command::new("dpkg-deb");
+    command.args(["--root-owner-group", "-Zxz", "--build"]).arg(tree.path()).arg(&package);
+    output(command.env("SOURCE_DATE_EPOCH", epoch(workspace)))?;
+    Ok(package)
+}
+
+fn control(workspace: &Workspace, tree: &Path, version: &str, architecture: &str) -> anyhow::Result<()> {
+    let source = workspace.root.join("packaging/debian");
+    let debian = tree.join("DEBIAN");
+    layout::directory(&debian)?;
+    for (name, mode) in CONTROL_FILES {
+        layout::install(&source.join(name), &debian.join(name), mode)?;
+    }
+    let (sums, bytes) = layout::sums(tree)?;
+    layout::write(&debian.join("md5sums"), &sums)?;
+    layout::write(&debian.join("conffiles"), b"/etc/executor/executor.toml\n")?;
+    let template = std::fs::read_to_string(source.join("control"))?;
+    let filled = template
+        .replace("@VERSION@", version)
+        .replace("@ARCHITECTURE@", architecture)
+        .replace("@INSTALLED_SIZE@", &bytes.div_ceil(1024).to_string())
+        .replace("@LIBC@", &libc(workspace)?);
+    layout::write(&debian.join("control"), filled.as_bytes())
+}
+
+fn architecture(workspace: &Workspace) -> anyhow::Result<&'static str> {
+    match workspace.host.split('-').next() {
+        Some("x86_64") => Ok("amd64"),
+        Some("aarch64") => Ok("arm64"),
+        _ => bail!("{} has no Debian architecture that is known here", workspace.host),
+    }
+}
+
+/// The highest version of the C library that the dynamic binaries ask for: what dpkg-shlibdeps would say, which is not
+/// on every machine.
+fn libc(workspace: &Workspace) -> anyhow::Result<String> {
+    let mut highest = (2, 0);
+    for name in ["executord", "agent-cli"] {
+        let path = workspace.dist().join(name);
+        let bytes = std::fs::read(&path).with_context(|| path.display().to_string())?;
+        for word in bytes.split(|byte| *byte == 0).filter_map(|word| word.strip_prefix(b"GLIBC_2.")) {
+            if let Some(minor) = std::str::from_utf8(word).ok().and_then(|word| word.split('.').next()?.parse().ok()) {
+                highest = highest.max((2, minor));
+            }
+        }
+    }
+    Ok(format!("{}.{}", highest.0, highest.1))
+}
+
+/// The time that the package bears: the caller's, else that of the last commit, else that of no commit.
+pub(super) fn epoch(workspace: &Workspace) -> String {
+    std::env::var("SOURCE_DATE_EPOCH").unwrap_or_else(|_| {
+        let mut git = Command::new("git");
+        git.args(["log", "-1", "--format=%ct"]).current_dir(&workspace.root);
+        output(&mut git).map_or_else(|_| "0".to_owned(), |time| time.trim().to_owned())
+    })
+}

@@ -1,0 +1,83 @@
+//! The licences of the libraries that are linked into the product: their texts must go with the binaries.
+//!
+//! In: `cargo metadata` for the three binaries' packages, and the licence files in the crates' own sources, which cargo
+//! has fetched to build them. Out: one text.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+use crate::workspace::{Workspace, output};
+
+const PRODUCT: [&str; 3] = ["executord", "executor-launcher", "agent-cli"];
+/// How a file that holds a licence or a notice is called, in lower case.
+const NAMES: [&str; 5] = ["license", "licence", "copying", "copyright", "notice"];
+
+/// Name, version, licence and its text, of each library.
+pub(super) fn notice(workspace: &Workspace) -> anyhow::Result<String> {
+    let metadata = output(&mut workspace.cargo([
+        "metadata",
+        "--offline",
+        "--locked",
+        "--format-version=1",
+        "--filter-platform",
+        &workspace.host,
+    ]))?;
+    let metadata: Value = serde_json::from_str(&metadata).context("reading `cargo metadata`")?;
+    let packages: BTreeMap<&str, &Value> = list(&metadata["packages"]).filter_map(|one| Some((one["id"].as_str()?, one))).collect();
+    let linked = linked(&metadata, &packages);
+
+    let mut text = String::from("Libraries that the programs of this package are linked with, and their licences.\n");
+    // Most share a text word for word: each is printed once.
+    let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for package in linked.iter().filter_map(|id| packages.get(id)).filter(|package| !package["source"].is_null()) {
+        let field = |name: &str| package[name].as_str().unwrap_or_default();
+        let name = format!("{} {}", field("name"), field("version"));
+        writeln!(text, "\n{name}\n  licence: {}\n  {}", field("license"), field("repository"))?;
+        for file in licences(Path::new(field("manifest_path")))? {
+            texts.entry(file).or_default().push(name.clone());
+        }
+    }
+    for (licence, of) in texts {
+        write!(text, "\n\n{}\n{}\n\n{}\n", "=".repeat(100), of.join(", "), licence.trim_end())?;
+    }
+    Ok(text)
+}
+
+/// Ids of what is linked: ordinary dependencies, theirs, and so on; not what is needed to build or to test.
+fn linked<'a>(metadata: &'a Value, packages: &BTreeMap<&'a str, &'a Value>) -> BTreeSet<&'a str> {
+    let nodes: BTreeMap<&str, &Value> =
+        list(&metadata["resolve"]["nodes"]).filter_map(|node| Some((node["id"].as_str()?, node))).collect();
+    let is_product = |id: &&str| PRODUCT.iter().any(|name| packages[id]["name"] == *name);
+    let mut open: Vec<&str> = packages.keys().copied().filter(is_product).collect();
+    let mut found = BTreeSet::new();
+    while let Some(id) = open.pop() {
+        if !found.insert(id) {
+            continue;
+        }
+        let Some(node) = nodes.get(id) else { continue };
+        let ordinary = |dep: &&Value| list(&dep["dep_kinds"]).any(|kind| kind["kind"].is_null());
+        open.extend(list(&node["deps"]).filter(ordinary).filter_map(|dep| dep["pkg"].as_str()));
+    }
+    found
+}
+
+fn licences(manifest: &Path) -> anyhow::Result<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(manifest.parent().context("a manifest's directory")?)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().to_lowercase();
+        if entry.file_type()?.is_file() && NAMES.iter().any(|known| name.starts_with(known)) {
+            found.insert(String::from_utf8_lossy(&fs::read(entry.path())?).replace("\r\n", "\n"));
+        }
+    }
+    Ok(found)
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}

@@ -1,0 +1,116 @@
+//! The machine itself: qemu, booted straight into the kernel, without an initramfs, a network or a screen.
+//!
+//! Its first serial port is the console, kept in `target/vm/console.log`; its second one carries what the checks tell, a
+//! line each, to our standard input. Changes to its disk go to a file of qemu's that is gone with it. It ends when the
+//! checks say that they are done, when it ends by itself (a panic of the kernel), or at the deadline.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+
+use super::root::Root;
+use crate::workspace::{run, step};
+
+/// Of the machine: what the checks need, with room for a container that fills its limit.
+const MEMORY_MB: &str = "2048";
+const PROCESSORS: &str = "2";
+/// The guest's last line.
+const DONE: &str = "@done";
+
+/// A machine that is not switched on yet.
+pub(super) struct Machine {
+    pub(super) directory: PathBuf,
+    pub(super) root: Root,
+    pub(super) payload: PathBuf,
+    pub(super) accel: String,
+    pub(super) deadline: Duration,
+}
+
+/// Switched off when it is dropped, whatever it does.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Machine {
+    /// Boots, hands over each line of the checks, and comes back when they are done.
+    pub(super) fn run(&self, filter: Option<&str>, mut line: impl FnMut(&str)) -> anyhow::Result<()> {
+        let words = filter.map(|filter| format!("vm.filter={filter}")).unwrap_or_default();
+        let console = format!("file:{}", self.directory.join("console.log").display());
+        let mut command = self.command(&words, &["-serial", &console, "-serial", "stdio"]);
+        step(&format!("Booting the virtual machine ({})", self.accelerator()));
+        let mut running = Running(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("qemu")?);
+        let output = running.0.stdout.take().context("qemu's output")?;
+        let (sender, lines) = channel();
+        // It ends with the pipe, which ends with qemu.
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+                let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let deadline = Instant::now() + self.deadline;
+        loop {
+            match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(told) if told == DONE => return Ok(()),
+                Ok(told) => line(&told),
+                Err(RecvTimeoutError::Timeout) => bail!("it was not done after {} minutes", self.deadline.as_secs() / 60),
+                Err(RecvTimeoutError::Disconnected) => bail!("the machine ended before its checks were done"),
+            }
+        }
+    }
+
+    /// Boots into a root shell on this terminal.
+    pub(super) fn shell(&self) -> anyhow::Result<ExitCode> {
+        step("Booting into a shell; it ends with `exit`, or at once with Ctrl-A X");
+        run(&mut self.command("vm.shell", &["-serial", "mon:stdio", "-serial", "null"]))?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// The end of what the machine wrote to its console.
+    pub(super) fn console(&self) -> String {
+        let text = fs::read(self.directory.join("console.log")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(40)..].join("\n")
+    }
+
+    fn command(&self, words: &str, ports: &[&str]) -> Command {
+        let mut command = Command::new("qemu-system-x86_64");
+        command.args(["-M", "q35", "-smp", PROCESSORS, "-m", MEMORY_MB, "-accel", self.accelerator()]);
+        // A KVM within a KVM may not grant what this processor would say of its own flaws.
+        command.args(["-cpu", if self.accelerator() == "kvm" { "host,arch-capabilities=off" } else { "max" }]);
+        command.args(["-nodefaults", "-no-reboot", "-display", "none", "-nic", "none"]).args(ports);
+        command.arg("-kernel").arg(&self.root.kernel);
+        let kernel = "root=/dev/nvme0n1 rw console=ttyS0 quiet panic=-1 mitigations=off systemd.show_status=0";
+        command.arg("-append").arg(format!("{kernel} {words}"));
+        for (name, image, mode) in [("root", &self.root.disk, "snapshot=on"), ("payload", &self.payload, "readonly=on")] {
+            command.args(["-drive", &format!("file={},if=none,format=raw,id={name},{mode}", escaped(image))]);
+            command.args(["-device", &format!("nvme,drive={name},serial={name}")]);
+        }
+        // Where the file with the changes goes.
+        command.env("TMPDIR", &self.directory);
+        command
+    }
+
+    fn accelerator(&self) -> &'static str {
+        // Not KVM wherever there is one: in a virtual machine itself it may be there and hang.
+        if self.accel == "kvm" { "kvm" } else { "tcg,thread=multi" }
+    }
+}
+
+/// A comma in a path would begin another option.
+fn escaped(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}

@@ -1,0 +1,100 @@
+//! What is brought into the machine: the package, the programs, the checks, and the integration tests that run there,
+//! on a disk of its own that is read-only.
+//!
+//! Which tests those are is in `integration/vm/tests`, one executable a line.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, ensure};
+use serde_json::Value;
+
+use super::root::make_ext4;
+use crate::workspace::{Workspace, run, step};
+
+/// Makes the disk. Tests are built only if one of them will run.
+pub(super) fn image(workspace: &Workspace, filter: Option<&str>, with_tests: bool) -> anyhow::Result<PathBuf> {
+    let scratch = tempfile::tempdir_in(workspace.target.join("vm"))?;
+    let tree = scratch.path();
+    for dir in ["dist", "tests"] {
+        fs::create_dir(tree.join(dir))?;
+    }
+    for binary in ["executord", "executor-launcher", "agent-cli"] {
+        fs::copy(workspace.dist().join(binary), tree.join("dist").join(binary)).context(binary)?;
+    }
+    fs::copy(package(workspace)?, tree.join("executor.deb"))?;
+    copy_all(&workspace.root.join("integration/vm"), &tree.join("vm"))?;
+
+    let list = fs::read_to_string(workspace.root.join("integration/vm/tests"))?;
+    let names = list.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_whitespace().next());
+    let wanted = |name: &&str| with_tests && filter.is_none_or(|filter| format!("80-test-{name}").contains(filter));
+    let names: Vec<&str> = names.filter(wanted).collect();
+    for (name, executable) in tests(workspace, &names)? {
+        // The lines of a backtrace are nine tenths of it.
+        run(Command::new("strip").arg("--strip-debug").arg("-o").arg(tree.join("tests").join(name)).arg(executable))?;
+    }
+    let image = workspace.target.join("vm/payload.ext4");
+    make_ext4(tree, &image, &format!("{}M", megabytes(tree)? * 5 / 4 + 16))?;
+    Ok(image)
+}
+
+/// The one package in `target/deb/`, the newest if a version was changed in between.
+fn package(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    let dir = workspace.target.join("deb");
+    let entries = fs::read_dir(&dir).with_context(|| format!("{}: run `cargo xtask deb`", dir.display()))?;
+    let packages = entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|ext| ext == "deb"));
+    packages
+        .max_by_key(|path| path.metadata().and_then(|meta| meta.modified()).ok())
+        .with_context(|| format!("no package in {}: run `cargo xtask deb`", dir.display()))
+}
+
+/// Builds test executables, and answers where they are.
+fn tests(workspace: &Workspace, names: &[&str]) -> anyhow::Result<Vec<(String, PathBuf)>> {
+    if names.is_empty() {
+        return Ok(Vec::new());
+    }
+    step("Building the tests that run in the virtual machine");
+    // The whole workspace, as `cargo xtask test` does: another choice of packages would build the large dependencies anew.
+    let mut cargo = workspace.cargo(["test", "--workspace", "--no-run", "--quiet", "--message-format=json"]);
+    for name in names {
+        cargo.args(["--test", name]);
+    }
+    let done = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    ensure!(done.status.success(), "the tests do not compile: {}", done.status);
+    let mut found = Vec::new();
+    for line in String::from_utf8_lossy(&done.stdout).lines() {
+        let message: Value = serde_json::from_str(line).context("cargo's messages")?;
+        let is_test = message["target"]["kind"] == serde_json::json!(["test"]);
+        if let (true, Some(path), Some(name)) = (is_test, message["executable"].as_str(), message["target"]["name"].as_str()) {
+            found.push((name.to_owned(), PathBuf::from(path)));
+        }
+    }
+    for name in names {
+        ensure!(found.iter().any(|(built, _)| built == name), "integration/vm/tests names `{name}`, which is no test");
+    }
+    Ok(found)
+}
+
+fn copy_all(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::create_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_all(&entry.path(), &to)?;
+        } else {
+            fs::copy(entry.path(), to)?;
+        }
+    }
+    Ok(())
+}
+
+fn megabytes(dir: &Path) -> anyhow::Result<u64> {
+    let mut sum = 0;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        sum += if entry.file_type()?.is_dir() { megabytes(&entry.path())? } else { entry.metadata()?.len() / 1_000_000 + 1 };
+    }
+    Ok(sum)
+}

@@ -1,0 +1,120 @@
+//! The machine's root file system: Debian 12, minimal, with systemd and the cloud kernel; made once, and again when what
+//! it is made from changes.
+//!
+//! mmdebstrap verifies what it installs with Debian's keys; the kernel's package comes through the same apt, but only its
+//! files are taken: its own scripts would want an initramfs, which the cloud kernel does not need for an NVMe disk with
+//! ext4. The result is a disk image and a kernel. The image is never written to: a run's changes go elsewhere.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::Context as _;
+
+use crate::workspace::{Workspace, run, step};
+
+/// What the checks use, beyond Debian's essential packages. A check that needs a program names its package here.
+const PACKAGES: [&str; 7] = [
+    "busybox-static", // root file systems of containers
+    "dbus",           // systemctl's way to systemd
+    "kmod",           // overlayfs is a module
+    "libcap2-bin",    // tests put capabilities on a file
+    "python3",        // tests make system calls from it
+    "systemd",
+    "systemd-sysv",
+];
+const SUITE: &str = "bookworm";
+/// Documentation that no check reads, and time that is lost on waiting for a disk.
+const OPTIONS: [&str; 7] = [
+    "--aptopt=Acquire::Languages \"none\"",
+    "--aptopt=APT::Install-Recommends \"false\"",
+    "--dpkgopt=force-unsafe-io",
+    "--dpkgopt=path-exclude=/usr/share/man/*",
+    "--dpkgopt=path-exclude=/usr/share/locale/*",
+    "--dpkgopt=path-exclude=/usr/share/doc/*",
+    "--variant=minbase",
+];
+/// Run by mmdebstrap with the root file system's directory as `$1`: the kernel's files, by way of the new system's apt.
+const KERNEL: &str = r#"set -e; cd "$1"
+kernel=$(chroot . apt-cache depends --important linux-image-cloud-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -1)
+chroot . sh -c "cd /tmp && apt-get download $kernel"
+# Not into the root itself: the package's directory /lib would take the place of the link /lib.
+dpkg-deb -x tmp/"$kernel"_*.deb tmp/kernel
+mv tmp/kernel/boot/vmlinuz-* vmlinuz
+mv tmp/kernel/lib/modules usr/lib/modules
+rm -r tmp/kernel tmp/"$kernel"_*.deb
+chroot . /sbin/depmod "${kernel#linux-image-}""#;
+/// Bytes of the machine's disk; a sparse file.
+const DISK: &str = "3G";
+const UNIT: &str = "integration/vm/vm-test.service";
+
+/// What to boot from.
+pub(super) struct Root {
+    pub(super) disk: PathBuf,
+    pub(super) kernel: PathBuf,
+}
+
+/// The image, made if it is not there or not up to date.
+pub(super) fn image(workspace: &Workspace, mirror: &str, fresh: bool) -> anyhow::Result<Root> {
+    let directory = workspace.target.join("vm");
+    fs::create_dir_all(&directory)?;
+    let root = Root { disk: directory.join("root.ext4"), kernel: directory.join("vmlinuz") };
+    let unit = fs::read_to_string(workspace.root.join(UNIT)).context(UNIT)?;
+    let inputs = [&PACKAGES.join(" "), SUITE, &OPTIONS.join(" "), KERNEL, DISK, mirror, &unit].join("\n");
+    let stamp = directory.join("root.inputs");
+    if !fresh && fs::read_to_string(&stamp).is_ok_and(|made_from| made_from == inputs) {
+        return Ok(root);
+    }
+    step("Making the virtual machine's root file system");
+    let _ = fs::remove_file(&stamp);
+    let scratch = tempfile::tempdir_in(&directory)?;
+    let tree = scratch.path().join("root");
+    debootstrap(&tree, mirror)?;
+    fs::rename(tree.join("vmlinuz"), &root.kernel).context("the kernel")?;
+    configure(&tree, &unit)?;
+    let new = scratch.path().join("root.ext4");
+    make_ext4(&tree, &new, DISK)?;
+    fs::rename(&new, &root.disk)?;
+    fs::write(stamp, inputs)?;
+    Ok(root)
+}
+
+fn debootstrap(tree: &Path, mirror: &str) -> anyhow::Result<()> {
+    let mut command = Command::new("mmdebstrap");
+    command.args(["--quiet", "--mode=root", "--format=directory"]).args(OPTIONS);
+    command.arg(format!("--include={}", PACKAGES.join(",")));
+    command.arg(format!("--customize-hook={KERNEL}")).arg(SUITE).arg(tree);
+    command.arg(format!("deb {mirror}/debian {SUITE} main"));
+    command.arg(format!("deb {mirror}/debian-security {SUITE}-security main"));
+    run(&mut command)
+}
+
+/// What makes a machine of a file tree.
+fn configure(tree: &Path, unit: &str) -> anyhow::Result<()> {
+    let etc = tree.join("etc");
+    fs::write(etc.join("fstab"), "/dev/nvme0n1 / ext4 defaults 0 1\n")?;
+    fs::write(etc.join("hostname"), "vm\n")?;
+    fs::write(etc.join("hosts"), "127.0.0.1 localhost\n127.0.1.1 vm\n")?;
+    // An id of its own: without one systemd takes each boot for the first one.
+    fs::write(etc.join("machine-id"), "76d1d2c0b45e4b2f9a3c0e5d8f6a7b10\n")?;
+    let system = etc.join("systemd/system");
+    fs::write(system.join("vm-test.service"), unit)?;
+    let wanted = system.join("multi-user.target.wants");
+    fs::create_dir_all(&wanted)?;
+    symlink("../vm-test.service", wanted.join("vm-test.service"))?;
+    // Nobody logs in, and no timer's work shall come between.
+    for masked in ["getty.target", "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer"] {
+        let _ = fs::remove_file(system.join(masked));
+        symlink("/dev/null", system.join(masked))?;
+    }
+    Ok(())
+}
+
+/// A disk image with a directory's files in it; nothing is mounted for it.
+pub(super) fn make_ext4(tree: &Path, image: &Path, size: &str) -> anyhow::Result<()> {
+    let _ = fs::remove_file(image);
+    let mut command = Command::new("mke2fs");
+    command.args(["-q", "-F", "-t", "ext4", "-m", "0", "-E", "root_owner=0:0", "-d"]);
+    run(command.arg(tree).arg(image).arg(size))
+}
