@@ -35,5 +35,6 @@ pub(super) fn tell(node: &Node) -> v1::InfoResponse {
         cursor: node.events.newest(),
         run_dir: node.paths.run_dir.display().to_string(),
         state_dir: node.paths.state_dir.display().to_string(),
+        files_root: node.policy.files_root.display().to_string(),
     }
 }
