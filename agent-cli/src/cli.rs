@@ -3,6 +3,7 @@
 //! Values that can be secret (`--file`, `--env`) are taken as plain text and parsed elsewhere, because clap
 //! repeats a value that it refuses.
 
+mod bindings;
 mod outputs;
 
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ use crate::failure::Failure;
 use crate::isolation::IsolationArgs;
 use crate::{exit, signals, units};
 
+pub(crate) use bindings::{BindingArgs, BindingsCommand, CheckArgs, DeliveryArgs, ShowArgs, WriteArgs};
 pub(crate) use outputs::{CpArgs, OutputArgs};
 
 /// Run containers with secret files on this machine and look after them, through executord.
@@ -128,6 +130,11 @@ pub(crate) enum Command {
     /// memory belongs to nobody: it is searched with --kernel-memory alone, and holds copies (of this very command's,
     /// of socket buffers) until it is used again, unless the kernel runs with init_on_free=1.
     Audit(AuditArgs),
+    /// Service bindings: what VCAP_SERVICES or a directory becomes; works without executord
+    ///
+    /// `run` and `rotate` deliver bindings by the same flags.
+    #[command(subcommand)]
+    Bindings(BindingsCommand),
     /// Show executord's version, capacity and state
     Info,
     /// Write the manual or shell completions
@@ -219,6 +226,8 @@ pub(crate) struct RunArgs {
     pub(crate) keep: bool,
     #[command(flatten)]
     pub(crate) isolation: IsolationArgs,
+    #[command(flatten)]
+    pub(crate) bindings: DeliveryArgs,
     #[command(flatten)]
     pub(crate) outputs: OutputArgs,
     /// The program (an absolute path, or a name to look up in PATH of --env) and its arguments
@@ -348,6 +357,8 @@ pub(crate) struct RotateArgs {
     /// Only if the files are of this generation, as an earlier `rotate` or `inspect` told it
     #[arg(long, value_name = "N")]
     pub(crate) expect_generation: Option<u64>,
+    #[command(flatten)]
+    pub(crate) bindings: DeliveryArgs,
 }
 
 #[derive(Debug, Args)]
@@ -522,6 +533,14 @@ mod tests {
             "signal web-1 9",
             "rotate web-1 --file a=@- --remove b --signal HUP --expect-generation 3 --json",
             "rm -f a b c",
+            "run --vcap-services @x --binding-profile rfc --bind a --bind b --binding-root /b -- true",
+            "run --vcap-services @- --vcap-file -- true",
+            "run --bind a -- true",
+            "rotate web-1 --vcap-services @x --signal HUP",
+            "bindings show dir --reveal --json",
+            "bindings check --vcap-services @env:VCAP_SERVICES",
+            "bindings check dir --bind more --vcap-services @x",
+            "bindings write dir --vcap-services @x --vcap-file",
             "events --after 0 --id web-1",
             "secrets --token-file /x --env A",
             "secrets --arg 0 --socket unix:///x",
@@ -568,6 +587,15 @@ mod tests {
             "inspect",
             "secrets --env A --file /x",
             "secrets --arg x",
+            "run --binding-profile cc -- x",
+            "run --binding-root /b -- x",
+            "run --vcap-file -- x",
+            "run --vcap-services @x --vcap-file --bind d -- x",
+            "run --vcap-services @x --vcap-file --binding-profile cc -- x",
+            "run --vcap-services @x --binding-profile k8s -- x",
+            "bindings",
+            "bindings write",
+            "bindings show dir --vcap-services @x --vcap-file",
             "run --redact some -- x",
         ] {
             assert!(parsed(line).is_err(), "{line}");

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
+use crate::bindings::BindingsError;
 use crate::connect::{ConnectError, PATIENCE};
 use crate::destination::WriteError;
 use crate::exit;
@@ -23,6 +24,8 @@ pub(crate) enum Failure {
     Usage(String),
     #[error(transparent)]
     Source(#[from] SourceError),
+    #[error(transparent)]
+    Bindings(#[from] BindingsError),
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error(transparent)]

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod audit;
+mod bindings;
 mod cli;
 mod commands;
 mod connect;

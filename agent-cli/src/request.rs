@@ -98,6 +98,25 @@ impl Request {
         self.0.outputs.as_ref()
     }
 
+    /// The flag that set a variable of the process, if one did.
+    pub(crate) fn flag_of(&self, variable: &str) -> Option<&'static str> {
+        let run = self.0.action.as_ref()?.run.as_ref()?;
+        let flags = [("--env", &run.env), ("--secret-env", &run.secret_environment)];
+        let sets = |variables: &[EnvironmentVariable]| variables.iter().any(|given| given.name == variable);
+        flags.into_iter().find_map(|(flag, variables)| sets(variables).then_some(flag))
+    }
+
+    /// Adds the files of bindings and the variable that names them; false where the variable was given.
+    pub(crate) fn bind(&mut self, files: Vec<v1::File>, variable: EnvironmentVariable) -> bool {
+        let ours = self.flag_of(&variable.name).is_none();
+        let run = self.0.action.get_or_insert_default().run.get_or_insert_default();
+        run.volume_mounted_files.extend(files);
+        if ours {
+            run.env.push(variable);
+        }
+        ours
+    }
+
     /// A copy for the wire.
     pub(crate) fn message(&self) -> RunRequest {
         RunRequest::clone(&self.0)
@@ -144,6 +163,7 @@ impl Secrets {
                     let value = std::mem::take(&mut *content.into_text()?);
                     secrets.arguments.push(SecretArgument { index, value });
                 }
+                Flag::VcapServices => {} // read by `bindings`, which makes files of it
             }
         }
         secrets.arguments.sort_by_key(|argument| argument.index);

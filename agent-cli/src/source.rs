@@ -26,6 +26,7 @@ pub(crate) enum Flag {
     PublicFile,
     SecretEnv,
     SecretArg,
+    VcapServices,
 }
 
 impl Flag {
@@ -36,6 +37,7 @@ impl Flag {
             Self::PublicFile => "--public-file",
             Self::SecretEnv => "--secret-env",
             Self::SecretArg => "--secret-arg",
+            Self::VcapServices => "--vcap-services",
         }
     }
 
@@ -45,6 +47,7 @@ impl Flag {
             Self::File | Self::PublicFile => "PATH",
             Self::SecretEnv => "NAME",
             Self::SecretArg => "INDEX",
+            Self::VcapServices => "",
         }
     }
 }
@@ -235,7 +238,7 @@ fn read_one(
 }
 
 /// Reads to the end; `None` when there is more than `limit`. A buffer that became too small is wiped.
-fn bounded(reader: &mut dyn Read, expected: usize, limit: usize) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+pub(crate) fn bounded(reader: &mut dyn Read, expected: usize, limit: usize) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
     // One byte more than expected: the read that tells the end needs room, or the buffer would grow for it.
     let mut buffer = Zeroizing::new(vec![0; if expected == 0 { FIRST_BUFFER } else { expected + 1 }]);
     let mut filled = 0;

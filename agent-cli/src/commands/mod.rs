@@ -1,6 +1,7 @@
 //! The commands, one module each, and what they have in common: a connection, an output, a look.
 
 mod audit;
+mod bindings;
 mod cp;
 mod events;
 mod generate;
@@ -19,7 +20,8 @@ mod wait;
 use executor_proto::v1::Container;
 use serde::Serialize;
 
-use crate::cli::{AuditArgs, Cli, Command, Global};
+use crate::bindings::Delivery;
+use crate::cli::{AuditArgs, Cli, Command, DeliveryArgs, Global};
 use crate::connect::{Client, DEFAULT_SOCKET};
 use crate::exit::{OURS, Outcome};
 use crate::failure::Failure;
@@ -27,6 +29,7 @@ use crate::interrupt::Interrupts;
 use crate::local::PrivateDaemon;
 use crate::output::Output;
 use crate::request::{Request, forbid_dumps};
+use crate::source::Flag;
 use crate::view::style::Style;
 use crate::view::{human, json};
 
@@ -45,16 +48,30 @@ pub(crate) fn execute(cli: Cli) -> Result<u8, Failure> {
     // Secrets are read before anything is started: an error costs nothing then, and Ctrl-C just ends us.
     let job = match command {
         Command::Generate(args) => return generate::generate(&args),
+        Command::Bindings(command) => {
+            forbid_dumps();
+            return bindings::local(command, global.json);
+        }
         Command::Run(args) => {
             let mut args = args;
             let fetch_to = args.outputs.output_to.take();
             let ending = run::AtTheEnd { detach: args.detach, keep: args.keep, fetch_to, can_stay: !global.local };
+            let others = [
+                (Flag::File, &*args.files),
+                (Flag::PublicFile, &args.public_files),
+                (Flag::SecretEnv, &args.secret_env),
+                (Flag::SecretArg, &args.secret_args),
+            ];
+            let delivery = delivery(&args.bindings, &others)?;
             let request = Request::build(*args, &mut std::io::stdin().lock(), &|name| std::env::var_os(name))?;
+            if let Some(delivery) = &delivery {
+                delivery.check(&request)?;
+            }
             if let (Some(to), Some(outputs)) = (&ending.fetch_to, request.outputs()) {
                 cp::check_destination(outputs, to)?;
             }
             forbid_dumps();
-            Job::Run(request, ending)
+            Job::Run(request, delivery, ending)
         }
         Command::Audit(args) => {
             audit::require_root()?;
@@ -62,9 +79,11 @@ pub(crate) fn execute(cli: Cli) -> Result<u8, Failure> {
             Job::Audit(args)
         }
         Command::Rotate(args) => {
+            let others = [(Flag::File, &*args.files), (Flag::PublicFile, &args.public_files)];
+            let delivery = delivery(&args.bindings, &others)?;
             let request = rotate::Request::build(args, &mut std::io::stdin().lock(), &|name| std::env::var_os(name))?;
             forbid_dumps();
-            Job::Rotate(request)
+            Job::Rotate(request, delivery)
         }
         Command::Secrets(args) => {
             forbid_dumps();
@@ -81,10 +100,16 @@ pub(crate) fn execute(cli: Cli) -> Result<u8, Failure> {
 }
 
 enum Job {
-    Run(Request, run::AtTheEnd),
+    Run(Request, Option<Delivery>, run::AtTheEnd),
     Audit(AuditArgs),
-    Rotate(rotate::Request),
+    Rotate(rotate::Request, Option<Delivery>),
     Other(Command),
+}
+
+/// The bindings that the flags name, read before anything is started.
+/// `others` may want standard input, too.
+fn delivery(args: &DeliveryArgs, others: &[(Flag, &[String])]) -> Result<Option<Delivery>, Failure> {
+    Delivery::read(args, others, &mut std::io::stdin().lock(), &|name| std::env::var_os(name))
 }
 
 /// Connects, or starts a private executord and takes it down at the end.
@@ -95,9 +120,9 @@ async fn with_daemon(global: &Global, job: Job) -> Result<u8, Failure> {
         let default = if matches!(job, Job::Other(Command::Secrets(_))) { secrets::SOCKET } else { DEFAULT_SOCKET };
         let client = Client::connect(&global.socket(default)).await?;
         return match job {
-            Job::Run(request, ending) => {
+            Job::Run(request, delivery, ending) => {
                 let mut interrupts = Interrupts::install().map_err(Failure::System)?;
-                let result = run::run(&session(client), request, ending, &mut interrupts).await;
+                let result = run::run(&session(client), request, delivery, ending, &mut interrupts).await;
                 settle(&output, result, &mut interrupts).await
             }
             Job::Audit(args) => {
@@ -149,7 +174,7 @@ async fn with_daemon(global: &Global, job: Job) -> Result<u8, Failure> {
 /// With a private executord every command is interruptible, for it has to be taken down.
 async fn work(session: &Session, job: Job, interrupts: &mut Interrupts) -> Result<u8, Failure> {
     match job {
-        Job::Run(request, ending) => run::run(session, request, ending, interrupts).await,
+        Job::Run(request, delivery, ending) => run::run(session, request, delivery, ending, interrupts).await,
         Job::Audit(args) => audit::audit(session, args, interrupts).await,
         job => tokio::select! {
             result = other(session, job) => result,
@@ -172,7 +197,7 @@ async fn settle(output: &Output, result: Result<u8, Failure>, interrupts: &mut I
 async fn other(session: &Session, job: Job) -> Result<u8, Failure> {
     let work = async {
         let command = match job {
-            Job::Rotate(request) => return rotate::rotate(session, request).await,
+            Job::Rotate(request, delivery) => return rotate::rotate(session, request, delivery).await,
             Job::Run(..) | Job::Audit(_) => return Ok(0), // carried out before
             Job::Other(command) => command,
         };
@@ -188,7 +213,10 @@ async fn other(session: &Session, job: Job) -> Result<u8, Failure> {
             Command::Events(args) => events::events(session, args).await,
             Command::Info => info::info(session).await,
             Command::Secrets(args) => secrets::secrets(session, args).await,
-            Command::Run(_) | Command::Audit(_) | Command::Rotate(_) | Command::Generate(_) => Ok(0), // carried out before
+            // Carried out before.
+            Command::Run(_) | Command::Audit(_) | Command::Rotate(_) | Command::Generate(_) | Command::Bindings(_) => {
+                Ok(0)
+            }
         }
     };
     tokio::select! {

@@ -10,7 +10,8 @@ use executor_proto::v1::{self, UpdateFilesRequest};
 use tonic::{Code, Status};
 use zeroize::Zeroize as _;
 
-use super::{Session, expected};
+use super::{Session, bindings, expected};
+use crate::bindings::Delivery;
 use crate::cli::RotateArgs;
 use crate::connect::is_lost;
 use crate::failure::Failure;
@@ -27,8 +28,9 @@ impl Request {
         stdin: &mut dyn Read,
         variable: &dyn Fn(&str) -> Option<OsString>,
     ) -> Result<Self, Failure> {
-        if args.files.is_empty() && args.public_files.is_empty() && args.remove.is_empty() {
-            return Err(Failure::Usage("rotate takes at least one --file or --remove".into()));
+        let bindings = args.bindings.from.vcap_services.is_some() || !args.bindings.from.bind.is_empty();
+        if args.files.is_empty() && args.public_files.is_empty() && args.remove.is_empty() && !bindings {
+            return Err(Failure::Usage("rotate takes at least one --file, --remove, --vcap-services or --bind".into()));
         }
         let flags = [(Flag::File, &args.files), (Flag::PublicFile, &args.public_files)];
         let arguments = flags.into_iter().flat_map(|(flag, texts)| texts.iter().map(move |text| (flag, text)));
@@ -54,12 +56,15 @@ impl Drop for Request {
     }
 }
 
-pub(super) async fn rotate(session: &Session, request: Request) -> Result<u8, Failure> {
+pub(super) async fn rotate(session: &Session, request: Request, delivery: Option<Delivery>) -> Result<u8, Failure> {
     let id = request.0.id.clone();
     let doing = format!("rotate {id}");
-    let answer = session.client.rpc().update_files(request.0.clone()).await;
-    drop(request);
-    let answer = answer.map_err(|status| failure(session, &id, &status))?.into_inner();
+    let answer = match &delivery {
+        Some(delivery) => bindings::replace(session, &request.0, delivery).await?,
+        None => session.client.rpc().update_files(request.0.clone()).await.map(tonic::Response::into_inner),
+    };
+    drop((request, delivery));
+    let answer = answer.map_err(|status| failure(session, &id, &status))?;
     let container = expected(answer.container, &doing)?;
     let document = json::Rotated::from(&container);
     session.print(&document, || format!("{}\n", container.files_generation)).await;

@@ -21,7 +21,8 @@ use tonic::Code;
 
 use super::cp::{self, To, Wanted};
 use super::logs::{Form, Printer, follow};
-use super::{Session, expected, stop, wait};
+use super::{Session, bindings, expected, stop, wait};
+use crate::bindings::Delivery;
 use crate::connect::{Client, is_lost};
 use crate::exit::{OURS, Outcome};
 use crate::failure::Failure;
@@ -49,21 +50,28 @@ pub(super) struct AtTheEnd {
 
 pub(super) async fn run(
     session: &Session,
-    request: Request,
+    mut request: Request,
+    delivery: Option<Delivery>,
     ending: AtTheEnd,
     interrupts: &mut Interrupts,
 ) -> Result<u8, Failure> {
+    let placed = bindings::deliver(session, &mut request, delivery, interrupts).await?;
     let id = request.id().to_owned();
     let mut pressed = Pressed { id: id.clone(), times: 0, talk: std::io::stderr().is_terminal() };
     let response = create(session, request, interrupts, &mut pressed).await?;
     let created = response.created;
     let container = expected(response.container, &format!("run {id}"))?;
-    if ending.detach && pressed.times == 0 {
+    let misplaced = placed.filter(|_| created).and_then(|placed| placed.check(&container).err());
+    if ending.detach && pressed.times == 0 && misplaced.is_none() {
         return detached(session, &container).await;
     }
     let own_grace = container.spec.as_ref().and_then(|spec| Duration::try_from(spec.grace_period?).ok());
     let grace_without_reader = own_grace.map_or(GRACE_WITHOUT_READER, |own| own.min(GRACE_WITHOUT_READER));
-    let attached = Attached { session, id: &id, pressed, grace_without_reader };
+    let mut attached = Attached { session, id: &id, pressed, grace_without_reader };
+    if let Some(failure) = misplaced {
+        attached.delete(interrupts).await?;
+        return Err(failure);
+    }
     attached.end(interrupts, AtTheEnd { keep: ending.keep || !created, ..ending }).await
 }
 

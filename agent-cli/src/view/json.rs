@@ -402,7 +402,7 @@ impl From<v1::GetSecretsResponse> for Secrets {
 }
 
 /// Bytes as text where they are text, and how.
-fn encoded(bytes: Vec<u8>) -> (&'static str, String) {
+pub(crate) fn encoded(bytes: Vec<u8>) -> (&'static str, String) {
     match String::from_utf8(bytes) {
         Ok(text) => ("utf-8", text),
         Err(binary) => ("base64", BASE64.encode(binary.as_bytes())),

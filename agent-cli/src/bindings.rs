@@ -1,0 +1,215 @@
+//! Service bindings at the command line: from the flags to files of a request.
+//!
+//! The rules are `executor_bindings`'; here are the sources ([`tree`] reads directories, VCAP_SERVICES is read as every
+//! other secret is), where the files go in the container, and [`write`] for those that go nowhere but to a directory.
+//!
+//! Below the root of the bindings executord keeps links of its own (`..data`, `..gen1`), with which all files change at
+//! once. Half of the clients that there are take every directory there for a binding and fail at these. So what
+//! SERVICE_BINDING_ROOT names is `ROOT/..data`: the generation in force, in which there is nothing but bindings.
+
+mod replace;
+mod tree;
+mod write;
+
+use std::ffi::OsString;
+use std::io::Read;
+
+use executor_bindings::{Bindings, Builder, DEFAULT_ROOT, Layout, ONE_FILE, Profile, Refused, VCAP_SERVICES};
+use executor_proto::v1::{self, Container, EnvironmentVariable};
+
+use crate::cli::{BindingArgs, DeliveryArgs};
+use crate::failure::Failure;
+use crate::request::Request;
+use crate::source::{self, Argument, Flag, Source, SourceError};
+use crate::view::table::plain;
+
+pub(crate) use tree::TreeError;
+pub(crate) use write::{WriteError, write};
+
+/// The link to the files in force, at every directory that executord mounts.
+const IN_FORCE: &str = "..data";
+
+/// Why there are no bindings.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BindingsError {
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    #[error(
+        "--vcap-services takes @FILE, @- (standard input) or @env:VARIABLE; the value itself cannot be given, because \
+         everyone on this machine can read a command line"
+    )]
+    Shape,
+    #[error("--vcap-services @env:{variable}: the environment has no {variable}")]
+    NoVariable { variable: String },
+    #[error("--binding-root {path}: is no absolute path of plain names")]
+    Root { path: String },
+    #[error("{VCAP_SERVICES} is not set beside {variable}: programs would not know which to believe; leave out {flag}")]
+    Both { variable: &'static str, flag: &'static str },
+    /// The container runs, and the variable does not lead to the files.
+    #[error(
+        "the bindings are mounted at {mounted}, and not at {root}, so that {variable} would lead nowhere: the root file \
+         system must lack {root} and have its parent; choose another directory with --binding-root"
+    )]
+    Misplaced { root: String, mounted: String, variable: &'static str },
+}
+
+/// Reads and judges the bindings that the flags name; `None` where they name none. `others` are the arguments of other
+/// flags that may want standard input, too.
+pub(crate) fn read(
+    args: &BindingArgs,
+    others: &[(Flag, &[String])],
+    stdin: &mut dyn Read,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<Option<Bindings>, Failure> {
+    if args.vcap_services.is_none() && args.bind.is_empty() {
+        return Ok(None);
+    }
+    let profile = args.binding_profile.map_or_else(Profile::default, Profile::from);
+    let mut builder = Builder::new();
+    if let Some(text) = &args.vcap_services {
+        let vcap_services = vcap_services(text, others, stdin, variable)?;
+        if args.vcap_file {
+            return Ok(Some(Bindings::one_file(&vcap_services.bytes).map_err(BindingsError::from)?));
+        }
+        builder = builder.vcap_services(&vcap_services.bytes, profile);
+    }
+    for dir in &args.bind {
+        for (name, entries) in tree::read(dir).map_err(BindingsError::from)? {
+            builder = builder.binding(&name, entries);
+        }
+    }
+    Ok(Some(builder.finish().map_err(BindingsError::from)?))
+}
+
+fn vcap_services(
+    text: &str,
+    others: &[(Flag, &[String])],
+    stdin: &mut dyn Read,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<source::Content, Failure> {
+    let source = match text.strip_prefix('@') {
+        None | Some("" | "env:") => return Err(BindingsError::Shape.into()),
+        Some("-") => Source::Stdin,
+        Some(rest) => match rest.strip_prefix("env:") {
+            Some(name) if variable(name).is_none() => {
+                return Err(BindingsError::NoVariable { variable: plain(name) }.into());
+            }
+            Some(name) => Source::Environment(name.to_owned()),
+            None => Source::File(rest.into()),
+        },
+    };
+    if source == Source::Stdin
+        && let Some((flag, other)) = others
+            .iter()
+            .find_map(|(flag, texts)| Some((flag, texts.iter().find_map(|text| text.strip_suffix("=@-"))?)))
+    {
+        let (first, second) = (Flag::VcapServices.name().to_owned(), format!("{flag} {other}"));
+        return Err(SourceError::StdinTwice { first, second }.into());
+    }
+    let argument = Argument { flag: Flag::VcapServices, key: text.to_owned(), source };
+    let mut contents = source::read_all(vec![argument], stdin, variable)?;
+    contents.pop().ok_or_else(|| BindingsError::Shape.into())
+}
+
+/// Bindings on their way into a container.
+pub(crate) struct Delivery {
+    bindings: Bindings,
+    /// Of the container, if it is not executord's.
+    root: Option<String>,
+}
+
+/// A delivery with its place.
+pub(crate) struct Lowered {
+    /// The files of the request.
+    pub(crate) files: Vec<v1::File>,
+    /// What leads the process to them.
+    pub(crate) variable: EnvironmentVariable,
+    /// To be looked at when they are there.
+    pub(crate) placed: Placed,
+}
+
+/// Where bindings are expected to be.
+pub(crate) struct Placed {
+    root: String,
+    layout: Layout,
+}
+
+impl Delivery {
+    /// As [`read`], with the container's root.
+    pub(crate) fn read(
+        args: &DeliveryArgs,
+        others: &[(Flag, &[String])],
+        stdin: &mut dyn Read,
+        variable: &dyn Fn(&str) -> Option<OsString>,
+    ) -> Result<Option<Self>, Failure> {
+        let root = args.binding_root.as_deref().map(absolute).transpose()?;
+        let bindings = read(&args.from, others, stdin, variable)?;
+        Ok(bindings.map(|bindings| Self { bindings, root }))
+    }
+
+    /// Refuses to stand beside a VCAP_SERVICES: the modes exclude one another.
+    pub(crate) fn check(&self, request: &Request) -> Result<(), Failure> {
+        let variable = self.bindings.layout().variable();
+        request.flag_of(VCAP_SERVICES).map_or(Ok(()), |flag| Err(BindingsError::Both { variable, flag }.into()))
+    }
+
+    /// Lowers it. `files_root` is executord's; empty where it is too old to tell.
+    pub(crate) fn lower(self, files_root: &str) -> Lowered {
+        let Self { bindings, root } = self;
+        // Below executord's own root the paths stay relative: the limit counts them as Cloud Controller does.
+        let place = |path: String| root.as_ref().map_or_else(|| path.clone(), |root| format!("{root}/{path}"));
+        let layout = bindings.layout();
+        let files = bindings.into_files().into_iter().map(|mut file| v1::File {
+            path: place(std::mem::take(&mut file.path)),
+            content: std::mem::take(&mut *file.content),
+            public: file.public,
+        });
+        let files = files.collect();
+        let root = root.unwrap_or_else(|| known(files_root));
+        let value = match layout {
+            Layout::Directories => format!("{root}/{IN_FORCE}"),
+            Layout::OneFile => format!("{root}/{ONE_FILE}"),
+        };
+        let variable = EnvironmentVariable { name: layout.variable().to_owned(), value };
+        Lowered { files, variable, placed: Placed { root, layout } }
+    }
+}
+
+impl Placed {
+    /// Looks whether the variable leads to the files of a container that was just made.
+    pub(crate) fn check(&self, container: &Container) -> Result<(), Failure> {
+        let Self { root, layout } = self;
+        let below = |path: &str| path.strip_prefix(root.as_str()).is_some_and(|rest| rest.starts_with('/'));
+        let elsewhere = container.files.iter().find(|file| below(&file.path) && file.mount_point != *root);
+        match elsewhere {
+            Some(file) if *layout == Layout::Directories => Err(BindingsError::Misplaced {
+                root: root.clone(),
+                mounted: plain(&file.mount_point),
+                variable: layout.variable(),
+            }
+            .into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Executord's root, or what it is by default.
+fn known(files_root: &str) -> String {
+    if files_root.is_empty() { DEFAULT_ROOT.to_owned() } else { files_root.trim_end_matches('/').to_owned() }
+}
+
+/// An absolute path, without a slash at its end.
+fn absolute(path: &str) -> Result<String, BindingsError> {
+    let names = path.strip_prefix('/').map(|rest| rest.trim_end_matches('/'));
+    match names {
+        Some(names) if names.split('/').all(|name| !matches!(name, "" | "." | "..")) => Ok(format!("/{names}")),
+        _ => Err(BindingsError::Root { path: plain(path) }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

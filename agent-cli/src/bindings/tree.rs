@@ -1,0 +1,237 @@
+//! Bindings that lie in a directory, in the layout that Kubernetes projects them in.
+//!
+//! ```text
+//! DIR/db/..data -> ..2026_01_31      DIR/..data -> ..gen3       DIR/type
+//!    db/..2026_01_31/type               db -> ..data/db         DIR/password
+//!    db/type -> ..data/type
+//! ```
+//! A directory with a `..data` is read through that link, opened once: what is read is of one generation, also while
+//! somebody swaps it. Links are followed, because the layout is made of them. Names that begin with a dot are no bindings
+//! and no entries, and neither are directories in a binding. Whatever else is no regular file is refused, unread.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use executor_bindings::INPUT_MAX;
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, statat};
+use rustix::io::Errno;
+use zeroize::Zeroizing;
+
+use super::IN_FORCE;
+use crate::source::bounded;
+use crate::view::table::plain;
+
+/// Most names in all directories together.
+const NAMES_MAX: usize = 20_000;
+/// What makes a directory a binding.
+const TYPE: &str = "type";
+
+/// The entries of a binding by their names.
+pub(crate) type Entries = Vec<(String, Zeroizing<Vec<u8>>)>;
+
+/// Why a directory could not be read as bindings.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TreeError {
+    #[error("cannot read {}", plain(&.path.display().to_string()))]
+    Io { path: PathBuf, source: io::Error },
+    #[error("{}: {why}", plain(&.path.display().to_string()))]
+    Refused { path: PathBuf, why: &'static str },
+    #[error("{}: all bindings together have more than {INPUT_MAX} bytes or {NAMES_MAX} names", plain(&.path.display().to_string()))]
+    TooLarge { path: PathBuf },
+}
+
+/// Reads the bindings of a directory, or the one that it is, by their names.
+pub(super) fn read(dir: &Path) -> Result<Vec<(String, Entries)>, TreeError> {
+    let mut reader = Reader { bytes: INPUT_MAX, names: NAMES_MAX };
+    let root = in_force(open_dir(CWD, dir.as_os_str()).map_err(|error| failed(dir, error))?);
+    if matches!(kind(&root, TYPE), Ok(FileType::RegularFile)) {
+        return Ok(vec![(own_name(dir)?, reader.entries(&root, dir)?)]);
+    }
+    let mut tree = Vec::new();
+    for name in reader.names(&root, dir)? {
+        let path = dir.join(&name);
+        match kind(&root, &name).map_err(|error| failed(&path, error))? {
+            FileType::Directory => {
+                let binding = open_dir(&root, name.as_ref()).map_err(|error| failed(&path, error))?;
+                let entries = reader.entries(&in_force(binding), &path)?;
+                tree.push((name, entries));
+            }
+            // Consumers disagree about what it is: some pass over it, some fail.
+            _ => return Err(TreeError::Refused { path, why: "is no directory, and beside bindings nothing may lie" }),
+        }
+    }
+    Ok(tree)
+}
+
+/// What may still be read.
+struct Reader {
+    bytes: usize,
+    names: usize,
+}
+
+impl Reader {
+    /// Names in a directory that do not begin with a dot, sorted.
+    fn names(&mut self, dir: &OwnedFd, path: &Path) -> Result<Vec<String>, TreeError> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(dir).map_err(|error| failed(path, error))? {
+            let entry = entry.map_err(|error| failed(path, error))?;
+            let name = entry.file_name().to_bytes();
+            if name.starts_with(b".") {
+                continue;
+            }
+            self.names = self.names.checked_sub(1).ok_or_else(|| TreeError::TooLarge { path: path.to_owned() })?;
+            match std::str::from_utf8(name) {
+                Ok(name) => names.push(name.to_owned()),
+                Err(_) => {
+                    let path = path.join(OsStr::from_bytes(name));
+                    return Err(TreeError::Refused { path, why: "has a name that is no text" });
+                }
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// The entries of a binding.
+    fn entries(&mut self, dir: &OwnedFd, path: &Path) -> Result<Entries, TreeError> {
+        let mut entries = Vec::new();
+        for name in self.names(dir, path)? {
+            let path = path.join(&name);
+            // A pipe must not make us wait, so it is looked at when it is open.
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+            let file = match openat(dir, &name, flags, Mode::empty()) {
+                Err(Errno::NXIO) => return Err(TreeError::Refused { path, why: "is no regular file" }),
+                file => file.map_err(|error| failed(&path, error))?,
+            };
+            let stat = fstat(&file).map_err(|error| failed(&path, error))?;
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::RegularFile => {}
+                FileType::Directory => continue,
+                _ => return Err(TreeError::Refused { path, why: "is no regular file" }),
+            }
+            let expected = usize::try_from(stat.st_size).unwrap_or(usize::MAX).min(self.bytes);
+            let content = bounded(&mut File::from(file), expected, self.bytes);
+            let content = content.map_err(|source| TreeError::Io { path: path.clone(), source })?;
+            let content = content.ok_or(TreeError::TooLarge { path })?;
+            self.bytes -= content.len();
+            entries.push((name, content));
+        }
+        Ok(entries)
+    }
+}
+
+fn failed(path: &Path, error: Errno) -> TreeError {
+    TreeError::Io { path: path.to_owned(), source: error.into() }
+}
+
+fn kind(dir: &OwnedFd, name: &str) -> Result<FileType, Errno> {
+    statat(dir, name, AtFlags::empty()).map(|stat| FileType::from_raw_mode(stat.st_mode))
+}
+
+fn open_dir(at: impl std::os::fd::AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+    openat(at, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// The directory behind `..data`, where there is one.
+fn in_force(dir: OwnedFd) -> OwnedFd {
+    open_dir(&dir, IN_FORCE.as_ref()).unwrap_or(dir)
+}
+
+/// The name of a directory, also of `.`.
+fn own_name(dir: &Path) -> Result<String, TreeError> {
+    let whole = std::fs::canonicalize(dir).map_err(|source| TreeError::Io { path: dir.to_owned(), source })?;
+    let name = dir.file_name().or_else(|| whole.file_name()).unwrap_or_default();
+    let no_text = || TreeError::Refused { path: dir.to_owned(), why: "has a name that is no text" };
+    name.to_str().map(str::to_owned).ok_or_else(no_text)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn put(root: &Path, path: &str, content: &[u8]) {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    fn flat(dir: &Path) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (name, entries) in read(dir).unwrap() {
+            lines.extend(entries.iter().map(|(entry, content)| format!("{name}/{entry}={}", content.escape_ascii())));
+        }
+        lines
+    }
+
+    #[test]
+    fn plain_directories_and_kubernetes_ones() {
+        let home = tempfile::tempdir().unwrap();
+        let root = home.path();
+        put(root, "plain/type", b"mysql");
+        put(root, "plain/KEY_1", b"\0\xff\n");
+        put(root, "plain/.hidden", b"x");
+        put(root, "plain/sub/x", b"x");
+        put(root, ".hidden/type", b"x");
+        // What Kubernetes writes, with an old generation that is still there.
+        put(root, "k8s/..2026_2/type", b"new");
+        put(root, "k8s/..2026_1/type", b"old");
+        symlink("..2026_2", root.join("k8s/..data")).unwrap();
+        symlink("..data/type", root.join("k8s/type")).unwrap();
+        assert_eq!(flat(root), ["k8s/type=new", "plain/KEY_1=\\x00\\xff\\n", "plain/type=mysql"]);
+        // What executord mounts: the links are at the root.
+        let home = tempfile::tempdir().unwrap();
+        put(home.path(), "..gen2/db/type", b"new");
+        symlink("..gen2", home.path().join("..data")).unwrap();
+        symlink("..data/db", home.path().join("db")).unwrap();
+        assert_eq!(flat(home.path()), ["db/type=new"]);
+        assert_eq!(flat(&home.path().join("db")), ["db/type=new"], "one binding");
+        assert!(read(&home.path().join("none")).unwrap_err().to_string().starts_with("cannot read "));
+    }
+
+    #[test]
+    fn what_is_no_binding_is_refused() {
+        type Make = fn(&Path);
+        let make: [(&str, Make, &str); 4] = [
+            ("a file at the root", |root| put(root, "README", b""), "is no directory"),
+            ("a socket", |root| drop(std::os::unix::net::UnixListener::bind(root.join("db/s")).unwrap()), "regular"),
+            ("a device", |root| symlink("/dev/zero", root.join("db/zero")).unwrap(), "regular"),
+            ("a link to nothing", |root| symlink("nothing", root.join("db/x")).unwrap(), "cannot read"),
+        ];
+        for (what, make, expected) in make {
+            let home = tempfile::tempdir().unwrap();
+            put(home.path(), "db/type", b"mysql");
+            make(home.path());
+            let error = read(home.path()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{what}: {error}");
+        }
+    }
+
+    /// Nobody waits for the other end of a pipe.
+    #[test]
+    fn a_pipe_is_refused_at_once() {
+        let home = tempfile::tempdir().unwrap();
+        put(home.path(), "db/type", b"mysql");
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(CWD, home.path().join("db/pipe"), FileType::Fifo, mode, 0).unwrap();
+        assert!(matches!(read(home.path()), Err(TreeError::Refused { .. })));
+    }
+
+    #[test]
+    fn it_is_bounded() {
+        let home = tempfile::tempdir().unwrap();
+        put(home.path(), "db/type", b"mysql");
+        put(home.path(), "db/big", b"");
+        File::options().write(true).open(home.path().join("db/big")).unwrap().set_len(INPUT_MAX as u64 + 1).unwrap();
+        assert!(matches!(read(home.path()), Err(TreeError::TooLarge { .. })));
+        let mut reader = Reader { bytes: 10, names: 1 };
+        let dir = open_dir(CWD, home.path().join("db").as_os_str()).unwrap();
+        assert!(matches!(reader.names(&dir, home.path()), Err(TreeError::TooLarge { .. })));
+    }
+}

@@ -1,0 +1,104 @@
+//! Flags about service bindings: what `run` and `rotate` deliver, and the command `bindings`.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use executor_bindings::Profile;
+
+/// Where bindings come from, and how they become files.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Service bindings", group = ArgGroup::new("bindings").multiple(true))]
+pub(crate) struct BindingArgs {
+    /// VCAP_SERVICES (JSON) whose bindings become secret files: @FILE, @- (standard input) or @env:VARIABLE
+    ///
+    /// BINDING/ENTRY below executord's root for such files, as the Service Binding specification for Kubernetes has it.
+    /// `agent-cli bindings show` tells which files that makes.
+    #[arg(long, value_name = "SOURCE", group = "bindings")]
+    pub(crate) vcap_services: Option<String>,
+    /// Whose translation of VCAP_SERVICES [default: cc]
+    #[arg(long, value_name = "PROFILE", value_enum, requires = "vcap_services", conflicts_with = "vcap_file")]
+    pub(crate) binding_profile: Option<ProfileArg>,
+    /// Deliver VCAP_SERVICES as one file instead, which VCAP_SERVICES_FILE_PATH names
+    #[arg(long, requires = "vcap_services", conflicts_with = "bind")]
+    pub(crate) vcap_file: bool,
+    /// Directory of bindings in the Kubernetes layout (DIR/BINDING/ENTRY), or one binding (DIR/type); may be repeated
+    ///
+    /// Taken as it is, whatever bytes the entries hold. Names that begin with a dot and directories in a binding are left
+    /// out, links are followed. Where there is a `..data`, as Kubernetes writes it, all is read through that.
+    #[arg(long, value_name = "DIR", group = "bindings")]
+    pub(crate) bind: Vec<PathBuf>,
+}
+
+/// [`BindingArgs`], and where in the container the files go.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Service bindings")]
+pub(crate) struct DeliveryArgs {
+    #[command(flatten)]
+    pub(crate) from: BindingArgs,
+    /// Directory of the container that the bindings lie in [default: executord's root, /etc/cf-service-bindings]
+    ///
+    /// The root file system must lack it and have its parent. `rotate` must be given the same as `run`.
+    #[arg(long, value_name = "PATH", requires = "bindings")]
+    pub(crate) binding_root: Option<String>,
+}
+
+/// As it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProfileArg {
+    /// Cloud Controller as it is today: the provider is the label, attributes are files, empty ones are left out
+    Cc,
+    /// CF RFC 0030: the provider is the top-level key, an attribute's `_` becomes `-`
+    Rfc,
+    /// The buildpacks' library: type, provider and credentials only
+    Libcnb,
+}
+
+impl From<ProfileArg> for Profile {
+    fn from(profile: ProfileArg) -> Self {
+        match profile {
+            ProfileArg::Cc => Self::Cc,
+            ProfileArg::Rfc => Self::Rfc,
+            ProfileArg::Libcnb => Self::Libcnb,
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BindingsCommand {
+    /// List the files of bindings: names and sizes, and no value unless asked for
+    Show(ShowArgs),
+    /// Say whether bindings can be delivered, and everything that is wrong with them
+    Check(CheckArgs),
+    /// Write bindings into a directory: files 0600, all of them or none
+    ///
+    /// DIR is replaced as a whole, in one step. It may not be there yet, be empty, or be one that this command wrote;
+    /// anything else stays as it is. For programs outside of containers, and for `--bind`.
+    Write(WriteArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    #[command(flatten)]
+    pub(crate) of: CheckArgs,
+    /// Print the values, too
+    #[arg(long)]
+    pub(crate) reveal: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The same as --bind DIR
+    #[arg(value_name = "DIR", group = "bindings", conflicts_with = "vcap_file")]
+    pub(crate) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) from: BindingArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WriteArgs {
+    /// The directory
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) from: BindingArgs,
+}

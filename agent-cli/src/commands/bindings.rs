@@ -1,0 +1,248 @@
+//! `bindings show|check|write`, which work without executord; and what `run` and `rotate` ask executord about bindings.
+
+use std::io::{self, Write as _};
+
+use executor_bindings::{BYTES_MAX, Bindings, Layout, Refused};
+use executor_proto::v1::executor_client::ExecutorClient;
+use executor_proto::v1::{GetRequest, InfoRequest, UpdateFilesRequest, UpdateFilesResponse};
+use serde::Serialize;
+use tonic::{Code, Status};
+
+use super::Session;
+use crate::bindings::{self, BindingsError, Delivery, Placed};
+use crate::cli::{BindingArgs, BindingsCommand, CheckArgs, ShowArgs, WriteArgs};
+use crate::connect::is_lost;
+use crate::failure::Failure;
+use crate::interrupt::Interrupts;
+use crate::request::Request;
+use crate::view::style::{Role, Style};
+use crate::view::table::Table;
+use crate::view::{human, json};
+
+/// How often bindings are replaced anew when somebody else replaced files in between.
+const ATTEMPTS: u32 = 5;
+
+/// Carries `bindings` out.
+pub(super) fn local(command: BindingsCommand, as_json: bool) -> Result<u8, Failure> {
+    match command {
+        BindingsCommand::Show(ShowArgs { of, reveal }) => {
+            let bindings = read(&from(of))?;
+            let text = if as_json { json::document(&Shown::of(&bindings, reveal)) } else { table(&bindings, reveal) };
+            print(&text)?;
+        }
+        BindingsCommand::Check(args) => {
+            let result = read(&from(args));
+            if as_json {
+                if let Some(checked) = Checked::of(&result) {
+                    print(&json::document(&checked))?;
+                }
+            } else if let Ok(bindings) = &result {
+                print(&format!("{}\n", summary(bindings)))?;
+            }
+            result?;
+        }
+        BindingsCommand::Write(WriteArgs { dir, from }) => {
+            let bindings = read(&from)?;
+            bindings::write(&bindings, &dir).map_err(BindingsError::from)?;
+            if as_json {
+                print(&json::document(&Checked::fine(&bindings)))?;
+            }
+        }
+    }
+    Ok(0)
+}
+
+/// The directory of the arguments is one more of `--bind`.
+fn from(CheckArgs { dir, mut from }: CheckArgs) -> BindingArgs {
+    from.bind.splice(..0, dir);
+    from
+}
+
+fn read(args: &BindingArgs) -> Result<Bindings, Failure> {
+    let bindings = bindings::read(args, &[], &mut io::stdin().lock(), &|name| std::env::var_os(name))?;
+    bindings.ok_or_else(|| Failure::Usage("bindings takes a directory, --vcap-services or --bind".into()))
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|source| match source.kind() {
+        io::ErrorKind::BrokenPipe => Failure::ClosedPipe,
+        _ => Failure::Output { stream: "standard output", source },
+    })
+}
+
+/// `2 bindings, 7 files, 312 of 1000000 bytes`.
+fn summary(bindings: &Bindings) -> String {
+    let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let files = count(bindings.files().len(), "file");
+    let all = match bindings.layout() {
+        Layout::Directories => format!("{}, {files}", count(bindings.bindings().len(), "binding")),
+        Layout::OneFile => files,
+    };
+    format!("{all}, {} of {BYTES_MAX} bytes", bindings.bytes())
+}
+
+/// For people: a line for each file.
+fn table(bindings: &Bindings, reveal: bool) -> String {
+    let mut heading = vec!["FILE", "SIZE", "MASKED"];
+    if reveal {
+        heading.push("VALUE");
+    }
+    let mut table = Table::with_heading(0, &heading);
+    for file in bindings.files() {
+        let masked = if file.public { ("no".to_owned(), Role::Faint) } else { ("yes".to_owned(), Role::Plain) };
+        let mut row =
+            vec![(file.path.clone(), Role::Plain), (human::bytes(file.content.len() as u64), Role::Plain), masked];
+        if reveal {
+            row.push(match std::str::from_utf8(&file.content) {
+                Ok(text) => (text.to_owned(), Role::Plain),
+                Err(_) => ("(no text; --json shows it in base64)".to_owned(), Role::Faint),
+            });
+        }
+        table.row(row);
+    }
+    format!("{}{}\n", table.render(Style::detect()), summary(bindings))
+}
+
+/// `bindings show --json`.
+#[derive(Serialize)]
+struct Shown<'a> {
+    /// `directories` or `one_file`.
+    layout: &'static str,
+    /// The variable that leads a process to them.
+    variable: &'static str,
+    bytes: u64,
+    bytes_max: u64,
+    files: Vec<ShownFile<'a>>,
+}
+
+#[derive(Serialize)]
+struct ShownFile<'a> {
+    path: &'a str,
+    binding: Option<&'a str>,
+    entry: Option<&'a str>,
+    size_bytes: u64,
+    public: bool,
+    /// `utf-8` or `base64`; null without --reveal.
+    encoding: Option<&'static str>,
+    data: Option<String>,
+}
+
+impl<'a> Shown<'a> {
+    fn of(bindings: &'a Bindings, reveal: bool) -> Self {
+        let file = |file: &'a executor_bindings::BindingFile| {
+            let split = file.path.split_once('/');
+            let value = reveal.then(|| json::encoded(file.content.to_vec()));
+            ShownFile {
+                path: &file.path,
+                binding: split.map(|(binding, _)| binding),
+                entry: split.map(|(_, entry)| entry),
+                size_bytes: file.content.len() as u64,
+                public: file.public,
+                encoding: value.as_ref().map(|(encoding, _)| *encoding),
+                data: value.map(|(_, data)| data),
+            }
+        };
+        Self {
+            layout: match bindings.layout() {
+                Layout::Directories => "directories",
+                Layout::OneFile => "one_file",
+            },
+            variable: bindings.layout().variable(),
+            bytes: bindings.bytes(),
+            bytes_max: BYTES_MAX,
+            files: bindings.files().iter().map(file).collect(),
+        }
+    }
+}
+
+/// `bindings check --json`.
+#[derive(Serialize)]
+struct Checked {
+    ok: bool,
+    violations: Vec<String>,
+    bindings: Option<usize>,
+    files: Option<usize>,
+    bytes: Option<u64>,
+    bytes_max: u64,
+}
+
+impl Checked {
+    /// `None` where it is not the bindings that are wrong.
+    fn of(result: &Result<Bindings, Failure>) -> Option<Self> {
+        match result {
+            Ok(bindings) => Some(Self::fine(bindings)),
+            Err(Failure::Bindings(BindingsError::Refused(refused))) => Some(Self::bad(refused)),
+            Err(_) => None,
+        }
+    }
+
+    fn fine(bindings: &Bindings) -> Self {
+        Self {
+            ok: true,
+            violations: Vec::new(),
+            bindings: Some(bindings.bindings().len()),
+            files: Some(bindings.files().len()),
+            bytes: Some(bindings.bytes()),
+            bytes_max: BYTES_MAX,
+        }
+    }
+
+    fn bad(refused: &Refused) -> Self {
+        let violations = refused.lines().collect();
+        Self { ok: false, violations, bindings: None, files: None, bytes: None, bytes_max: BYTES_MAX }
+    }
+}
+
+/// Puts bindings into the request of `run`, at the place that executord has for them. What comes back is to be looked
+/// at when the container is there.
+pub(super) async fn deliver(
+    session: &Session,
+    request: &mut Request,
+    delivery: Option<Delivery>,
+    interrupts: &mut Interrupts,
+) -> Result<Option<Placed>, Failure> {
+    let Some(delivery) = delivery else { return Ok(None) };
+    let doing = format!("run {}", request.id());
+    let root = tokio::select! {
+        root = files_root(session, &doing) => root?,
+        signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
+    };
+    let lowered = delivery.lower(&root);
+    // Somebody who names the place himself knows where it is.
+    Ok(request.bind(lowered.files, lowered.variable).then_some(lowered.placed))
+}
+
+/// Where executord puts files with relative paths; empty where it is too old to tell.
+async fn files_root(session: &Session, doing: &str) -> Result<String, Failure> {
+    let call = |mut rpc: ExecutorClient<_>| async move { rpc.info(InfoRequest {}).await };
+    Ok(session.client.patiently(doing, is_lost, call).await?.files_root)
+}
+
+/// Makes the delivered bindings those of a container that runs, together with what `base` asks for. Looks again when
+/// somebody else was faster, unless the generation was given. An error of the update is the caller's to explain.
+pub(super) async fn replace(
+    session: &Session,
+    base: &UpdateFilesRequest,
+    delivery: &Delivery,
+) -> Result<Result<UpdateFilesResponse, Status>, Failure> {
+    let doing = format!("rotate {}", base.id);
+    let root = files_root(session, &doing).await?;
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let get = |mut rpc: ExecutorClient<_>| {
+            let request = GetRequest { id: base.id.clone() };
+            async move { rpc.get(request).await }
+        };
+        let container = session.client.patiently(&doing, is_lost, get).await?;
+        let container = super::expected(container.container, &doing)?;
+        let update = delivery.update(base, &container, &root)?;
+        let answer = session.client.rpc().update_files(update.message()).await;
+        match answer {
+            Err(status)
+                if status.code() == Code::Aborted && base.expected_generation.is_none() && attempts < ATTEMPTS => {}
+            answer => return Ok(answer.map(tonic::Response::into_inner)),
+        }
+    }
+}
