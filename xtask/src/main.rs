@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod clients;
 mod crash;
 mod deb;
 mod demo;

@@ -41,7 +41,7 @@ pub(crate) const BUILD: [Need; 2] = [
 ];
 
 /// For `cargo xtask test`.
-pub(crate) const TEST: [Need; 6] = [
+pub(crate) const TEST: [Need; 8] = [
     Need {
         package: "busybox-static",
         reason: "the programs of the root file systems that tests make",
@@ -53,6 +53,8 @@ pub(crate) const TEST: [Need; 6] = [
         reason: "an environment of its own for grpcio",
         sign: Sign::Python("import venv, ensurepip"),
     },
+    Need { package: "nodejs", reason: "service binding clients in JavaScript", sign: Sign::Program("node") },
+    Need { package: "npm", reason: "installs those clients", sign: Sign::Program("npm") },
     Need { package: "strace", reason: "shows which files our processes open", sign: Sign::Program("strace") },
     Need { package: "libcap2-bin", reason: "puts capabilities on a file", sign: Sign::Program("setcap") },
     Need { package: "systemd", reason: "systemd-analyze checks the units", sign: Sign::Program("systemd-analyze") },

@@ -2,15 +2,15 @@
 //!
 //! The tests that need root start the real binaries out of `target/dist/`. They are handed over by the
 //! environment: EXECUTOR_DIST (the binaries), EXECUTOR_CONTROL_DIST (the same, so that they wipe nothing),
-//! EXECUTOR_PYTHON (an interpreter with grpcio). One cargo run builds and runs everything: two with different
-//! packages would unify features differently and build the large dependencies twice.
+//! EXECUTOR_PYTHON (an interpreter with grpcio), EXECUTOR_CLIENTS (service binding clients). One cargo run builds and
+//! runs everything: two with different packages would unify features differently and build the large dependencies twice.
 
 use std::process::ExitCode;
 
 use anyhow::bail;
 
 use crate::workspace::{Workspace, is_root, step};
-use crate::{dist, needs, python};
+use crate::{clients, dist, needs, python};
 
 /// What to run.
 #[derive(clap::Args)]
@@ -29,7 +29,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     let mut cargo = workspace.cargo(["test", "--workspace", "--no-fail-fast"]);
     if with_root {
         needs::require(&needs::TEST)?;
-        cargo.env("EXECUTOR_PYTHON", python::environment(workspace)?);
+        let python = python::environment(workspace)?;
+        cargo.env("EXECUTOR_CLIENTS", clients::install(workspace, &python)?);
+        cargo.env("EXECUTOR_PYTHON", python);
         dist::build(workspace)?;
         cargo.env("EXECUTOR_DIST", workspace.dist());
         cargo.env("EXECUTOR_CONTROL_DIST", dist::build_control(workspace)?);

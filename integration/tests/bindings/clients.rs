@@ -1,0 +1,175 @@
+//! The four clients: PyPI pyservicebinding and service-bindings, npm kube-service-bindings and @nebhale/service-bindings.
+//!
+//! `cargo xtask test` installs them; they come into the container as files of the action's own. Each prints what it finds,
+//! then the bindings are rotated, and it prints again.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use executor_proto::v1::StreamLogsResponse;
+use integration::api::Incoming;
+use integration::daemon::Daemon;
+use serde_json::{Value, json};
+
+use crate::{ROOT, Vcap, done};
+
+/// Where the clients lie in a container.
+const CLIENTS: &str = "/run/clients";
+
+fn installed() -> PathBuf {
+    let named = std::env::var_os("EXECUTOR_CLIENTS");
+    named
+        .expect("EXECUTOR_CLIENTS names no service binding clients: run `cargo xtask test`, which installs them")
+        .into()
+}
+
+/// Every file of a client below a directory, as an argument of `--public-file`.
+fn files(dir: &Path, below: &str, found: &mut Vec<String>) {
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let below = format!("{below}/{name}");
+        match path.is_dir() {
+            // Types say nothing at run time.
+            true if name == "@types" || name.ends_with(".dist-info") || name == "__pycache__" => {}
+            true => files(&path, &below, found),
+            false if ["py", "js", "json"].iter().any(|kind| path.extension().is_some_and(|is| is == *kind)) => {
+                found.push(format!("{below}=@{}", path.display()));
+            }
+            false => {}
+        }
+    }
+}
+
+/// A script of ours in a container with the clients and these bindings.
+struct Reader<'a> {
+    daemon: &'a Daemon,
+    id: &'static str,
+    log: Incoming<StreamLogsResponse>,
+}
+
+impl<'a> Reader<'a> {
+    fn start(daemon: &'a Daemon, id: &'static str, options: &[&str]) -> Self {
+        let (interpreter, script, library) = match id {
+            "python" => ("python3", "read.py", "python"),
+            _ => ("node", "read.js", "node_modules"),
+        };
+        let script_at = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(script);
+        let mut clients = vec![format!("{CLIENTS}/{script}=@{}", script_at.display())];
+        files(&installed().join(library), &format!("{CLIENTS}/{library}"), &mut clients);
+        let clients: Vec<&str> = clients.iter().flat_map(|file| ["--public-file", file]).collect();
+        let (script, library) = (format!("{CLIENTS}/{script}"), format!("{CLIENTS}/{library}"));
+        let run = ["run", "--id", id, "--detach", "--memory", "512M", "--redact", "none", "--user", "vcap"];
+        let run = [&run[..], &["--env", "PYTHONDONTWRITEBYTECODE=1"], options, &clients].concat();
+        done(&daemon.socket(), &[&run[..], &["--", interpreter, &script, &library]].concat());
+        Self { daemon, id, log: daemon.api.follow(id) }
+    }
+
+    /// What it prints next.
+    fn reads(&mut self) -> Value {
+        let mut line = String::new();
+        while !line.ends_with('\n') {
+            let entry = self.log.message().unwrap().unwrap_or_else(|| panic!("{} ended: {line}", self.id));
+            let text = String::from_utf8_lossy(&entry.data).into_owned();
+            if !line.is_empty() || text.starts_with("READ ") {
+                line.push_str(&text);
+            }
+        }
+        serde_json::from_str(line.strip_prefix("READ ").unwrap()).unwrap()
+    }
+
+    /// New bindings, and a signal that they are there.
+    fn rotate(&self, vcap: &Vcap) {
+        let signal = if self.id == "python" { "USR1" } else { "USR2" };
+        let arguments = ["rotate", self.id, "--vcap-services", &vcap.source(), "--signal", signal];
+        done(&self.daemon.socket(), &arguments);
+    }
+}
+
+const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
+
+/// A database, whose name is the first because kube-service-bindings 2.1.0 gives up at the first binding of another
+/// type; and another service.
+fn vcap(password: &str, other: &str) -> Vcap {
+    Vcap::new(&json!({
+        "postgresql": [{
+            "label": "postgresql", "provider": null, "plan": "small", "name": "a-db", "tags": ["sql"],
+            "credentials": {"username": "scott", "password": password, "host": "db.example.com", "port": 5432,
+                            "certificates": CERTIFICATE},
+            "syslog_drain_url": null, "volume_mounts": [],
+        }],
+        "user-provided": [{"label": "user-provided", "name": other, "credentials": {"key": "secret"}}],
+    }))
+}
+
+fn hex(text: &str) -> String {
+    text.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What both Python clients say of these bindings.
+fn python(password: &str, other: &str) -> Value {
+    let sql = json!({
+        "type": "postgresql", "provider": "postgresql", "label": "postgresql", "plan": "small", "name": "a-db",
+        "tags": "[\"sql\"]", "username": "scott", "password": password, "host": "db.example.com", "port": "5432",
+        "certificates": CERTIFICATE.trim(),
+    });
+    let binding = json!({
+        "name": "a-db", "type": "postgresql", "provider": "postgresql", "password": password,
+        "certificate": hex(CERTIFICATE),
+    });
+    json!({
+        "pyservicebinding": {"all": ["a-db", other], "sql": [sql], "provided": 1, "other": 0},
+        "service-bindings": {"all": ["a-db", other], "sql": [binding], "provided": 1, "other": 0},
+    })
+}
+
+/// What @nebhale/service-bindings says.
+fn nebhale(password: &str, other: &str) -> Value {
+    let binding = json!({"name": "a-db", "password": password, "certificate": hex(CERTIFICATE)});
+    json!({"all": ["a-db", other], "sql": [binding], "provided": 1, "other": 0})
+}
+
+#[test]
+fn python_clients_read_bindings_before_and_after_a_rotation() {
+    let daemon = Daemon::start();
+    let old = vcap("old password", "cache");
+    let mut reader = Reader::start(&daemon, "python", &["--vcap-services", &old.source()]);
+    assert_eq!(reader.reads(), python("old password", "cache"));
+    reader.rotate(&vcap("new password", "queue"));
+    assert_eq!(reader.reads(), python("new password", "queue"));
+}
+
+#[test]
+fn node_clients_read_bindings_before_and_after_a_rotation() {
+    let daemon = Daemon::start();
+    let old = vcap("old password", "cache");
+    let mut reader = Reader::start(&daemon, "node", &["--vcap-services", &old.source()]);
+    let check = |seen: &Value, password: &str, other: &str| {
+        let kube = &seen["kube-service-bindings"];
+        assert_eq!(kube["all"], json!(["a-db", other]), "{seen}");
+        for (key, value) in [("user", "scott"), ("password", password), ("host", "db.example.com"), ("port", "5432")] {
+            assert_eq!(kube["sql"][key], value, "{seen}");
+        }
+        assert_eq!(seen["@nebhale/service-bindings"], nebhale(password, other));
+    };
+    check(&reader.reads(), "old password", "cache");
+    reader.rotate(&vcap("new password", "queue"));
+    check(&reader.reads(), "new password", "queue");
+}
+
+/// The control, and why SERVICE_BINDING_ROOT names the generation in force: one directory above it, where the links of a
+/// rotation lie, three of the clients fail, and the fourth finds bindings that are none.
+#[test]
+fn clients_fail_where_the_links_of_a_rotation_lie() {
+    let daemon = Daemon::start();
+    let vcap = vcap("password", "cache");
+    let options = ["--vcap-services", &vcap.source(), "--env", &format!("SERVICE_BINDING_ROOT={ROOT}")];
+    let mut reader = Reader::start(&daemon, "python", &options);
+    let seen = reader.reads();
+    assert_eq!(seen["pyservicebinding"]["all"], json!(["-", "-", "a-db", "cache"]), "{seen}");
+    assert_eq!(seen["service-bindings"], "failed: ValueError", "{seen}");
+    let seen = Reader::start(&daemon, "node", &options).reads();
+    for client in ["kube-service-bindings", "@nebhale/service-bindings"] {
+        assert!(seen[client].as_str().is_some_and(|told| told.starts_with("failed: ")), "{seen}");
+    }
+}

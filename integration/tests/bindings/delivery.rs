@@ -1,0 +1,266 @@
+//! What agent-cli delivers: in every profile and layout, from VCAP_SERVICES and from directories, at a start and by a
+//! rotation, and what it refuses.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use integration::api::pid;
+use integration::cli::run;
+use integration::daemon::{Daemon, Setup};
+use integration::rootfs::Rootfs;
+use serde_json::{Value, json};
+
+use crate::{ROOT, Vcap, done};
+
+/// Waits until it is stopped.
+const WAIT: [&str; 3] = ["--", "sleep", "100000"];
+
+fn example() -> Vcap {
+    Vcap::new(&json!({
+        "mysql": [{
+            "label": "mysql-type", "plan": "p1", "name": "db", "tags": [], "binding_guid": "g",
+            "credentials": {"password": "secret one", "port": 3306, "tls": {"ca": "x"}, "none": null},
+        }],
+    }))
+}
+
+/// What a running container sees below a directory, links followed, by path.
+fn seen(daemon: &Daemon, id: &str, directory: &str) -> BTreeMap<String, Vec<u8>> {
+    let root = format!("/proc/{}/root{directory}", pid(&daemon.api.get(id).unwrap()));
+    let mut found = BTreeMap::new();
+    collect(Path::new(&root), "", &mut found);
+    found
+}
+
+fn collect(dir: &Path, below: &str, found: &mut BTreeMap<String, Vec<u8>>) {
+    for entry in fs::read_dir(dir).unwrap().flatten() {
+        let path = entry.path();
+        let name = format!("{below}{}", path.file_name().unwrap().to_str().unwrap());
+        match path.is_dir() {
+            true => collect(&path, &format!("{name}/"), found),
+            false => drop(found.insert(name, fs::read(path).unwrap())),
+        }
+    }
+}
+
+/// A file's content, as text.
+fn text(files: &BTreeMap<String, Vec<u8>>) -> BTreeMap<&str, &str> {
+    files.iter().map(|(path, content)| (path.as_str(), std::str::from_utf8(content).unwrap())).collect()
+}
+
+/// The files of a container are those that `bindings show` tells, for every profile.
+#[test]
+fn what_is_shown_is_what_is_delivered() {
+    let (daemon, vcap, rootfs) = (Daemon::start(), example(), Rootfs::busybox());
+    let socket = daemon.socket();
+    for profile in ["cc", "rfc", "libcnb"] {
+        for rootfs in ["host", &rootfs.reference()] {
+            let from = ["--vcap-services", &vcap.source(), "--binding-profile", profile];
+            let shown = done(&socket, &[&["bindings", "show", "--json", "--reveal"], &from[..]].concat()).json();
+            let expected: BTreeMap<String, Vec<u8>> = shown["files"].as_array().unwrap().iter().map(file).collect();
+            done(&socket, &[&["run", "--id", "x", "-d", "--rootfs", rootfs], &from[..], &WAIT].concat());
+            assert_eq!(seen(&daemon, "x", &format!("{ROOT}/..data")), expected, "{profile}");
+            let password = fs::read(format!("/proc/{}/root{ROOT}/db/password", pid(&daemon.api.get("x").unwrap())));
+            assert_eq!(password.unwrap(), b"secret one", "Cloud Foundry's own path works, too");
+            let environment = fs::read(format!("/proc/{}/environ", pid(&daemon.api.get("x").unwrap()))).unwrap();
+            let environment = String::from_utf8(environment).unwrap();
+            assert!(environment.contains("SERVICE_BINDING_ROOT=/etc/cf-service-bindings/..data\0"), "{environment}");
+            assert!(!environment.contains("VCAP_SERVICES"), "{environment}");
+            done(&socket, &["rm", "-f", "x"]);
+        }
+    }
+}
+
+fn file(file: &Value) -> (String, Vec<u8>) {
+    (file["path"].as_str().unwrap().to_owned(), file["data"].as_str().unwrap().as_bytes().to_vec())
+}
+
+#[test]
+fn one_file_has_the_whole_document() {
+    let (daemon, vcap) = (Daemon::start(), example());
+    let script = "env | grep -c ^SERVICE_BINDING_ROOT; env | grep ^VCAP_; cat $VCAP_SERVICES_FILE_PATH";
+    let arguments =
+        ["run", "--redact", "none", "--vcap-services", &vcap.source(), "--vcap-file", "--", "sh", "-c", script];
+    let ran = done(&daemon.socket(), &arguments);
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(lines[..2], ["0", "VCAP_SERVICES_FILE_PATH=/etc/cf-service-bindings/vcap_services"]);
+    let document = fs::read_to_string(vcap.source().strip_prefix('@').unwrap()).unwrap();
+    assert_eq!(lines[2..], [document.as_str()]);
+}
+
+/// A directory as Kubernetes projects it, with any bytes in it; beside bindings of VCAP_SERVICES.
+#[test]
+fn a_directory_is_delivered_as_it_is() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().unwrap();
+    let binding = dir.path().join("keystore");
+    fs::create_dir_all(binding.join("..2026_1")).unwrap();
+    let bytes: Vec<u8> = (0..=255).cycle().take(70_000).collect();
+    fs::write(binding.join("..2026_1/type"), "java-keystore\n").unwrap();
+    fs::write(binding.join("..2026_1/store.P12"), &bytes).unwrap();
+    symlink("..2026_1", binding.join("..data")).unwrap();
+    for name in ["type", "store.P12"] {
+        symlink(format!("..data/{name}"), binding.join(name)).unwrap();
+    }
+    let (vcap, bind) = (example(), dir.path().to_str().unwrap());
+    let run = ["run", "--id", "x", "-d", "--vcap-services", &vcap.source(), "--bind", bind];
+    done(&daemon.socket(), &[&run[..], &WAIT].concat());
+    let files = seen(&daemon, "x", &format!("{ROOT}/..data"));
+    assert_eq!((&files["keystore/type"][..], &files["keystore/store.P12"]), (&b"java-keystore\n"[..], &bytes));
+    assert_eq!(files["db/password"], b"secret one");
+}
+
+/// Added, changed and removed in one generation; what is no binding stays, wherever it lies.
+#[test]
+fn a_rotation_replaces_all_bindings_and_nothing_else() {
+    let daemon = Daemon::start();
+    let socket = daemon.socket();
+    let binding = |name: &str, credentials: Value| json!({"label": "t", "name": name, "credentials": credentials});
+    let old =
+        Vcap::new(&json!({"l": [binding("stays", json!({"a": "1", "b": "1"})), binding("goes", json!({"a": "1"}))]}));
+    let new =
+        Vcap::new(&json!({"l": [binding("stays", json!({"b": "2", "c": "2"})), binding("comes", json!({"a": "2"}))]}));
+    let from = |vcap: &Vcap| ["--vcap-services".to_owned(), vcap.source(), "--binding-profile=libcnb".to_owned()];
+    let others = ["--file", "token=@env:HOME", "--file", "plain/file=@env:HOME", "--file", "/run/o/type=@env:HOME"];
+    let none = Vcap::new(&json!({}));
+    let (from_old, from_new, from_none) = (from(&old), from(&new), from(&none));
+    let rotate = |from: &[String; 3], more: &[&str]| {
+        let from: Vec<&str> = from.iter().map(String::as_str).collect();
+        run(&socket, &[&["rotate", "x"], &from[..], more].concat())
+    };
+    let words: Vec<&str> = from_old.iter().map(String::as_str).collect();
+    let token = ["--runtime-token", "stays/token"];
+    done(&socket, &[&["run", "--id", "x", "-d"], &words[..], &others, &token, &WAIT].concat());
+    let root = format!("{ROOT}/..data");
+    let before = seen(&daemon, "x", &root);
+    assert_eq!(rotate(&from_new, &[]).stdout, "2\n", "one step");
+    let after = seen(&daemon, "x", &root);
+    let mut expected = BTreeMap::from([
+        ("stays/type", "t"),
+        ("stays/provider", "l"),
+        ("stays/b", "2"),
+        ("stays/c", "2"),
+        ("comes/type", "t"),
+        ("comes/provider", "l"),
+        ("comes/a", "2"),
+    ]);
+    for kept in ["token", "plain/file", "stays/token"] {
+        assert_eq!(after[kept], before[kept]);
+        expected.insert(kept, std::str::from_utf8(&before[kept]).unwrap());
+    }
+    assert_eq!(text(&after), expected);
+    assert!(seen(&daemon, "x", "/run/o").contains_key("type"));
+
+    // Down to no binding at all, and back.
+    assert_eq!(rotate(&from_none, &["--remove", "token"]).stdout, "3\n");
+    let paths: Vec<String> = seen(&daemon, "x", &root).into_keys().collect();
+    assert_eq!(paths, ["plain/file", "stays/token"]);
+    assert_eq!(rotate(&from_old, &["--expect-generation", "3"]).stdout, "4\n");
+    assert_eq!(seen(&daemon, "x", &root)["goes/a"], b"1");
+    let stale = rotate(&from_new, &["--expect-generation", "3"]);
+    assert_eq!((stale.status, &*stale.stdout), (125, ""), "{stale:?}");
+    assert_eq!(seen(&daemon, "x", &root)["goes/a"], b"1", "nothing changed");
+}
+
+/// Of several at once each is whole: nobody's entries are mixed with another's.
+#[test]
+fn rotations_at_once_do_not_mix() {
+    let daemon = Daemon::start();
+    let socket = daemon.socket();
+    let vcaps: Vec<Vcap> = (0..6)
+        .map(|number| {
+            let entries: BTreeMap<String, String> =
+                (0..4).map(|entry| (format!("k{number}-{entry}"), number.to_string())).collect();
+            Vcap::new(&json!({"l": [{"name": format!("b{number}"), "credentials": entries}]}))
+        })
+        .collect();
+    done(&socket, &[&["run", "--id", "x", "-d", "--vcap-services", &vcaps[0].source()], &WAIT[..]].concat());
+    let rotations = vcaps.iter().map(|vcap| {
+        let arguments = ["rotate", "x", "--vcap-services", &vcap.source()].map(str::to_owned);
+        integration::cli::command(Some(&socket), &arguments).spawn().unwrap()
+    });
+    let rotations: Vec<_> = rotations.collect();
+    let ended: Vec<_> = rotations.into_iter().map(integration::cli::finish).collect();
+    assert!(ended.iter().any(|ran| ran.status == 0), "{ended:?}");
+    for ran in ended.iter().filter(|ran| ran.status != 0) {
+        assert!(ran.stderr.contains("somebody else has replaced them"), "{ran:?}");
+    }
+    let files = seen(&daemon, "x", &format!("{ROOT}/..data"));
+    let bindings: std::collections::BTreeSet<&str> = files.keys().map(|path| path.split_once('/').unwrap().0).collect();
+    assert_eq!((bindings.len(), files.len()), (1, 7), "{:?}", files.keys());
+}
+
+/// 1,000,000 bytes over paths and contents pass, all the way into the container; one more does not.
+#[test]
+fn a_million_bytes_are_delivered_and_one_more_is_not() {
+    let daemon = Daemon::start();
+    let sized = |length: usize| Vcap::new(&json!({"l": [{"name": "b", "credentials": {"pad": "x".repeat(length)}}]}));
+    let arguments = |vcap: &Vcap| ["--vcap-services".to_owned(), vcap.source(), "--binding-profile=libcnb".to_owned()];
+    // b/pad, b/type = l, b/provider = l
+    let most = 1_000_000 - (5 + 7 + 11);
+    for (length, fits) in [(most, true), (most + 1, false)] {
+        let vcap = sized(length);
+        let from = arguments(&vcap);
+        let from: Vec<&str> = from.iter().map(String::as_str).collect();
+        let script = ["--", "sh", "-c", "wc -c < $SERVICE_BINDING_ROOT/b/pad"];
+        let ran = run(&daemon.socket(), &[&["run"], &from[..], &script].concat());
+        if fits {
+            assert_eq!((ran.status, &*ran.stdout), (0, &*format!("{length}\n")), "{}", ran.stderr);
+        } else {
+            let expected = "agent-cli: Cannot build service binding files for app - Bindings exceed the maximum allowed \
+                            bytesize of 1000000: 1000001\n";
+            assert_eq!((ran.status, &*ran.stdout, &*ran.stderr), (125, "", expected));
+        }
+    }
+    assert_eq!(daemon.api.ids(), [""; 0]);
+}
+
+#[test]
+fn what_is_wrong_starts_nothing() {
+    let (daemon, vcap) = (Daemon::start(), example());
+    let socket = daemon.socket();
+    let source = vcap.source();
+    let bad = Vcap::new(&json!({"l": [{"name": "B_D"}, {"name": "x"}, {"name": "x"}]}));
+    let rootfs = Rootfs::busybox();
+    fs::create_dir(rootfs.path().join("etc/cf-service-bindings")).unwrap();
+    let reference = rootfs.reference();
+    let table: [(&[&str], &str); 6] = [
+        (&["--vcap-services", &bad.source()], "Invalid binding name: 'B_D'"),
+        (
+            &["--vcap-services", &bad.source()],
+            "\nCannot build service binding files for app - Duplicate binding name: x",
+        ),
+        (&["--vcap-services", &source, "--env", "VCAP_SERVICES={}"], "leave out --env"),
+        (&["--vcap-services", "{}"], "the value itself cannot be given"),
+        (&["--bind", "/no/such"], "cannot read /no/such"),
+        (&["--vcap-services", &source, "--rootfs", &reference], "choose another directory with --binding-root"),
+    ];
+    for (options, expected) in table {
+        let ran = run(&socket, &[&["run", "--detach"], options, &WAIT].concat());
+        assert!(ran.status == 125 && ran.stdout.is_empty() && ran.stderr.contains(expected), "{ran:?}");
+        assert_eq!(daemon.api.ids(), [""; 0], "{options:?}");
+    }
+    let elsewhere = ["run", "--rootfs", &reference, "--vcap-services", &source, "--binding-root", "/srv/bindings"];
+    let ran = done(&socket, &[&elsewhere[..], &["--", "sh", "-c", "ls $SERVICE_BINDING_ROOT"]].concat());
+    assert_eq!(ran.stdout, "db\n");
+    for (options, expected) in [
+        (&["--id", "plain"][..], "has no bindings below"),
+        (&["--id", "file", "--vcap-services", &source, "--vcap-file"], "add --vcap-file"),
+    ] {
+        done(&socket, &[&["run", "--detach"], options, &WAIT].concat());
+        let ran = run(&socket, &["rotate", options[1], "--vcap-services", &source]);
+        assert!(ran.status == 125 && ran.stderr.contains(expected), "{ran:?}");
+    }
+}
+
+/// The operator's root is where they lie, and what the variable names.
+#[test]
+fn the_operator_chooses_the_root() {
+    let daemon = Setup::default().config("[policy]\nfiles_root = \"/run/bound\"\n").start();
+    let vcap = example();
+    let arguments =
+        ["run", "--vcap-services", &vcap.source(), "--", "sh", "-c", "echo $SERVICE_BINDING_ROOT; ls /run/bound"];
+    assert_eq!(done(&daemon.socket(), &arguments).stdout, "/run/bound/..data\ndb\n");
+}
