@@ -15,3 +15,4 @@ pub mod process;
 pub mod pty;
 pub mod seqpacket;
 pub mod startup;
+pub mod tree;

@@ -1,0 +1,332 @@
+//! A tar archive, entry by entry.
+//!
+//! In go the bytes of an archive that may hold anything, out come entries whose names and lengths are within the limits,
+//! and the pieces of their contents. Nothing is looked up here and nothing is made.
+//!
+//! It reads what `archive/tar` of Go reads, which writes most of the layers that there are: v7, ustar, GNU with its
+//! long names, base-256 numbers and sparse files, pax with its records and its three forms of sparse files. The crate
+//! `tar` would not do: its records end at the first newline, so that a `security.capability` with a byte 10 in it is
+//! an error or lost, its long names and records have no bound but memory, and pax's sparse files and negative times are
+//! unknown to it.
+
+mod header;
+mod pax;
+mod sparse;
+
+use crate::{Limits, UnpackError};
+use header::{BLOCK, Header};
+use pax::Records;
+pub use sparse::Piece;
+
+/// Descriptions before one entry: a long name, a long link, records, and each once more.
+const DESCRIPTIONS_MAX: u32 = 8;
+
+/// Where the bytes of an archive come from.
+pub trait Source {
+    /// Reads up to a buffer full. 0 is the end.
+    ///
+    /// # Errors
+    /// The source's own.
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, UnpackError>;
+}
+
+impl Source for crate::stream::Archive {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, UnpackError> {
+        Self::read(self, buffer)
+    }
+}
+
+impl Source for &[u8] {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, UnpackError> {
+        let (now, later) = self.split_at(self.len().min(buffer.len()));
+        buffer[..now.len()].copy_from_slice(now);
+        *self = later;
+        Ok(now.len())
+    }
+}
+
+impl<S: Source + ?Sized> Source for &mut S {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, UnpackError> {
+        (**self).read(buffer)
+    }
+}
+
+/// What an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    File,
+    /// Another name of a file.
+    HardLink,
+    /// A symbolic link.
+    Symlink,
+    /// A directory.
+    Directory,
+    /// A named pipe.
+    Fifo,
+    /// A character device of these numbers.
+    CharDevice(u32, u32),
+    /// A block device of these numbers.
+    BlockDevice(u32, u32),
+}
+
+/// Extended attributes: names and values, any bytes.
+pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// A point in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Time {
+    /// Seconds since the epoch.
+    pub seconds: i64,
+    /// And nanoseconds, less than a second.
+    pub nanoseconds: u32,
+}
+
+/// An entry, without its content.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// As it is written.
+    pub path: Vec<u8>,
+    /// What it is.
+    pub kind: Kind,
+    /// Permissions, set-id and sticky bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// When its content was changed.
+    pub mtime: Time,
+    /// What a link leads to, as it is written.
+    pub link: Vec<u8>,
+    /// Extended attributes.
+    pub xattrs: Xattrs,
+    /// Bytes of a regular file, holes included.
+    pub size: u64,
+}
+
+/// Reads entries.
+pub struct Reader<S> {
+    source: S,
+    limits: Limits,
+    /// Bytes of the current entry's content that are still to come, and of what fills its last block.
+    left: u64,
+    padding: u64,
+    /// The pieces of the current entry, the next one last.
+    pieces: Vec<Piece>,
+    ended: bool,
+}
+
+impl<S: Source> Reader<S> {
+    /// Begins to read.
+    pub fn new(source: S, limits: Limits) -> Self {
+        Self { source, limits, left: 0, padding: 0, pieces: Vec::new(), ended: false }
+    }
+
+    /// What is left of the source. What comes behind the end of an archive is no part of it.
+    pub fn into_source(self) -> S {
+        self.source
+    }
+
+    /// The next entry. What was not read of the content of the one before is passed over.
+    ///
+    /// # Errors
+    /// No archive; a limit; the source's.
+    pub fn next_entry(&mut self) -> Result<Option<Entry>, UnpackError> {
+        if self.ended {
+            return Ok(None);
+        }
+        let mut described = Described::default();
+        for _ in 0..=DESCRIPTIONS_MAX {
+            self.pass_over()?;
+            let Some(block) = self.header()? else {
+                if described.is_empty() {
+                    self.ended = true;
+                    return Ok(None);
+                }
+                return Err(UnpackError::archive(&described.path, "it ends between a description and its entry"));
+            };
+            let header = Header(&block);
+            match header.kind() {
+                b'x' => described.records = Records::parse(&self.description(&header)?, &self.limits)?,
+                b'g' => drop(self.description(&header)?),
+                b'L' => described.path = until_nul(&self.description(&header)?).to_vec(),
+                b'K' => described.link = until_nul(&self.description(&header)?).to_vec(),
+                _ => return self.entry(&header, described).map(Some),
+            }
+        }
+        let what = "descriptions before an entry";
+        Err(UnpackError::limit(&described.path, what, u64::from(DESCRIPTIONS_MAX) + 1, DESCRIPTIONS_MAX.into()))
+    }
+
+    /// The next block that is a header; none at the end of the archive.
+    fn header(&mut self) -> Result<Option<[u8; BLOCK]>, UnpackError> {
+        let mut block = [0; BLOCK];
+        // An archive that ends without the blocks that should end it has ended.
+        if !self.fill_or_end(&mut block)? {
+            return Ok(None);
+        }
+        if block == [0; BLOCK] {
+            if !self.fill_or_end(&mut block)? || block == [0; BLOCK] {
+                return Ok(None);
+            }
+            return Err(UnpackError::archive(b"", "an empty block between entries"));
+        }
+        Header(&block).check()?;
+        Ok(Some(block))
+    }
+
+    /// The content of an entry that describes the next one.
+    fn description(&mut self, header: &Header<'_>) -> Result<Vec<u8>, UnpackError> {
+        let size = header.size()?;
+        if size > self.limits.description {
+            let what = "bytes of long names or records";
+            return Err(UnpackError::limit(&header.path(), what, size, self.limits.description));
+        }
+        let mut bytes = vec![0; size as usize];
+        self.fill(&mut bytes)?;
+        self.padding = padding(size);
+        Ok(bytes)
+    }
+
+    fn entry(&mut self, header: &Header<'_>, described: Described) -> Result<Entry, UnpackError> {
+        let Described { path, link, records } = described;
+        let path = [records.sparse.name, records.path, (!path.is_empty()).then_some(path)].into_iter().flatten().next();
+        let path = path.unwrap_or_else(|| header.path());
+        let link = records.link.or((!link.is_empty()).then_some(link)).unwrap_or_else(|| header.link());
+        let damaged = |why: &str| UnpackError::archive(&path, why);
+        let kind = match header.kind() {
+            // An old archive has nothing else to tell a directory by.
+            0 if path.ends_with(b"/") => Kind::Directory,
+            0 | b'0' | b'7' | b'S' => Kind::File,
+            b'1' => Kind::HardLink,
+            b'2' => Kind::Symlink,
+            b'3' => Kind::CharDevice(header.device_major()?, header.device_minor()?),
+            b'4' => Kind::BlockDevice(header.device_major()?, header.device_minor()?),
+            b'5' => Kind::Directory,
+            b'6' => Kind::Fifo,
+            other => return Err(UnpackError::entry(&path, format!("is of a kind that is unknown: {other:#04x}"))),
+        };
+        // Only a file has a content, whatever its header says.
+        let stored = if kind == Kind::File { records.size.map_or_else(|| header.size(), Ok)? } else { 0 };
+        self.left = stored;
+        self.padding = padding(stored);
+        let mut size = stored;
+        self.pieces = vec![Piece { at: 0, length: stored }];
+        if kind == Kind::File {
+            if header.kind() == b'S' {
+                (size, self.pieces) = self.gnu_pieces(header, &path)?;
+            } else if let Some(real) = records.sparse.size {
+                size = real;
+                self.pieces = if records.sparse.in_content {
+                    self.pieces_in_content(&path)?
+                } else {
+                    sparse::of_pairs(&records.sparse.map, &path, &self.limits)?
+                };
+            }
+            sparse::check(&self.pieces, self.left, size, &path)?;
+        }
+        self.pieces.reverse();
+        let id = |value: Option<u64>, field: Result<u64, UnpackError>| {
+            u32::try_from(value.map_or(field, Ok)?).map_err(|_| damaged("an owner or group of more than 32 bits"))
+        };
+        let (uid, gid) = (id(records.uid, header.uid())?, id(records.gid, header.gid())?);
+        let mtime = records.mtime.map_or_else(|| header.mtime(), Ok)?;
+        let mode = header.mode()? & 0o7777;
+        for (what, found, limit) in [
+            ("bytes of its name", path.len() as u64, self.limits.path),
+            ("bytes of what it links to", link.len() as u64, self.limits.link),
+        ] {
+            if found > limit {
+                return Err(UnpackError::limit(&path, what, found, limit));
+            }
+        }
+        if path.contains(&0) || link.contains(&0) {
+            return Err(damaged("a name with a byte 0"));
+        }
+        Ok(Entry { path, kind, mode, uid, gid, mtime, link, xattrs: records.xattrs, size })
+    }
+
+    /// The content of the current entry, piece by piece: where each belongs, and its bytes, as many at a time as fit
+    /// the buffer. What is between the pieces is a hole.
+    ///
+    /// # Errors
+    /// It ends too early; the source's.
+    pub fn content(&mut self, buffer: &mut [u8]) -> Result<Option<(u64, usize)>, UnpackError> {
+        let (at, most) = loop {
+            let Some(piece) = self.pieces.last_mut() else { return Ok(None) };
+            let most = piece.length.min(buffer.len() as u64) as usize;
+            let at = piece.at;
+            piece.at += most as u64;
+            piece.length -= most as u64;
+            if piece.length == 0 {
+                self.pieces.pop();
+            }
+            if most > 0 {
+                break (at, most);
+            }
+        };
+        self.fill(&mut buffer[..most])?;
+        self.left -= most as u64;
+        Ok(Some((at, most)))
+    }
+
+    fn pass_over(&mut self) -> Result<(), UnpackError> {
+        let mut buffer = [0; 16 << 10];
+        let mut left = self.left.saturating_add(self.padding);
+        (self.left, self.padding) = (0, 0);
+        self.pieces.clear();
+        while left > 0 {
+            let most = left.min(buffer.len() as u64) as usize;
+            self.fill(&mut buffer[..most])?;
+            left -= most as u64;
+        }
+        Ok(())
+    }
+
+    fn fill(&mut self, buffer: &mut [u8]) -> Result<(), UnpackError> {
+        if buffer.is_empty() || self.fill_or_end(buffer)? {
+            return Ok(());
+        }
+        Err(too_early())
+    }
+
+    /// Fills a buffer, or tells that there is nothing more.
+    fn fill_or_end(&mut self, buffer: &mut [u8]) -> Result<bool, UnpackError> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.source.read(&mut buffer[filled..])? {
+                0 if filled == 0 => return Ok(false),
+                0 => return Err(too_early()),
+                read => filled += read,
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// What comes before an entry and belongs to it.
+#[derive(Default)]
+struct Described {
+    path: Vec<u8>,
+    link: Vec<u8>,
+    records: Records,
+}
+
+impl Described {
+    fn is_empty(&self) -> bool {
+        self.path.is_empty() && self.link.is_empty() && self.records.is_empty()
+    }
+}
+
+fn too_early() -> UnpackError {
+    UnpackError::archive(b"", "it ends too early")
+}
+
+fn padding(size: u64) -> u64 {
+    size.wrapping_neg() % BLOCK as u64
+}
+
+fn until_nul(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+}

@@ -1,0 +1,111 @@
+//! The block of 512 bytes before each entry.
+
+use super::{Time, until_nul};
+use crate::UnpackError;
+
+/// Bytes of a block.
+pub(super) const BLOCK: usize = 512;
+
+/// A header: v7, ustar or GNU.
+pub(super) struct Header<'a>(pub(super) &'a [u8; BLOCK]);
+
+impl Header<'_> {
+    /// The checksum is over all bytes with its own field blank. Old programs took them for signed.
+    pub(super) fn check(&self) -> Result<(), UnpackError> {
+        let stored = number(&self.0[148..156]);
+        let bytes = || self.0.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { b' ' } else { *byte });
+        let unsigned: i64 = bytes().map(i64::from).sum();
+        let signed: i64 = bytes().map(|byte| i64::from(byte.cast_signed())).sum();
+        if stored == Some(unsigned) || stored == Some(signed) {
+            return Ok(());
+        }
+        Err(UnpackError::archive(b"", "a header with a wrong checksum: this is no tar archive"))
+    }
+
+    pub(super) fn kind(&self) -> u8 {
+        self.0[156]
+    }
+
+    pub(super) fn path(&self) -> Vec<u8> {
+        let name = until_nul(&self.0[..100]);
+        let prefix = until_nul(&self.0[345..500]);
+        // GNU has other fields there.
+        if &self.0[257..263] == b"ustar\0" && !prefix.is_empty() {
+            return [prefix, b"/", name].concat();
+        }
+        name.to_vec()
+    }
+
+    pub(super) fn link(&self) -> Vec<u8> {
+        until_nul(&self.0[157..257]).to_vec()
+    }
+
+    pub(super) fn mode(&self) -> Result<u32, UnpackError> {
+        // Some programs put the kind of file above the permissions.
+        self.positive(100..108, "mode").map(|mode| (mode & 0o7777) as u32)
+    }
+
+    pub(super) fn uid(&self) -> Result<u64, UnpackError> {
+        self.positive(108..116, "owner")
+    }
+
+    pub(super) fn gid(&self) -> Result<u64, UnpackError> {
+        self.positive(116..124, "group")
+    }
+
+    pub(super) fn size(&self) -> Result<u64, UnpackError> {
+        self.positive(124..136, "size")
+    }
+
+    pub(super) fn mtime(&self) -> Result<Time, UnpackError> {
+        let seconds = number(&self.0[136..148]).ok_or_else(|| self.damaged("time"))?;
+        Ok(Time { seconds, nanoseconds: 0 })
+    }
+
+    pub(super) fn device_major(&self) -> Result<u32, UnpackError> {
+        self.device(329..337)
+    }
+
+    pub(super) fn device_minor(&self) -> Result<u32, UnpackError> {
+        self.device(337..345)
+    }
+
+    /// GNU's list of pieces, and whether blocks with more of them follow.
+    pub(super) fn gnu_pieces(&self) -> (&[u8], bool) {
+        (&self.0[386..482], self.0[482] != 0)
+    }
+
+    /// Size of a sparse file of GNU's, holes included.
+    pub(super) fn gnu_size(&self) -> Result<u64, UnpackError> {
+        self.positive(483..495, "size")
+    }
+
+    fn device(&self, field: std::ops::Range<usize>) -> Result<u32, UnpackError> {
+        let number = self.positive(field, "device number")?;
+        u32::try_from(number).map_err(|_| self.damaged("device number"))
+    }
+
+    fn positive(&self, field: std::ops::Range<usize>, what: &str) -> Result<u64, UnpackError> {
+        number(&self.0[field]).and_then(|number| u64::try_from(number).ok()).ok_or_else(|| self.damaged(what))
+    }
+
+    fn damaged(&self, what: &str) -> UnpackError {
+        UnpackError::archive(&self.path(), format!("its {what} is no number"))
+    }
+}
+
+/// A number of a header: octal digits, or base 256 with its highest bit set. Nothing is 0.
+pub(super) fn number(field: &[u8]) -> Option<i64> {
+    let (first, rest) = field.split_first()?;
+    if first & 0x80 != 0 {
+        let negative = first & 0x40 != 0;
+        let start = i128::from(first & 0x3f) - if negative { 64 } else { 0 };
+        let value = rest.iter().try_fold(start, |value, byte| value.checked_mul(256)?.checked_add(i128::from(*byte)));
+        return i64::try_from(value?).ok();
+    }
+    let digits = std::str::from_utf8(field).ok()?.trim_matches([' ', '\0']);
+    if digits.is_empty() {
+        return Some(0);
+    }
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| i64::from_str_radix(digits, 8).ok())?
+}

@@ -1,0 +1,109 @@
+//! Why a layer was not unpacked.
+
+use std::io;
+
+use crate::DiffId;
+
+/// What is wrong with a layer, or with the host.
+#[derive(Debug, thiserror::Error)]
+pub enum UnpackError {
+    /// The blob's form.
+    #[error("media type {0:?} is none of a layer (tar, tar+gzip, tar+zstd)")]
+    MediaType(String),
+    /// It is larger than allowed.
+    #[error("{}{what}: {found}, and the limit is {limit}", at(.entry))]
+    Limit {
+        /// Where, empty where it concerns the whole layer.
+        entry: String,
+        /// What there is too much of.
+        what: &'static str,
+        /// How much there is, or how much there is at least.
+        found: u64,
+        /// How much there may be.
+        limit: u64,
+    },
+    /// It is no archive, or not all of one.
+    #[error("{}the archive is damaged: {why}", at(.entry))]
+    Archive {
+        /// Where, empty where it is not known.
+        entry: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// An entry that must not be unpacked.
+    #[error("`{entry}` {why}")]
+    Entry {
+        /// Which.
+        entry: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// It is another layer.
+    #[error("the layer's diffID is {found}, and should be {expected}")]
+    DiffId {
+        /// Asked for.
+        expected: DiffId,
+        /// Computed.
+        found: DiffId,
+    },
+    /// A layer that it lies on is not in the store.
+    #[error("the layer {0} below it is not unpacked")]
+    Parent(DiffId),
+    /// The host's fault.
+    #[error("{about}: {error}")]
+    Host {
+        /// What was done to what.
+        about: String,
+        /// What happened.
+        error: io::Error,
+    },
+}
+
+/// Longest name that is told, in bytes.
+const NAME_MAX: usize = 200;
+
+fn at(entry: &str) -> String {
+    if entry.is_empty() { String::new() } else { format!("`{entry}`: ") }
+}
+
+impl UnpackError {
+    /// A limit that `found` is above.
+    pub(crate) fn limit(entry: &[u8], what: &'static str, found: u64, limit: u64) -> Self {
+        Self::Limit { entry: shown(entry), what, found, limit }
+    }
+
+    pub(crate) fn archive(entry: &[u8], why: impl Into<String>) -> Self {
+        Self::Archive { entry: shown(entry), why: why.into() }
+    }
+
+    pub(crate) fn entry(entry: &[u8], why: impl Into<String>) -> Self {
+        Self::Entry { entry: shown(entry), why: why.into() }
+    }
+
+    /// The disk, or the part of it that may be used, is full.
+    pub fn is_exhaustion(&self) -> bool {
+        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+        matches!(self, Self::Host { error, .. } if full.contains(&error.kind()))
+    }
+}
+
+/// A name of an archive in a message: whatever is in it, one line.
+pub(crate) fn shown(name: &[u8]) -> String {
+    let cut = &name[..name.len().min(NAME_MAX)];
+    let mut text = cut.escape_ascii().to_string();
+    if cut.len() < name.len() {
+        text.push_str("...");
+    }
+    text
+}
+
+/// What the system says, with what it was about.
+pub(crate) trait Told<T> {
+    fn told(self, about: impl FnOnce() -> String) -> Result<T, UnpackError>;
+}
+
+impl<T, E: Into<io::Error>> Told<T> for Result<T, E> {
+    fn told(self, about: impl FnOnce() -> String) -> Result<T, UnpackError> {
+        self.map_err(|error| UnpackError::Host { about: about(), error: error.into() })
+    }
+}

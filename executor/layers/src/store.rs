@@ -1,0 +1,264 @@
+//! The layers that are there, and those that are on their way.
+//!
+//! ```text
+//! layers/                      0700 root
+//!    sha256/HEX/               a layer: HEX is its diffID
+//!    sha256/HEX.HEX/           one whose tree depends on the layers below it, whose list the second digest is of
+//!       fs/                    the tree, in overlayfs' form
+//!       layer.json             what overlayfs cannot tell of it
+//!    ingest/RANDOM/            being unpacked, or being removed: never read, and cleared when the launcher starts
+//!    view/                     where an unpacker mounts the layers below, in its own mount namespace
+//! ```
+//!
+//! What is below `sha256` is whole, on the disk, and never written to: it got there by a rename, after everything in it
+//! was synced and its digest was found right.
+//!
+//! Most layers are the same tree on whatever they lie. Some are not: those with a directory, a link or a target of a
+//! hard link that only the layers below describe. Such a one is kept once for each list of layers that it was unpacked
+//! on.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use executor_sys::mount::open_dir;
+use executor_sys::tree;
+use rustix::fs::{Mode, OFlags, RenameFlags, fsync, mkdirat, openat, renameat_with, syncfs};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::error::Told;
+use crate::tree::{Found, Parents};
+use crate::{DiffId, UnpackError};
+
+const LAYERS: &str = "sha256";
+const INGEST: &str = "ingest";
+const VIEW: &str = "view";
+const TREE: &str = "fs";
+const ABOUT: &str = "layer.json";
+/// Form of [`About`].
+const VERSION: u32 = 1;
+/// Largest [`ABOUT`] that is read, in bytes.
+const ABOUT_MAX: u64 = 4096;
+
+/// What overlayfs cannot tell of a layer.
+#[derive(Serialize, Deserialize)]
+struct About {
+    version: u32,
+    /// It describes the root directory.
+    root: bool,
+    /// It hides all that is below it.
+    opaque: bool,
+}
+
+/// The store of a state directory.
+#[derive(Clone, Debug)]
+pub struct Store {
+    root: PathBuf,
+}
+
+/// Layers that are there, opened.
+#[derive(Debug)]
+pub struct Opened {
+    /// Their trees, bottom first. What an opaque root hides is left out.
+    pub dirs: Vec<OwnedFd>,
+    /// The root directory as the uppermost layer that describes it does, as the numbers of `stat`; `None` where none does.
+    pub root: Option<fs::Metadata>,
+}
+
+impl Store {
+    /// The store in this directory, which is made where it is not there.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn create(root: &Path) -> io::Result<Self> {
+        let store = Self { root: root.to_owned() };
+        for dir in [store.root.clone(), store.path(LAYERS), store.path(INGEST), store.path(VIEW)] {
+            match fs::DirBuilder::new().mode(0o700).create(&dir) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => made?,
+            }
+        }
+        Ok(store)
+    }
+
+    /// The store in a directory where it is known to be.
+    pub fn at(root: &Path) -> Self {
+        Self { root: root.to_owned() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// Whether a layer is there, for an image in which it lies on these, bottom first.
+    pub fn has(&self, layer: &DiffId, parents: &[DiffId]) -> bool {
+        self.find(layer, parents).is_some()
+    }
+
+    fn find(&self, layer: &DiffId, parents: &[DiffId]) -> Option<PathBuf> {
+        let names = [layer.hex(), dependent(layer, &DiffId::of_list(parents))];
+        names.into_iter().map(|name| self.path(LAYERS).join(name)).find(|path| path.is_dir())
+    }
+
+    /// Opens the layers of an image, bottom first.
+    ///
+    /// # Errors
+    /// One is not there; the disk.
+    pub fn open(&self, layers: &[DiffId]) -> Result<Opened, UnpackError> {
+        let mut opened = Opened { dirs: Vec::new(), root: None };
+        for (index, layer) in layers.iter().enumerate() {
+            let failed = || format!("layer {layer}");
+            let path = self.find(layer, &layers[..index]).ok_or(UnpackError::Parent(*layer))?;
+            let about = about(&path.join(ABOUT)).told(failed)?;
+            let dir = open_dir(&path.join(TREE)).told(failed)?;
+            if about.opaque {
+                opened.dirs.clear();
+            }
+            if about.root {
+                opened.root = Some(fs::metadata(path.join(TREE)).told(failed)?);
+            }
+            opened.dirs.push(dir);
+        }
+        Ok(opened)
+    }
+
+    /// What lies below a layer, as one tree.
+    pub(crate) fn view(&self, layers: &[BorrowedFd<'_>]) -> Result<Parents, UnpackError> {
+        let root = open_dir(&self.root).told(|| "store of layers".to_owned())?;
+        Parents::new(layers, (root.as_fd(), VIEW))
+    }
+
+    /// Begins a layer.
+    pub(crate) fn begin(&self) -> Result<Ingest, UnpackError> {
+        let begin = || -> io::Result<Ingest> {
+            let (ingest, layers) = (open_to_sync(&self.path(INGEST))?, open_to_sync(&self.path(LAYERS))?);
+            let name = random_name()?;
+            mkdirat(&ingest, &name, Mode::RWXU)?;
+            let dir = open_to_sync(&self.path(INGEST).join(&name))?;
+            mkdirat(&dir, TREE, Mode::RWXU)?;
+            let root = open_dir(&self.path(INGEST).join(&name).join(TREE))?;
+            Ok(Ingest { ingest, layers, name, dir, root })
+        };
+        begin().told(|| "store of layers".to_owned())
+    }
+
+    /// Takes a layer out of the store, all its forms, at once: from then on nobody finds it. Gives what it is called
+    /// now, for [`Store::clear`]; nothing where it is not there.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn take_out(&self, layer: &DiffId) -> io::Result<Vec<String>> {
+        let (layers, ingest) = (open_dir(&self.path(LAYERS))?, open_dir(&self.path(INGEST))?);
+        let forms = names(&self.path(LAYERS))?;
+        let hex = layer.hex();
+        let mut taken = Vec::new();
+        for form in forms.iter().filter(|name| name.split('.').next() == Some(&hex)) {
+            let name = random_name()?;
+            renameat_with(&layers, form, &ingest, &name, RenameFlags::NOREPLACE)?;
+            taken.push(name);
+        }
+        Ok(taken)
+    }
+
+    /// What was being unpacked or removed by processes that are gone.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn left_over(&self) -> io::Result<Vec<String>> {
+        names(&self.path(INGEST))
+    }
+
+    /// Removes what is being unpacked or removed by nobody.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn clear(&self, names: &[String]) -> io::Result<()> {
+        // That a layer was taken out must not be forgotten when half of it is gone.
+        fsync(open_to_sync(&self.path(LAYERS))?)?;
+        let ingest = open_dir(&self.path(INGEST))?;
+        names.iter().try_for_each(|name| tree::remove(ingest.as_fd(), OsStr::new(name)))
+    }
+}
+
+/// A layer on its way.
+pub(crate) struct Ingest {
+    ingest: OwnedFd,
+    layers: OwnedFd,
+    name: String,
+    dir: OwnedFd,
+    root: OwnedFd,
+}
+
+impl Ingest {
+    /// Its tree's root.
+    pub(crate) fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// Makes it one of the store's: written to the disk first, then renamed. Where somebody else was faster, theirs
+    /// stays.
+    pub(crate) fn commit(self, layer: &DiffId, parents: &DiffId, found: Found) -> Result<(), UnpackError> {
+        let name = if found.depends { dependent(layer, parents) } else { layer.hex() };
+        let commit = || -> io::Result<()> {
+            let about = About { version: VERSION, root: found.root, opaque: found.opaque };
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = openat(&self.dir, ABOUT, flags, Mode::RUSR | Mode::WUSR)?;
+            io::Write::write_all(&mut fs::File::from(file), &serde_json::to_vec(&about)?)?;
+            syncfs(&self.dir)?;
+            match renameat_with(&self.ingest, &self.name, &self.layers, &name, RenameFlags::NOREPLACE) {
+                Err(Errno::EXIST) => tree::remove(self.ingest.as_fd(), OsStr::new(&self.name))?,
+                renamed => renamed?,
+            }
+            Ok(fsync(&self.layers)?)
+        };
+        let committed = commit().told(|| format!("layer {layer}"));
+        if committed.is_err() {
+            self.discard();
+        }
+        committed
+    }
+
+    /// Removes it. What cannot be removed is, when the launcher starts the next time.
+    pub(crate) fn discard(self) {
+        let _ = tree::remove(self.ingest.as_fd(), OsStr::new(&self.name));
+    }
+}
+
+fn dependent(layer: &DiffId, parents: &DiffId) -> String {
+    format!("{}.{}", layer.hex(), parents.hex())
+}
+
+fn about(path: &Path) -> io::Result<About> {
+    let meta = fs::symlink_metadata(path)?;
+    if !meta.is_file() || meta.size() > ABOUT_MAX {
+        return Err(io::Error::other(format!("{} is none of ours", path.display())));
+    }
+    let about: About = serde_json::from_slice(&fs::read(path)?)?;
+    if about.version != VERSION {
+        return Err(io::Error::other(format!("{} has version {}", path.display(), about.version)));
+    }
+    Ok(about)
+}
+
+fn names(dir: &Path) -> io::Result<Vec<String>> {
+    let entries = fs::read_dir(dir)?.collect::<io::Result<Vec<_>>>()?;
+    Ok(entries.iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+}
+
+fn open_to_sync(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+fn random_name() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        filled += rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(hex::encode(bytes))
+}

@@ -1,0 +1,216 @@
+//! From a blob to the bytes of an archive: decompressed, counted, hashed.
+//!
+//! flate2 with miniz_oxide and ruzstd: no C in the process that reads what others wrote, and nothing to install. The
+//! bytes are hashed as they pass, so that nothing is read twice: the digest is that of exactly what was unpacked.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::FileExt;
+use std::str::FromStr;
+
+use flate2::bufread::MultiGzDecoder;
+use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
+use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+use sha2::{Digest, Sha256};
+
+use crate::error::Told;
+use crate::{DiffId, Limits, UnpackError};
+
+/// Bytes read of a blob at a time.
+const BLOCK: usize = 128 << 10;
+/// Largest window of a zstd frame, in bytes: what a decoder keeps in memory. `zstd --ultra --long=27` uses it.
+const WINDOW_MAX: u64 = 128 << 20;
+
+/// How a blob is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// Not at all.
+    None,
+    /// gzip, of any number of members.
+    Gzip,
+    /// zstd, of any number of frames.
+    Zstd,
+}
+
+/// By the media types of OCI and of Docker (image specification, `media-types.md` and `layer.md`).
+impl FromStr for Compression {
+    type Err = UnpackError;
+
+    fn from_str(media_type: &str) -> Result<Self, UnpackError> {
+        Ok(match media_type {
+            "application/vnd.oci.image.layer.v1.tar"
+            | "application/vnd.oci.image.layer.nondistributable.v1.tar"
+            | "application/vnd.docker.image.rootfs.diff.tar" => Self::None,
+            "application/vnd.oci.image.layer.v1.tar+gzip"
+            | "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip"
+            | "application/vnd.docker.image.rootfs.diff.tar.gzip"
+            | "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip" => Self::Gzip,
+            "application/vnd.oci.image.layer.v1.tar+zstd"
+            | "application/vnd.oci.image.layer.nondistributable.v1.tar+zstd"
+            | "application/vnd.docker.image.rootfs.diff.tar.zstd" => Self::Zstd,
+            _ => return Err(UnpackError::MediaType(media_type.chars().take(200).collect())),
+        })
+    }
+}
+
+/// A file from its beginning, wherever its descriptor stands: that is shared with whoever sent it.
+struct Blob {
+    file: File,
+    at: u64,
+}
+
+impl Read for Blob {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(buffer, self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+/// The bytes of an archive.
+pub struct Archive {
+    decoder: Decoder,
+    hasher: Sha256,
+    bytes: u64,
+    most: u64,
+    most_by_ratio: u64,
+}
+
+enum Decoder {
+    None(BufReader<Blob>),
+    Gzip(Box<MultiGzDecoder<BufReader<Blob>>>),
+    Zstd(Box<Frames>),
+}
+
+impl Archive {
+    /// Begins to read a blob.
+    ///
+    /// # Errors
+    /// It is no regular file.
+    pub fn open(file: File, compression: Compression, limits: &Limits) -> Result<Self, UnpackError> {
+        let meta = file.metadata().told(|| "blob".to_owned())?;
+        if !meta.is_file() {
+            return Err(UnpackError::archive(b"", "the blob is no regular file"));
+        }
+        let most_by_ratio = meta.len().saturating_mul(limits.ratio).saturating_add(limits.free);
+        let blob = BufReader::with_capacity(BLOCK, Blob { file, at: 0 });
+        let decoder = match compression {
+            Compression::None => Decoder::None(blob),
+            Compression::Gzip => Decoder::Gzip(Box::new(MultiGzDecoder::new(blob))),
+            Compression::Zstd => Decoder::Zstd(Box::new(Frames::new(blob))),
+        };
+        Ok(Self { decoder, hasher: Sha256::new(), bytes: 0, most: limits.bytes, most_by_ratio })
+    }
+
+    /// Reads up to a buffer full. 0 is the end.
+    ///
+    /// # Errors
+    /// What cannot be decompressed; a limit.
+    pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, UnpackError> {
+        let read = loop {
+            let read = match &mut self.decoder {
+                Decoder::None(blob) => blob.read(buffer),
+                Decoder::Gzip(gzip) => gzip.read(buffer),
+                Decoder::Zstd(zstd) => zstd.read(buffer),
+            };
+            match read {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => break read.map_err(|error| UnpackError::archive(b"", told(&error)))?,
+            }
+        };
+        self.hasher.update(&buffer[..read]);
+        self.bytes += read as u64;
+        if self.bytes > self.most {
+            return Err(UnpackError::limit(b"", "bytes of the uncompressed archive", self.bytes, self.most));
+        }
+        if self.bytes > self.most_by_ratio {
+            let what = "bytes of the uncompressed archive, for a blob of this size";
+            return Err(UnpackError::limit(b"", what, self.bytes, self.most_by_ratio));
+        }
+        Ok(read)
+    }
+
+    /// Reads what is left, which is part of the digest, and gives that.
+    ///
+    /// # Errors
+    /// As [`Archive::read`].
+    pub fn finish(mut self) -> Result<DiffId, UnpackError> {
+        let mut buffer = vec![0; BLOCK];
+        while self.read(&mut buffer)? > 0 {}
+        Ok(DiffId::from_bytes(self.hasher.finalize().into()))
+    }
+}
+
+/// The words of an error and of what caused it.
+fn told(error: &io::Error) -> String {
+    if error.kind() == io::ErrorKind::UnexpectedEof { "it ends too early".into() } else { error.to_string() }
+}
+
+/// Frame after frame. Frames that are to be skipped are: what makes an archive seekable is in such.
+struct Frames {
+    blob: BufReader<Blob>,
+    decoder: FrameDecoder,
+    within: bool,
+}
+
+impl Frames {
+    fn new(blob: BufReader<Blob>) -> Self {
+        let mut decoder = FrameDecoder::new();
+        decoder.set_max_window_size(WINDOW_MAX);
+        Self { blob, decoder, within: false }
+    }
+
+    /// Begins the next frame. Tells whether there is one.
+    fn next(&mut self) -> io::Result<bool> {
+        loop {
+            if self.blob.fill_buf()?.is_empty() {
+                return Ok(false);
+            }
+            match self.decoder.reset(&mut self.blob) {
+                Ok(()) => return Ok(true),
+                Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
+                    let skipped = io::copy(&mut (&mut self.blob).take(length.into()), &mut io::sink())?;
+                    if skipped < length.into() {
+                        return Err(io::ErrorKind::UnexpectedEof.into());
+                    }
+                }
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        }
+    }
+
+    /// A frame with a checksum must have the right one.
+    fn verify(&self) -> io::Result<()> {
+        match (self.decoder.get_checksum_from_data(), self.decoder.get_calculated_checksum()) {
+            (Some(expected), Some(found)) if expected != found => {
+                Err(io::Error::other("a zstd frame has another checksum than it says"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Read for Frames {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if !self.within {
+                if !self.next()? {
+                    return Ok(0);
+                }
+                self.within = true;
+            }
+            while self.decoder.can_collect() == 0 && !self.decoder.is_finished() {
+                let one = BlockDecodingStrategy::UptoBlocks(1);
+                self.decoder.decode_blocks(&mut self.blob, one).map_err(io::Error::other)?;
+            }
+            let read = self.decoder.read(buffer)?;
+            if read > 0 {
+                return Ok(read);
+            }
+            if self.decoder.is_finished() {
+                self.verify()?;
+                self.within = false;
+            }
+        }
+    }
+}

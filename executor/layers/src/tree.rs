@@ -1,0 +1,302 @@
+//! A layer's tree, beneath an opened root: every name is looked up here, and each change is made here.
+//!
+//! Two ways lead to a directory. The usual one is a single openat2 that stays beneath the root and follows no symbolic
+//! link. Where that does not succeed, [`walk`] goes name by name: as umoci does, it takes a link of the layer or of its
+//! parents as if the layer's root were `/`, which no descriptor ever leaves, and makes the directories that the archive
+//! does not mention.
+//!
+//! What is made is in overlayfs' form (the kernel's `filesystems/overlayfs.rst`): a whiteout is a character device
+//! 0:0, and a directory that hides the one below it has the attribute `trusted.overlay.opaque`.
+
+mod file;
+mod parents;
+mod walk;
+mod whiteout;
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use executor_sys::tree::remove;
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, UTIME_OMIT, XattrFlags, fstat, futimens,
+    lsetxattr, mkdirat, openat, openat2, statat,
+};
+use rustix::io::Errno;
+
+use crate::UnpackError;
+use crate::archive::Xattrs;
+use crate::error::Told;
+use crate::error::shown;
+pub use parents::Parents;
+
+/// What makes a directory of a layer hide the one of the same name below.
+const OPAQUE: &str = "trusted.overlay.opaque";
+/// Attributes that are overlayfs' own: an archive must not bring them.
+pub(crate) const OVERLAY: &[u8] = b"trusted.overlay.";
+/// Attributes that mean something to one host alone. umoci leaves them out too.
+const OF_A_HOST: [&[u8]; 2] = [b"security.selinux", b"system.nfs4_acl"];
+/// Attributes that only files and directories can have.
+const USER: &[u8] = b"user.";
+/// Most bytes of the names of something's attributes together, and of the value of one: the kernel's limits.
+const XATTR_MAX: usize = 64 << 10;
+/// Permissions of a directory that nobody described.
+const DIR_MODE: u32 = 0o755;
+
+/// Whom something belongs to, and how it was marked.
+#[derive(Clone, Debug, Default)]
+pub struct Marks {
+    /// Permissions, set-id and sticky bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// When its content was changed: seconds and nanoseconds.
+    pub mtime: (i64, u32),
+    /// Extended attributes.
+    pub xattrs: Xattrs,
+}
+
+/// What was found out of a layer besides its tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The archive describes the root directory itself.
+    pub root: bool,
+    /// The root hides everything below.
+    pub opaque: bool,
+    /// Its tree depends on what it lies on: on other layers it would be another.
+    pub depends: bool,
+}
+
+/// A tree that is being made.
+pub struct Tree {
+    root: OwnedFd,
+    parents: Parents,
+    found: Found,
+}
+
+/// What is at a name.
+#[derive(Debug)]
+enum There {
+    Nothing,
+    Directory,
+    Symlink,
+    Whiteout,
+    Other,
+}
+
+impl Tree {
+    /// Beneath `root`, an empty directory, on what is below it.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn new(root: BorrowedFd<'_>, parents: Parents) -> Result<Self, UnpackError> {
+        let root = open_dir(root, b".").told(|| "the layer's root".to_owned())?;
+        rustix::fs::fchmod(&root, Mode::from_raw_mode(DIR_MODE)).told(|| "the layer's root".to_owned())?;
+        Ok(Self { root, parents, found: Found::default() })
+    }
+
+    /// What was found out so far.
+    pub fn found(&self) -> Found {
+        self.found
+    }
+
+    /// Marks the root directory.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn mark_root(&mut self, marks: &Marks) -> Result<(), UnpackError> {
+        self.found.root = true;
+        mark_fd(&self.root, marks, b"/")
+    }
+
+    /// Makes a directory, or marks the one that is there.
+    ///
+    /// # Errors
+    /// A name that cannot be made; the disk.
+    pub fn directory(&mut self, path: &[&[u8]], marks: &Marks) -> Result<(), UnpackError> {
+        let (dir, name) = self.parent(path)?;
+        let full = joined(path);
+        let failed = || format!("directory `{}`", shown(&full));
+        let there = look(dir.as_fd(), name).told(failed)?;
+        if !matches!(there, There::Directory) {
+            keeping_time(&dir, || {
+                let hides = !matches!(there, There::Nothing);
+                if hides {
+                    remove(dir.as_fd(), OsStr::from_bytes(name))?;
+                }
+                mkdirat(&dir, name, Mode::RWXU)?;
+                // What was there had taken the place of what lies below: that must not come back.
+                if hides { make_opaque(&open_dir(dir.as_fd(), name)?) } else { Ok(()) }
+            })
+            .told(failed)?;
+        }
+        let made = open_dir(dir.as_fd(), name).told(failed)?;
+        mark_fd(&made, marks, &full)
+    }
+
+    /// The directory of a path and its last name. What it lacks is made.
+    fn parent<'a>(&mut self, path: &[&'a [u8]]) -> Result<(OwnedFd, &'a [u8]), UnpackError> {
+        let (name, dirs) = path.split_last().ok_or_else(|| UnpackError::entry(b"/", "is the root directory"))?;
+        if let Ok(dir) = self.straight(dirs) {
+            return Ok((dir, name));
+        }
+        let walked = self.walk(dirs, true)?;
+        let dir = walked.dir.ok_or_else(|| UnpackError::entry(&joined(path), "has no directory to lie in"))?;
+        Ok((dir, name))
+    }
+
+    /// A directory, by a path that no symbolic link is on.
+    fn straight(&self, dirs: &[&[u8]]) -> Result<OwnedFd, Errno> {
+        if dirs.is_empty() {
+            return open_dir(self.root.as_fd(), b".");
+        }
+        open_beneath(self.root.as_fd(), &joined(dirs), OFlags::RDONLY | OFlags::DIRECTORY)
+    }
+
+    /// Takes away what is at a name, so that something that is no directory can be made there.
+    fn clear(dir: &OwnedFd, name: &[u8]) -> std::io::Result<()> {
+        remove(dir.as_fd(), OsStr::from_bytes(name))
+    }
+}
+
+/// Opens a path beneath a directory: not through `..`, not through a link, not through another mount's root link.
+pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    loop {
+        match openat2(root, path, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            result => return result,
+        }
+    }
+}
+
+/// Opens a directory by its name in another.
+fn open_dir(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(dir, name, flags, Mode::empty())
+}
+
+fn look(dir: BorrowedFd<'_>, name: &[u8]) -> Result<There, Errno> {
+    let stat = match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(There::Nothing),
+        stat => stat?,
+    };
+    Ok(match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => There::Directory,
+        FileType::Symlink => There::Symlink,
+        FileType::CharacterDevice if stat.st_rdev == 0 => There::Whiteout,
+        _ => There::Other,
+    })
+}
+
+/// What is done in a directory leaves its time as it is: that comes from the archive.
+fn keeping_time<T>(dir: &OwnedFd, act: impl FnOnce() -> std::io::Result<T>) -> std::io::Result<T> {
+    let before = fstat(dir)?;
+    let result = act()?;
+    futimens(dir, &times((before.st_mtime, before.st_mtime_nsec as u32), true))?;
+    Ok(result)
+}
+
+fn times((seconds, nanoseconds): (i64, u32), modified_only: bool) -> Timestamps {
+    let at = Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() };
+    let omitted = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+    Timestamps { last_access: if modified_only { omitted } else { at }, last_modification: at }
+}
+
+/// Marks what is open, a file or a directory: the owner first, for a change of owner takes set-id bits and capabilities
+/// away; the time last.
+fn mark_fd(fd: &OwnedFd, marks: &Marks, path: &[u8]) -> Result<(), UnpackError> {
+    let failed = |what: &str| format!("{what} of `{}`", shown(path));
+    let (uid, gid) = (rustix::fs::Uid::from_raw(marks.uid), rustix::fs::Gid::from_raw(marks.gid));
+    rustix::fs::fchown(fd, Some(uid), Some(gid)).told(|| failed("owner"))?;
+    rustix::fs::fchmod(fd, Mode::from_raw_mode(marks.mode)).told(|| failed("mode"))?;
+    clear_xattrs(fd).told(|| failed("extended attributes"))?;
+    for (name, value) in &marks.xattrs {
+        if is_kept(name, path)? {
+            let set = rustix::fs::fsetxattr(fd, name.as_slice(), value, XattrFlags::empty());
+            set.told(|| failed(&format!("extended attribute {}", shown(name))))?;
+        }
+    }
+    futimens(fd, &times(marks.mtime, false)).told(|| failed("time"))
+}
+
+/// Marks what cannot be opened without doing something: a link, a pipe, a device.
+fn mark_at(dir: &OwnedFd, name: &[u8], marks: &Marks, symlink: bool, path: &[u8]) -> Result<(), UnpackError> {
+    let failed = |what: &str| format!("{what} of `{}`", shown(path));
+    let (uid, gid) = (rustix::fs::Uid::from_raw(marks.uid), rustix::fs::Gid::from_raw(marks.gid));
+    let nofollow = AtFlags::SYMLINK_NOFOLLOW;
+    rustix::fs::chownat(dir, name, Some(uid), Some(gid), nofollow).told(|| failed("owner"))?;
+    if !symlink {
+        // It was made a moment ago, in a directory that nobody else can reach: no link can have taken its place.
+        let mode = Mode::from_raw_mode(marks.mode);
+        rustix::fs::chmodat(dir, name, mode, AtFlags::empty()).told(|| failed("mode"))?;
+    }
+    for (attribute, value) in &marks.xattrs {
+        if !attribute.starts_with(USER) && is_kept(attribute, path)? {
+            let held = held(dir, name);
+            let set = lsetxattr(held.as_slice(), attribute.as_slice(), value, XattrFlags::empty());
+            set.told(|| failed(&format!("extended attribute {}", shown(attribute))))?;
+        }
+    }
+    rustix::fs::utimensat(dir, name, &times(marks.mtime, false), nofollow).told(|| failed("time"))
+}
+
+/// Whether an extended attribute is set.
+fn is_kept(name: &[u8], path: &[u8]) -> Result<bool, UnpackError> {
+    if name.starts_with(OVERLAY) {
+        let why = format!("has the extended attribute {}, which is the overlay's own", shown(name));
+        return Err(UnpackError::entry(path, why));
+    }
+    Ok(!OF_A_HOST.contains(&name))
+}
+
+/// A directory that is described a second time has what the second description says, and nothing else.
+fn clear_xattrs(fd: &OwnedFd) -> Result<(), Errno> {
+    for name in xattr_names(|buffer| rustix::fs::flistxattr(fd, buffer))? {
+        if !name.starts_with(OVERLAY) && !OF_A_HOST.contains(&name.as_slice()) {
+            rustix::fs::fremovexattr(fd, name.as_slice())?;
+        }
+    }
+    Ok(())
+}
+
+fn xattr_names(list: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<Vec<u8>>, Errno> {
+    let mut names = vec![0; XATTR_MAX];
+    let length = list(&mut names)?;
+    Ok(names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
+}
+
+/// The name of something in an opened directory for calls that take no descriptor.
+fn held(dir: &OwnedFd, name: &[u8]) -> Vec<u8> {
+    let fd = std::os::fd::AsRawFd::as_raw_fd(dir);
+    [format!("/proc/self/fd/{fd}/").as_bytes(), name].concat()
+}
+
+fn make_opaque(dir: &OwnedFd) -> std::io::Result<()> {
+    Ok(rustix::fs::fsetxattr(dir, OPAQUE, b"y", XattrFlags::empty())?)
+}
+
+fn is_opaque(dir: &OwnedFd) -> Result<bool, Errno> {
+    let mut value = [0; 8];
+    match rustix::fs::fgetxattr(dir, OPAQUE, &mut value) {
+        Ok(length) => Ok(value[..length] == *b"y"),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn marks_of(stat: &Stat, xattrs: Xattrs) -> Marks {
+    Marks {
+        mode: stat.st_mode & 0o7777,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        mtime: (stat.st_mtime, stat.st_mtime_nsec as u32),
+        xattrs,
+    }
+}
+
+fn joined(names: &[&[u8]]) -> Vec<u8> {
+    names.join(&b'/')
+}

@@ -1,0 +1,203 @@
+//! Files, links, pipes and devices of a layer.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ftruncate, linkat, mknodat, openat, readlinkat, statat, symlinkat};
+use rustix::io::{Errno, pwrite};
+
+use super::parents::attributes;
+use super::{Marks, There, Tree, joined, keeping_time, look, mark_at, mark_fd, marks_of};
+use crate::UnpackError;
+use crate::error::Told;
+use crate::error::shown;
+
+/// Bytes that a file of the layers below is copied by.
+const BLOCK: usize = 128 << 10;
+
+/// A file that is being written.
+pub struct Writing {
+    file: OwnedFd,
+    path: Vec<u8>,
+}
+
+impl Writing {
+    /// Writes bytes where they belong.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn write(&mut self, mut bytes: &[u8], mut at: u64) -> Result<(), UnpackError> {
+        while !bytes.is_empty() {
+            match pwrite(&self.file, bytes, at) {
+                Err(Errno::INTR) => {}
+                written => {
+                    let written = written.told(|| format!("file `{}`", shown(&self.path)))?;
+                    bytes = &bytes[written..];
+                    at += written as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives it its length, which may end with a hole, and marks it.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn finish(self, size: u64, marks: &Marks) -> Result<(), UnpackError> {
+        ftruncate(&self.file, size).told(|| format!("file `{}`", shown(&self.path)))?;
+        mark_fd(&self.file, marks, &self.path)
+    }
+}
+
+impl Tree {
+    /// Makes a file, in place of what is there.
+    ///
+    /// # Errors
+    /// A name that cannot be made; the disk.
+    pub fn file(&mut self, path: &[&[u8]]) -> Result<Writing, UnpackError> {
+        let (dir, name) = self.parent(path)?;
+        let path = joined(path);
+        let file = keeping_time(&dir, || {
+            Self::clear(&dir, name)?;
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            Ok(openat(&dir, name, flags, Mode::RUSR | Mode::WUSR)?)
+        });
+        let file = file.told(|| format!("file `{}`", shown(&path)))?;
+        Ok(Writing { file, path })
+    }
+
+    /// Makes a symbolic link, in place of what is there. Where it leads is nobody's business but the container's.
+    ///
+    /// # Errors
+    /// As [`Tree::file`].
+    pub fn symlink(&mut self, path: &[&[u8]], target: &[u8], marks: &Marks) -> Result<(), UnpackError> {
+        if target.is_empty() {
+            return Err(UnpackError::entry(&joined(path), "is a symbolic link that leads nowhere"));
+        }
+        let (dir, name) = self.parent(path)?;
+        self.special(&dir, name, &joined(path), marks, true, || Ok(symlinkat(target, &dir, name)?))
+    }
+
+    /// Makes a named pipe or a device, in place of what is there. A device 0:0 is a whiteout, and no archive brings one so.
+    ///
+    /// # Errors
+    /// As [`Tree::file`].
+    pub fn node(
+        &mut self,
+        path: &[&[u8]],
+        kind: FileType,
+        device: (u32, u32),
+        marks: &Marks,
+    ) -> Result<(), UnpackError> {
+        if kind == FileType::CharacterDevice && device == (0, 0) {
+            return Err(UnpackError::entry(&joined(path), "is a device 0:0, which is a whiteout of the overlay's own"));
+        }
+        let (dir, name) = self.parent(path)?;
+        let device = rustix::fs::makedev(device.0, device.1);
+        let make = || Ok(mknodat(&dir, name, kind, Mode::RUSR | Mode::WUSR, device)?);
+        self.special(&dir, name, &joined(path), marks, false, make)
+    }
+
+    fn special(
+        &self,
+        dir: &OwnedFd,
+        name: &[u8],
+        path: &[u8],
+        marks: &Marks,
+        symlink: bool,
+        make: impl FnOnce() -> std::io::Result<()>,
+    ) -> Result<(), UnpackError> {
+        let made = keeping_time(dir, || Self::clear(dir, name).and_then(|()| make()));
+        made.told(|| format!("`{}`", shown(path)))?;
+        mark_at(dir, name, marks, symlink, path)
+    }
+
+    /// Makes another name of a file, in place of what is there. What is named last is not followed if it is a link. A file
+    /// that only the layers below have is brought up into this one, within `most` bytes; how many it took is told.
+    ///
+    /// # Errors
+    /// There is no such file, or it is a directory; the disk.
+    pub fn hard_link(&mut self, path: &[&[u8]], target: &[&[u8]], most: u64) -> Result<u64, UnpackError> {
+        let refused = |why: &str| {
+            UnpackError::entry(&joined(path), format!("is a hard link to `{}`, {why}", shown(&joined(target))))
+        };
+        let failed = || format!("hard link `{}`", shown(&joined(path)));
+        let (last, dirs) = target.split_last().ok_or_else(|| refused("which is the root directory"))?;
+        let walked = self.walk(dirs, false)?;
+        let there = match &walked.dir {
+            Some(dir) => look(dir.as_fd(), last).told(failed)?,
+            None => There::Nothing,
+        };
+        let (from, copied) = match (there, walked.dir) {
+            (There::Directory, _) => return Err(refused("which is a directory")),
+            (There::Symlink | There::Other, Some(dir)) => (dir, 0),
+            (There::Whiteout, _) => return Err(refused("which this layer removes")),
+            (_, _) if walked.hidden => return Err(refused("which is not there")),
+            _ => {
+                let names: Vec<&[u8]> = walked.path.iter().map(Vec::as_slice).chain([*last]).collect();
+                let copied = self.bring_up(&names, most)?.ok_or_else(|| refused("which is not there"))?;
+                (self.parent(&names)?.0, copied)
+            }
+        };
+        let (dir, name) = self.parent(path)?;
+        let same = |dir: &OwnedFd, name: &[u8]| {
+            statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| (stat.st_dev, stat.st_ino))
+        };
+        if same(&dir, name).is_ok_and(|there| same(&from, last) == Ok(there)) {
+            return Ok(copied); // it is that file already, by this name or by another
+        }
+        let made = keeping_time(&dir, || {
+            Self::clear(&dir, name)?;
+            Ok(linkat(&from, *last, &dir, name, AtFlags::empty())?)
+        });
+        made.map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::NOENT) => refused("which it would replace"),
+            _ => UnpackError::Host { about: failed(), error },
+        })?;
+        Ok(copied)
+    }
+
+    /// Copies what the layers below have at a path into this layer, with all its marks. Tells how many bytes that took,
+    /// or that there is nothing.
+    fn bring_up(&mut self, path: &[&[u8]], most: u64) -> Result<Option<u64>, UnpackError> {
+        let full = joined(path);
+        let failed = || format!("`{}` of the layers below", shown(&full));
+        let Some((dir, name, stat)) = self.parents.find(&full).told(failed)? else { return Ok(None) };
+        let marks = marks_of(&stat, attributes(&dir, name).told(failed)?);
+        self.found.depends = true;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => {
+                return Err(UnpackError::entry(&full, "is a directory, and a hard link leads to it"));
+            }
+            FileType::Symlink => {
+                let target = readlinkat(&dir, name, Vec::new()).told(failed)?;
+                self.symlink(path, target.as_bytes(), &marks)?;
+            }
+            FileType::RegularFile => {
+                let size = stat.st_size as u64;
+                if size > most {
+                    return Err(UnpackError::limit(&full, "bytes of files", size, most));
+                }
+                let from = openat(&dir, name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+                let from = from.told(failed)?;
+                let mut writing = self.file(path)?;
+                let (mut buffer, mut at) = (vec![0; BLOCK], 0);
+                loop {
+                    let read = rustix::io::pread(&from, buffer.as_mut_slice(), at).told(failed)?;
+                    if read == 0 {
+                        break;
+                    }
+                    writing.write(&buffer[..read], at)?;
+                    at += read as u64;
+                }
+                writing.finish(at, &marks)?;
+                return Ok(Some(at));
+            }
+            kind => {
+                let device = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+                self.node(path, kind, device, &marks)?;
+            }
+        }
+        Ok(Some(0))
+    }
+}

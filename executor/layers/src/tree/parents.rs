@@ -1,0 +1,114 @@
+//! What a layer lies on: the layers below it, as one tree that is only read.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use executor_sys::overlay::overlay;
+use rustix::fs::{AtFlags, FileType, OFlags, Stat, openat, readlinkat, statat};
+use rustix::io::Errno;
+
+use super::{Marks, OVERLAY, XATTR_MAX, held, marks_of, open_beneath, xattr_names};
+use crate::UnpackError;
+use crate::archive::Xattrs;
+use crate::error::Told;
+
+/// The layers below.
+pub struct Parents {
+    view: Option<OwnedFd>,
+}
+
+/// The directory of something, its name there, and what it is.
+pub(super) type Found<'a> = (OwnedFd, &'a [u8], Stat);
+
+/// What the layers below have at a path.
+pub(super) enum Below {
+    /// Nothing, or something that a directory or a link is not looked for in.
+    Nothing,
+    Directory(Marks),
+    /// Where it leads.
+    Symlink(Vec<u8>),
+    Other,
+}
+
+impl Parents {
+    /// Those of the lowest layer.
+    pub fn none() -> Self {
+        Self { view: None }
+    }
+
+    /// Opened directories in overlayfs' form, bottom first. More than one are mounted in the caller's mount namespace, on
+    /// the directory that `at` gives by its parent and its name.
+    ///
+    /// # Errors
+    /// They cannot be mounted.
+    pub fn new(layers: &[BorrowedFd<'_>], at: (BorrowedFd<'_>, &str)) -> Result<Self, UnpackError> {
+        let (parent, name) = at;
+        let open = |dir: BorrowedFd<'_>, path: &str| {
+            openat(dir, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, rustix::fs::Mode::empty())
+        };
+        let failed = || "the layers below".to_owned();
+        let view = match layers {
+            [] => None,
+            [one] => Some(open(*one, ".").told(failed)?),
+            many => {
+                let place = open(parent, name).told(failed)?;
+                overlay(many, None, place.as_fd()).told(failed)?;
+                Some(open(parent, name).told(failed)?)
+            }
+        };
+        Ok(Self { view })
+    }
+
+    /// What is at a path that no symbolic link is on.
+    pub(super) fn look(&self, path: &[u8]) -> Result<Below, Errno> {
+        let Some((dir, name, stat)) = self.find(path)? else { return Ok(Below::Nothing) };
+        Ok(match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => Below::Directory(marks_of(&stat, attributes(&dir, name)?)),
+            FileType::Symlink => Below::Symlink(readlinkat(&dir, name, Vec::new())?.into_bytes()),
+            _ => Below::Other,
+        })
+    }
+
+    pub(super) fn has_directory(&self, path: &[u8]) -> Result<bool, Errno> {
+        Ok((path.is_empty() && self.view.is_some()) || matches!(self.look(path)?, Below::Directory(_)))
+    }
+
+    /// The directory of a path, its last name, and what is there. A whiteout of the lowest layer is nothing.
+    pub(super) fn find<'a>(&self, path: &'a [u8]) -> Result<Option<Found<'a>>, Errno> {
+        let Some(view) = &self.view else { return Ok(None) };
+        let (above, name) = match path.iter().rposition(|byte| *byte == b'/') {
+            Some(slash) => (&path[..slash], &path[slash + 1..]),
+            None => (&b"."[..], path),
+        };
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let absent = |error| matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP);
+        let dir = match open_beneath(view.as_fd(), above, OFlags::RDONLY | OFlags::DIRECTORY) {
+            Err(error) if absent(error) => return Ok(None),
+            dir => dir?,
+        };
+        match statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(None),
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0 => {
+                Ok(None)
+            }
+            stat => Ok(Some((dir, name, stat?))),
+        }
+    }
+}
+
+/// The extended attributes of something, but for the overlay's own.
+pub(super) fn attributes(dir: &OwnedFd, name: &[u8]) -> Result<Xattrs, Errno> {
+    let path = held(dir, name);
+    let mut found = Vec::new();
+    for attribute in xattr_names(|buffer| rustix::fs::llistxattr(path.as_slice(), buffer))? {
+        if attribute.starts_with(OVERLAY) {
+            continue;
+        }
+        let mut value = vec![0_u8; XATTR_MAX];
+        let length = rustix::fs::lgetxattr(path.as_slice(), attribute.as_slice(), &mut value)?;
+        value.truncate(length);
+        found.push((attribute, value));
+    }
+    Ok(found)
+}

@@ -1,0 +1,155 @@
+//! Name by name to a directory: through links as if the layer's root were `/`, past what lies below the layer.
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use executor_sys::tree::remove;
+use rustix::fs::{Mode, OFlags, mkdirat, readlinkat};
+use rustix::io::Errno;
+
+use super::parents::Below;
+use super::{
+    DIR_MODE, Marks, There, Tree, is_opaque, keeping_time, look, make_opaque, mark_fd, open_beneath, open_dir,
+};
+use crate::UnpackError;
+use crate::error::Told;
+use crate::error::shown;
+
+/// Symbolic links on the way to one directory. The kernel's own limit is 40; umoci's is this.
+const LINKS_MAX: u32 = 255;
+
+/// Where a walk has led.
+pub(super) struct Walked {
+    /// The directory, where the layer has it.
+    pub(super) dir: Option<OwnedFd>,
+    /// Its names from the root, without links.
+    pub(super) path: Vec<Vec<u8>>,
+    /// What lies below is not seen here.
+    pub(super) hidden: bool,
+}
+
+/// On the way.
+struct Walk {
+    dir: Option<OwnedFd>,
+    path: Vec<Vec<u8>>,
+    /// How many names lead to the uppermost directory that hides what lies below.
+    hidden_from: Option<usize>,
+    links: u32,
+}
+
+impl Tree {
+    /// Goes to a directory. `make`: what is missing on the way is made, and what is no directory is replaced by one.
+    ///
+    /// # Errors
+    /// Links without end; the disk.
+    pub(super) fn walk(&mut self, names: &[&[u8]], make: bool) -> Result<Walked, UnpackError> {
+        let wanted = names.join(&b'/');
+        let failed = || format!("the way to `{}`", shown(&wanted));
+        let mut walk = Walk {
+            dir: Some(open_dir(self.root.as_fd(), b".").told(failed)?),
+            path: Vec::new(),
+            hidden_from: self.found.opaque.then_some(0),
+            links: 0,
+        };
+        let mut left: VecDeque<Vec<u8>> = names.iter().map(|name| name.to_vec()).collect();
+        while let Some(name) = left.pop_front() {
+            let link = match name.as_slice() {
+                b"" | b"." => None,
+                b".." => self.up(&mut walk).map(|()| None).told(failed)?,
+                name => self.step(&mut walk, name, make)?,
+            };
+            let Some(link) = link else { continue };
+            walk.links += 1;
+            if walk.links > LINKS_MAX {
+                return Err(UnpackError::entry(&wanted, format!("lies behind more than {LINKS_MAX} symbolic links")));
+            }
+            if link.starts_with(b"/") {
+                walk.path.clear();
+                self.go_to(&mut walk).told(failed)?;
+            }
+            for name in link.split(|byte| *byte == b'/').rev() {
+                left.push_front(name.to_vec());
+            }
+        }
+        Ok(Walked { dir: walk.dir, path: walk.path, hidden: walk.hidden_from.is_some() })
+    }
+
+    /// One name further. Gives where a link leads, if it is one.
+    fn step(&mut self, walk: &mut Walk, name: &[u8], make: bool) -> Result<Option<Vec<u8>>, UnpackError> {
+        let full = [walk.path.join(&b'/'), name.to_vec()].into_iter().filter(|part| !part.is_empty());
+        let full = full.collect::<Vec<_>>().join(&b'/');
+        let failed = || format!("directory `{}`", shown(&full));
+        let there = match &walk.dir {
+            Some(dir) => look(dir.as_fd(), name).told(failed)?,
+            None => There::Nothing,
+        };
+        let mut marks = Marks { mode: DIR_MODE, ..Marks::default() };
+        match there {
+            There::Symlink => {
+                let dir = walk.dir.as_ref().ok_or(Errno::NOENT).told(failed)?;
+                return Ok(Some(readlinkat(dir, name, Vec::new()).told(failed)?.into_bytes()));
+            }
+            There::Directory => {}
+            There::Nothing => {
+                let below = match walk.hidden_from {
+                    Some(_) => Below::Nothing,
+                    None => self.parents.look(&full).told(failed)?,
+                };
+                // Whatever the answer is: on other layers it can be another.
+                self.found.depends |= make && walk.hidden_from.is_none();
+                match below {
+                    Below::Symlink(link) => return Ok(Some(link)),
+                    Below::Directory(theirs) => marks = theirs,
+                    Below::Nothing | Below::Other => {}
+                }
+            }
+            There::Whiteout | There::Other => walk.hidden_from = walk.hidden_from.or(Some(walk.path.len() + 1)),
+        }
+        walk.path.push(name.to_vec());
+        let Some(dir) = walk.dir.take() else { return Ok(None) };
+        if !matches!(there, There::Directory) {
+            if !make {
+                return Ok(None);
+            }
+            keeping_time(&dir, || {
+                let hides = !matches!(there, There::Nothing);
+                if hides {
+                    remove(dir.as_fd(), OsStr::from_bytes(name))?;
+                }
+                mkdirat(&dir, name, Mode::RWXU)?;
+                if hides { make_opaque(&open_dir(dir.as_fd(), name)?) } else { Ok(()) }
+            })
+            .told(failed)?;
+            let made = open_dir(dir.as_fd(), name).told(failed)?;
+            mark_fd(&made, &marks, &full)?;
+            walk.dir = Some(made);
+            return Ok(None);
+        }
+        let opened = open_dir(dir.as_fd(), name).told(failed)?;
+        if walk.hidden_from.is_none() && is_opaque(&opened).told(failed)? {
+            walk.hidden_from = Some(walk.path.len());
+        }
+        walk.dir = Some(opened);
+        Ok(None)
+    }
+
+    /// One name back, which the root is its own parent for.
+    fn up(&self, walk: &mut Walk) -> Result<(), Errno> {
+        walk.path.pop();
+        self.go_to(walk)
+    }
+
+    /// Opens the directory of the walk's names again.
+    fn go_to(&self, walk: &mut Walk) -> Result<(), Errno> {
+        walk.hidden_from = walk.hidden_from.filter(|from| *from <= walk.path.len());
+        let path = walk.path.join(&b'/');
+        let path = if path.is_empty() { b".".to_vec() } else { path };
+        walk.dir = match open_beneath(self.root.as_fd(), &path, OFlags::RDONLY | OFlags::DIRECTORY) {
+            Err(Errno::NOENT | Errno::NOTDIR) => None,
+            dir => Some(dir?),
+        };
+        Ok(())
+    }
+}

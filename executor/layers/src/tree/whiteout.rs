@@ -1,0 +1,99 @@
+//! Whiteouts: what of the layers below is not there any more (image specification, `layer.md`, Whiteouts). They never
+//! concern what this layer itself brings, in whichever order it does.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+
+use executor_sys::tree::remove;
+use rustix::fs::{Dir, FileType, Mode, mknodat};
+
+use super::{There, Tree, is_opaque, joined, keeping_time, look, make_opaque, open_dir};
+use crate::UnpackError;
+use crate::error::Told;
+use crate::error::shown;
+
+impl Tree {
+    /// Hides what the layers below have in a directory.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn hide_all(&mut self, dirs: &[&[u8]]) -> Result<(), UnpackError> {
+        let failed = || format!("opaque directory `{}`", shown(&joined(dirs)));
+        let walked = self.walk(dirs, true)?;
+        let Some(dir) = walked.dir else { return Ok(()) };
+        // overlayfs takes the roots of all layers together, whatever they are marked with.
+        if walked.path.is_empty() {
+            self.found.opaque = true;
+        } else {
+            make_opaque(&dir).told(failed)?;
+        }
+        drop_whiteouts(&dir).told(failed)
+    }
+
+    /// Hides what the layers below have at a path.
+    ///
+    /// # Errors
+    /// The disk.
+    pub fn hide(&mut self, path: &[&[u8]]) -> Result<(), UnpackError> {
+        let (name, dirs) = path.split_last().ok_or_else(|| UnpackError::entry(b"/", "is the root directory"))?;
+        let full = joined(path);
+        let failed = || format!("whiteout of `{}`", shown(&full));
+        let walked = self.walk(dirs, false)?;
+        let below = walked.path.join(&b'/');
+        // In a directory that has nothing below it, readdir would show the whiteout itself.
+        let void = walked.hidden || !self.parents.has_directory(&below).told(failed)?;
+        let there = match &walked.dir {
+            Some(dir) => look(dir.as_fd(), name).told(failed)?,
+            None => There::Nothing,
+        };
+        match there {
+            There::Whiteout | There::Symlink | There::Other => return Ok(()),
+            There::Directory if void => return Ok(()),
+            There::Directory => {
+                let dir = walked.dir.as_ref().ok_or(rustix::io::Errno::NOENT).told(failed)?;
+                let own = open_dir(dir.as_fd(), name).told(failed)?;
+                make_opaque(&own).told(failed)?;
+                return drop_whiteouts(&own).told(failed);
+            }
+            There::Nothing if void => {
+                self.found.depends |= !walked.hidden;
+                return Ok(());
+            }
+            There::Nothing => {}
+        }
+        let walked = self.walk(dirs, true)?;
+        let dir = walked.dir.ok_or(rustix::io::Errno::NOENT).told(failed)?;
+        keeping_time(&dir, || Ok(mknodat(&dir, *name, FileType::CharacterDevice, Mode::empty(), 0)?)).told(failed)
+    }
+}
+
+/// Takes the whiteouts out of a directory and of those in it: there is nothing left that they could hide.
+fn drop_whiteouts(dir: &OwnedFd) -> std::io::Result<()> {
+    // Each level is opened from the one above, by one descriptor at a time: the names are kept instead.
+    let mut left = vec![Vec::<Vec<u8>>::new()];
+    while let Some(path) = left.pop() {
+        let at = if path.is_empty() { b".".to_vec() } else { path.join(&b'/') };
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
+        let current = super::open_beneath(dir.as_fd(), &at, flags)?;
+        if !path.is_empty() && is_opaque(&current)? {
+            continue; // it has none
+        }
+        let mut whiteouts = Vec::new();
+        for entry in Dir::read_from(&current)? {
+            let name = entry?.file_name().to_bytes().to_vec();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            match look(current.as_fd(), &name)? {
+                There::Whiteout => whiteouts.push(name),
+                There::Directory => left.push([path.as_slice(), &[name]].concat()),
+                _ => {}
+            }
+        }
+        keeping_time(&current, || {
+            whiteouts.iter().try_for_each(|name| remove(current.as_fd(), OsStr::from_bytes(name)))
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! From a blob to a layer of the store.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+
+use rustix::fs::FileType;
+
+use crate::archive::{Entry, Kind, Reader, Source};
+use crate::store::Ingest;
+use crate::stream::{Archive, Compression};
+use crate::tree::{Found, Marks, Parents, Tree};
+use crate::{DiffId, Limits, Store, UnpackError};
+
+/// What the names of whiteouts begin with.
+const WHITEOUT: &[u8] = b".wh.";
+/// The whiteout of all that lies below a directory.
+const OPAQUE: &[u8] = b".wh..wh..opq";
+/// Other names that begin so are aufs' own bookkeeping, which Docker's first images have, and are left out.
+const OF_AUFS: &[u8] = b".wh..wh.";
+/// Bytes of a file that are written at a time.
+const BLOCK: usize = 256 << 10;
+
+/// What is to be unpacked.
+pub struct Request<'a> {
+    /// Digest of the uncompressed archive.
+    pub diff_id: DiffId,
+    /// How the blob is compressed.
+    pub compression: Compression,
+    /// The blob.
+    pub blob: File,
+    /// What the layer lies on, bottom first.
+    pub parents: &'a [DiffId],
+    /// How large it may be.
+    pub limits: Limits,
+    /// It may bring devices.
+    pub devices: bool,
+}
+
+/// An unpacking that needs no more privilege than to write into its own directory, and has everything open.
+pub struct Prepared {
+    diff_id: DiffId,
+    parents: DiffId,
+    limits: Limits,
+    devices: bool,
+    archive: Archive,
+    below: Parents,
+    ingest: Ingest,
+}
+
+impl Request<'_> {
+    /// Opens all that is needed, and mounts the layers below in this process's mount namespace.
+    ///
+    /// # Errors
+    /// The blob is no file; a layer below is not there; the disk.
+    pub fn prepare(self, store: &Store) -> Result<Prepared, UnpackError> {
+        let archive = Archive::open(self.blob, self.compression, &self.limits)?;
+        let below = store.open(self.parents)?;
+        let below: Vec<_> = below.dirs.iter().map(AsFd::as_fd).collect();
+        let below = store.view(&below)?;
+        let ingest = store.begin()?;
+        Ok(Prepared {
+            diff_id: self.diff_id,
+            parents: DiffId::of_list(self.parents),
+            limits: self.limits,
+            devices: self.devices,
+            archive,
+            below,
+            ingest,
+        })
+    }
+}
+
+impl Prepared {
+    /// Unpacks it into the store. When this comes back without an error the layer is there, on the disk, whole; with one
+    /// nothing of it is left.
+    ///
+    /// # Errors
+    /// What is wrong with the layer; the disk.
+    pub fn run(self) -> Result<(), UnpackError> {
+        let Self { diff_id, parents, limits, devices, archive, below, ingest } = self;
+        let unpacked = (|| {
+            let mut tree = Tree::new(ingest.root(), below)?;
+            let mut reader = Reader::new(archive, limits);
+            apply(&mut reader, &mut tree, &limits, devices)?;
+            let found = reader.into_source().finish()?;
+            if found != diff_id {
+                return Err(UnpackError::DiffId { expected: diff_id, found });
+            }
+            Ok(tree.found())
+        })();
+        match unpacked {
+            Ok(found) => ingest.commit(&diff_id, &parents, found),
+            Err(error) => {
+                ingest.discard();
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Unpacks an archive into a tree.
+///
+/// # Errors
+/// What is wrong with the archive; the disk.
+pub fn apply<S: Source>(
+    reader: &mut Reader<S>,
+    tree: &mut Tree,
+    limits: &Limits,
+    devices: bool,
+) -> Result<Found, UnpackError> {
+    let mut buffer = vec![0; BLOCK];
+    let (mut entries, mut bytes) = (0, 0_u64);
+    while let Some(entry) = reader.next_entry()? {
+        entries += 1;
+        bytes = bytes.saturating_add(entry.size);
+        for (what, found, limit) in [("entries", entries, limits.entries), ("bytes of files", bytes, limits.bytes)] {
+            if found > limit {
+                return Err(UnpackError::limit(&entry.path, what, found, limit));
+            }
+        }
+        let path = names(&entry.path, &entry.path, limits)?;
+        let marks = Marks {
+            mode: entry.mode,
+            uid: entry.uid,
+            gid: entry.gid,
+            mtime: (entry.mtime.seconds, entry.mtime.nanoseconds),
+            xattrs: entry.xattrs.clone(),
+        };
+        match path.split_last() {
+            None if entry.kind == Kind::Directory => tree.mark_root(&marks)?,
+            None => return Err(UnpackError::entry(&entry.path, "would replace the root directory")),
+            Some((name, dirs)) if name.starts_with(WHITEOUT) => whiteout(tree, &entry, name, dirs)?,
+            Some(_) if path.iter().any(|name| name.starts_with(OF_AUFS)) => {}
+            Some(_) => match entry.kind {
+                Kind::Directory => tree.directory(&path, &marks)?,
+                Kind::File => {
+                    let mut file = tree.file(&path)?;
+                    while let Some((at, length)) = reader.content(&mut buffer)? {
+                        file.write(&buffer[..length], at)?;
+                    }
+                    file.finish(entry.size, &marks)?;
+                }
+                Kind::Symlink => tree.symlink(&path, &entry.link, &marks)?,
+                Kind::HardLink => {
+                    let target = names(&entry.link, &entry.path, limits)?;
+                    bytes += tree.hard_link(&path, &target, limits.bytes - bytes)?;
+                }
+                Kind::Fifo => tree.node(&path, FileType::Fifo, (0, 0), &marks)?,
+                Kind::CharDevice(..) | Kind::BlockDevice(..) if !devices => {
+                    let why = "is a device, which images may bring only where the configuration has \
+                               launcher.image_devices";
+                    return Err(UnpackError::entry(&entry.path, why));
+                }
+                Kind::CharDevice(major, minor) => {
+                    tree.node(&path, FileType::CharacterDevice, (major, minor), &marks)?;
+                }
+                Kind::BlockDevice(major, minor) => tree.node(&path, FileType::BlockDevice, (major, minor), &marks)?,
+            },
+        }
+    }
+    Ok(tree.found())
+}
+
+fn whiteout(tree: &mut Tree, entry: &Entry, name: &[u8], dirs: &[&[u8]]) -> Result<(), UnpackError> {
+    let hidden = &name[WHITEOUT.len()..];
+    if name == OPAQUE {
+        return tree.hide_all(dirs);
+    }
+    if matches!(hidden, b"" | b"." | b"..") {
+        return Err(UnpackError::entry(&entry.path, "is a whiteout of no name"));
+    }
+    if name.starts_with(OF_AUFS) || dirs.iter().any(|name| name.starts_with(OF_AUFS)) {
+        return Ok(());
+    }
+    let path: Vec<&[u8]> = dirs.iter().copied().chain([hidden]).collect();
+    tree.hide(&path)
+}
+
+/// The names of a path, as umoci takes it: from the root on, whether it begins with `/` or not, and without `.` and `..`.
+/// What would lead above the root is refused.
+fn names<'a>(path: &'a [u8], entry: &[u8], limits: &Limits) -> Result<Vec<&'a [u8]>, UnpackError> {
+    let mut names = Vec::new();
+    for name in path.split(|byte| *byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => {
+                names.pop().ok_or_else(|| UnpackError::entry(entry, "leads out of the layer"))?;
+            }
+            name => {
+                if name.len() as u64 > limits.name {
+                    let what = "bytes of one of its names";
+                    return Err(UnpackError::limit(entry, what, name.len() as u64, limits.name));
+                }
+                names.push(name);
+            }
+        }
+    }
+    Ok(names)
+}

@@ -1,0 +1,166 @@
+//! Names that lead out: by `..`, from `/`, through links, and through what is replaced by one.
+
+use std::path::{Path, PathBuf};
+
+use executor_layers::UnpackError;
+
+use crate::harness::{Layer, Sandbox, attack, diff_id};
+
+/// The path of a place outside, as a path of the tree.
+fn inside(sandbox_path: &Path) -> PathBuf {
+    sandbox_path.strip_prefix("/").unwrap().join("outside/file")
+}
+
+fn refused(result: &Result<(), UnpackError>, why: &str) {
+    match result {
+        Err(error @ UnpackError::Entry { .. }) if error.to_string().contains(why) => {}
+        other => panic!("{other:?} is no refusal that says {why:?}"),
+    }
+}
+
+#[test]
+fn two_dots_do_not_lead_out() {
+    let up = |_: &Sandbox| vec![Layer::new().file("../../outside/file", "x").bytes()];
+    refused(&attack(up).0, "`../../outside/file` leads out of the layer");
+    let from_below = |_: &Sandbox| vec![Layer::new().dir("a/", 0o755).file("a/../../../outside/file", "x").bytes()];
+    refused(&attack(from_below).0, "leads out");
+    // Those that stay inside are what they say.
+    let sandbox = Sandbox::new();
+    let layer = sandbox.unpack(&[], &Layer::new().dir("a/", 0o755).file("a/../b/./c", "x").bytes()).unwrap();
+    assert_eq!(sandbox.merged(&[layer])[Path::new("b/c")].content, b"x");
+}
+
+#[test]
+fn absolute_names_are_names_of_the_tree() {
+    let place = std::cell::RefCell::new(PathBuf::new());
+    let (result, tree) = attack(|sandbox| {
+        place.replace(inside(sandbox.path()));
+        vec![Layer::new().file(&format!("{}/file", sandbox.outside()), "x").bytes()]
+    });
+    result.unwrap();
+    assert_eq!(tree[&*place.borrow()].content, b"x");
+}
+
+#[test]
+fn nothing_is_written_through_a_link() {
+    for absolute in [true, false] {
+        let place = std::cell::RefCell::new(PathBuf::new());
+        let (result, tree) = attack(|sandbox| {
+            place.replace(inside(sandbox.path()));
+            let to = if absolute { sandbox.outside() } else { "../../outside".into() };
+            vec![Layer::new().symlink("d", &to).file("d/file", "x").bytes()]
+        });
+        result.unwrap();
+        // The link leads within the tree, as it will in the container.
+        let place = if absolute { place.borrow().clone() } else { PathBuf::from("outside/file") };
+        assert_eq!(tree[&place].content, b"x", "{absolute}");
+    }
+    let file = |sandbox: &Sandbox| {
+        vec![Layer::new().symlink("f", &format!("{}/file", sandbox.outside())).file("f", "x").bytes()]
+    };
+    let (result, tree) = attack(file);
+    result.unwrap();
+    assert_eq!((tree[Path::new("f")].kind, &*tree[Path::new("f")].content), ('f', &b"x"[..]));
+}
+
+#[test]
+fn a_directory_that_becomes_a_link_leads_nowhere_else() {
+    let one_layer = |sandbox: &Sandbox| {
+        let layer = Layer::new().dir("d/", 0o755).file("d/file", "1");
+        vec![layer.symlink("d", &sandbox.outside()).file("d/file", "x").bytes()]
+    };
+    attack(one_layer).0.unwrap();
+    let place = std::cell::RefCell::new(PathBuf::new());
+    let (result, tree) = attack(|sandbox| {
+        place.replace(inside(sandbox.path()));
+        vec![
+            Layer::new().dir("d/", 0o755).file("d/file", "1").bytes(),
+            Layer::new().symlink("d", &sandbox.outside()).bytes(),
+            Layer::new().file("d/file", "x").bytes(),
+        ]
+    });
+    result.unwrap();
+    assert_eq!(tree[Path::new("d")].kind, 'l');
+    assert_eq!(tree[&*place.borrow()].content, b"x");
+}
+
+#[test]
+fn links_in_a_circle_are_told() {
+    let sandbox = Sandbox::new();
+    let layer = Layer::new().symlink("a", "b").symlink("b", "a").file("a/file", "x").bytes();
+    refused(&sandbox.unpack(&[], &layer).map(drop), "more than 255 symbolic links");
+}
+
+/// A hard link to a file of the host would give it away, and let it be written to.
+#[test]
+fn hard_links_lead_to_nothing_outside() {
+    let absolute = |sandbox: &Sandbox| {
+        vec![Layer::new().hard_link("x", &format!("{}/file", sandbox.outside())).file("x", "written").bytes()]
+    };
+    refused(&attack(absolute).0, "which is not there");
+    let up = |_: &Sandbox| vec![Layer::new().hard_link("x", "../../outside/file").file("x", "written").bytes()];
+    refused(&attack(up).0, "leads out of the layer");
+    let through_a_link = |sandbox: &Sandbox| {
+        let layer = Layer::new().symlink("d", &sandbox.outside()).hard_link("x", "d/file");
+        vec![layer.file("x", "written").bytes()]
+    };
+    refused(&attack(through_a_link).0, "which is not there");
+    let to_a_link = |sandbox: &Sandbox| {
+        let layer = Layer::new().symlink("l", &format!("{}/file", sandbox.outside())).hard_link("x", "l");
+        vec![layer.file("l", "written").file("x", "written").bytes()]
+    };
+    attack(to_a_link).0.unwrap();
+    let sandbox = Sandbox::new();
+    refused(&sandbox.unpack(&[], &Layer::new().hard_link("x", "/etc/shadow").bytes()).map(drop), "not there");
+    let link = Layer::new().dir("d/", 0o755).hard_link("x", "d").bytes();
+    refused(&sandbox.unpack(&[], &link).map(drop), "a directory");
+}
+
+#[test]
+fn whiteouts_remove_nothing_but_names() {
+    let up = |_: &Sandbox| vec![Layer::new().dir("d/", 0o755).file(".wh...", "").bytes()];
+    refused(&attack(up).0, "a whiteout of no name");
+    let out = |_: &Sandbox| vec![Layer::new().file("../../.wh.outside", "").bytes()];
+    refused(&attack(out).0, "leads out of the layer");
+    let through = |sandbox: &Sandbox| {
+        vec![Layer::new().symlink("d", &sandbox.path().display().to_string()).file("d/.wh.outside", "").bytes()]
+    };
+    attack(through).0.unwrap();
+    for name in [".wh.", ".wh..", "d/.wh.."] {
+        let sandbox = Sandbox::new();
+        let layer = Layer::new().file("d/file", "x").file(name, "").bytes();
+        refused(&sandbox.unpack(&[], &layer).map(drop), "a whiteout of no name");
+    }
+}
+
+#[test]
+fn the_root_stays_a_directory() {
+    for name in ["/", ".", "./", "a/.."] {
+        let sandbox = Sandbox::new();
+        for layer in [
+            Layer::new().symlink(name, &sandbox.outside()),
+            Layer::new().hard_link(name, "a"),
+            Layer::new().file(name, "x"),
+        ] {
+            refused(&sandbox.unpack(&[], &layer.bytes()).map(drop), "the root directory");
+        }
+        let hard = Layer::new().hard_link("a", name).bytes();
+        refused(&sandbox.unpack(&[], &hard).map(drop), "the root directory");
+        let layer = Layer::new().dir(name, 0o750).bytes();
+        sandbox.unpack(&[], &layer).unwrap();
+        assert!(sandbox.store.has(&diff_id(&layer), &[]));
+    }
+}
+
+#[test]
+fn devices_are_refused_unless_they_are_allowed() {
+    let memory = Layer::new().device("mem", 1, 1).bytes();
+    let mut sandbox = Sandbox::new();
+    refused(&sandbox.unpack(&[], &memory).map(drop), "launcher.image_devices");
+    sandbox.devices = true;
+    let layer = sandbox.unpack(&[], &memory).unwrap();
+    let device = &sandbox.merged(&[layer])[Path::new("mem")];
+    assert_eq!((device.kind, device.device, device.mode), ('c', 0x101, 0o666));
+    // One that is the overlay's own whiteout never.
+    refused(&sandbox.unpack(&[], &Layer::new().device("w", 0, 0).bytes()).map(drop), "a device 0:0");
+}
