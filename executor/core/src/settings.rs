@@ -10,10 +10,12 @@ pub struct LauncherSettings {
     pub cgroup_parent: String,
     /// A log file is rotated at this size, in bytes; one older file is kept.
     pub log_bytes_max: u64,
+    /// Layers of images may bring devices. No container can use one: its root is mounted `nodev`.
+    pub image_devices: bool,
 }
 
 impl Default for LauncherSettings {
     fn default() -> Self {
-        Self { cgroup_parent: "executor".into(), log_bytes_max: 16 << 20 }
+        Self { cgroup_parent: "executor".into(), log_bytes_max: 16 << 20, image_devices: false }
     }
 }

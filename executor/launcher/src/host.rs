@@ -38,6 +38,8 @@ pub(crate) struct Host {
     pub page: u64,
     /// A log file is rotated at this size.
     pub log_bytes_max: u64,
+    /// Layers of images may bring devices.
+    pub image_devices: bool,
 }
 
 impl Host {
@@ -57,6 +59,7 @@ impl Host {
             nofile_max: getrlimit(Resource::RLIMIT_NOFILE)?.1,
             page: rustix::param::page_size() as u64,
             log_bytes_max: config.launcher.log_bytes_max.max(64 << 10),
+            image_devices: config.launcher.image_devices,
             run_dir,
         })
     }
@@ -64,6 +67,11 @@ impl Host {
     /// What is known of running containers.
     pub(crate) fn containers_run(&self) -> PathBuf {
         self.run_dir.join("containers")
+    }
+
+    /// The layers of images.
+    pub(crate) fn layers(&self) -> PathBuf {
+        self.state_dir.join("layers")
     }
 
     /// What is kept of containers.

@@ -12,6 +12,7 @@ mod cli;
 mod dirs;
 mod finish;
 mod host;
+mod layers;
 mod log;
 mod memfd_exec;
 mod orphans;

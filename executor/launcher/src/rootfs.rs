@@ -6,11 +6,12 @@
 
 mod dir;
 mod host;
+mod image;
 mod overlay;
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use executor_core::placement::{Content, Entry, MountPoint, PlacementError, RootfsView, place};
 use executor_core::plan::{Plan, PlannedFile, Rootfs};
@@ -22,6 +23,7 @@ use executor_sys::mount::{Follow, open_dir, open_in_root};
 use rustix::fs::{FileType, Mode, OFlags, fstat, mkdirat};
 
 use crate::dirs::{Dirs, plain};
+use crate::host::Host;
 
 /// Directories that must be real ones: libcontainer follows a symbolic link there before it has pivoted, and
 /// creates and deletes what it points to on the host.
@@ -39,18 +41,22 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// Puts it together at `at`, an empty directory. A `dir:` must lie below one of `allowed`, where there are any.
+    /// Puts it together at `at`, an empty directory. A `dir:` must lie below one of the policy's `rootfs_dirs`, where there
+    /// are any.
     ///
     /// # Errors
     /// The reference does not fit the host: a violation of `rootfs`. A full disk under the state directory.
-    pub(crate) fn assemble(rootfs: &Rootfs, allowed: &[PathBuf], at: &Path, dirs: &Dirs) -> Result<Self, Refused> {
+    pub(crate) fn assemble(of: &Host, rootfs: &Rootfs, at: &Path, dirs: &Dirs) -> Result<Self, Refused> {
         match rootfs {
             Rootfs::Host => host::assemble(at).map_err(|error| failed("rootfs `host`", &error))?,
-            Rootfs::Dir(lower) => dir::assemble(lower, allowed, at, dirs)?,
-            Rootfs::Image(_) => return Err(Refused::new(Reason::Internal, "rootfs: images are not there yet")),
+            Rootfs::Dir(lower) => dir::assemble(lower, &of.policy.rootfs_dirs, at, dirs)?,
+            Rootfs::Image(image) => image::assemble(image, &of.layers(), at, dirs)?,
         }
         let mut tree = Self { root: open_dir(at).map_err(|error| failed("rootfs", &error))?, real: Vec::new() };
         tree.require_real_directories(rootfs)?;
+        if let Rootfs::Image(image) = rootfs {
+            tree.make_volumes(image)?;
+        }
         Ok(tree)
     }
 

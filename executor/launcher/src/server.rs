@@ -10,6 +10,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::cli::Args;
 use crate::dirs::{at, make_dir};
 use crate::host::Host;
+use crate::layers::{HasLayers, Layers};
 use crate::log::{self, Level};
 use crate::seccomp::Filter;
 use crate::sweep;
@@ -53,8 +55,9 @@ struct Server {
     listener: Option<SeqpacketListener>,
     lock: Option<File>,
     signals: Option<SignalEvents>,
-    daemons: Vec<Seqpacket>,
+    daemons: Vec<Rc<Seqpacket>>,
     shims: HashMap<ContainerId, Shim>,
+    layers: Layers,
     tag_key: Option<TagKey>,
     /// Asked to end by the daemon.
     shutdown: bool,
@@ -67,6 +70,7 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, args: &Args) -> io::Re
     let lock = lock(&host.run_dir)?;
     host.hierarchies.make_parent(&host.cgroup_parent)?;
     let shims = sweep::sweep(&host)?;
+    let layers = Layers::open(&host)?; // behind the sweep: it ended who was at work there
     let socket_path = host.run_dir.join("launcher.sock");
     let listener = listen(&host, &socket_path)?;
     let shims: HashMap<_, _> = shims.into_iter().map(|shim| (shim.id.clone(), shim)).collect();
@@ -87,6 +91,7 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, args: &Args) -> io::Re
         signals: Some(signals),
         daemons: Vec::new(),
         shims,
+        layers,
         tag_key: None,
         shutdown: false,
     };
@@ -102,7 +107,7 @@ impl Server {
         let watchdog = sd_notify::watchdog_enabled().map(|limit| limit / 2);
         let mut idle_at = Instant::now() + FIRST_DAEMON;
         loop {
-            let idle = self.daemons.is_empty() && self.shims.is_empty();
+            let idle = self.daemons.is_empty() && self.shims.is_empty() && self.layers.is_idle();
             if !idle {
                 idle_at = Instant::now() + IDLE;
             }
@@ -120,7 +125,9 @@ impl Server {
             self.accept();
             self.hear_shims();
             self.look_after_shims();
+            self.layers.look_after(has_ended);
             self.serve_daemons();
+            Layers::advance(self);
         }
     }
 
@@ -133,6 +140,7 @@ impl Server {
             fds.push(PollFd::from_borrowed_fd(shim.pidfd.as_fd(), PollFlags::IN));
             fds.extend(shim.lifeline.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
         }
+        fds.extend(self.layers.pidfds().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
         let timeout = timeout.map(|time| Timespec {
             tv_sec: time.as_secs() as i64,
             tv_nsec: (time.subsec_nanos() + 1_000).min(999_999_999).into(),
@@ -159,7 +167,7 @@ impl Server {
                 log::line(Level::Warning, "", format_args!("a connection of uid {uid:?} was refused"));
                 continue;
             }
-            self.daemons.push(connection);
+            self.daemons.push(Rc::new(connection));
         }
     }
 
@@ -239,7 +247,7 @@ impl Server {
         if shim.done && !self.host.containers_run().join(id.as_str()).exists() {
             return; // it wiped, recorded and removed everything itself
         }
-        let living = self.shims.values().map(|shim| shim.pid).collect();
+        let living = self.shims.values().map(|shim| shim.pid).chain(self.layers.pids()).collect();
         sweep::finish(&self.host, id, shim.volume, shim.inputs, &living);
         let lost = LauncherAnswer::ShimLost(ShimLost { container_id: id.to_string(), created_at: shim.created_at.0 });
         let reply = LauncherReply { sequence: 0, answer: Some(lost) }.encode_to_vec();
@@ -248,7 +256,7 @@ impl Server {
 
     /// Processes of dead shims come to their sub-reaper; a shim itself is taken above.
     fn reap_orphans(&self) {
-        let shims: Vec<i32> = self.shims.values().map(|shim| shim.pid).collect();
+        let shims: Vec<i32> = self.shims.values().map(|shim| shim.pid).chain(self.layers.pids()).collect();
         while let Ok(Some((pid, _))) =
             process::reap_one(shims.iter().copied().find(|pid| process::has_ended(*pid).unwrap_or(false)))
         {
@@ -260,6 +268,7 @@ impl Server {
     fn end(&mut self, ephemeral: bool) {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         let _ = fs::remove_file(&self.socket_path);
+        self.layers.end();
         self.hear_shims();
         let done: Vec<ContainerId> = self.shims.values().filter(|shim| shim.done).map(|shim| shim.id.clone()).collect();
         for id in done {
@@ -288,7 +297,19 @@ impl Server {
         self.signals = None;
         self.daemons.clear();
         self.shims.clear();
+        self.layers.abandon();
         self.tag_key = None;
+    }
+}
+
+impl HasLayers for Server {
+    fn layers(&mut self) -> &mut Layers {
+        &mut self.layers
+    }
+
+    fn abandon_all(&mut self) -> bool {
+        self.abandon();
+        self.host.image_devices
     }
 }
 

@@ -182,7 +182,7 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Vec<Shim>> {
 }
 
 /// Containers that have a directory here. What is no container's is left alone.
-fn ids(dir: &Path) -> io::Result<Vec<ContainerId>> {
+pub(crate) fn ids(dir: &Path) -> io::Result<Vec<ContainerId>> {
     let entries = fs::read_dir(dir)?.collect::<io::Result<Vec<_>>>()?;
     Ok(entries.iter().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 use executor_sys::mount::open_dir;
 use executor_sys::tree;
-use rustix::fs::{Mode, OFlags, RenameFlags, fsync, mkdirat, openat, renameat_with, syncfs};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags, fsync, mkdirat, openat, renameat_with, syncfs};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -179,7 +179,7 @@ impl Store {
     pub fn clear(&self, names: &[String]) -> io::Result<()> {
         // That a layer was taken out must not be forgotten when half of it is gone.
         fsync(open_to_sync(&self.path(LAYERS))?)?;
-        let ingest = open_dir(&self.path(INGEST))?;
+        let ingest = open_to_sync(&self.path(INGEST))?;
         names.iter().try_for_each(|name| tree::remove(ingest.as_fd(), OsStr::new(name)))
     }
 }
@@ -251,7 +251,8 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
 
 fn open_to_sync(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+    // Not open(2), which an unpacker may not call.
+    Ok(openat(CWD, path, flags, Mode::empty())?)
 }
 
 fn random_name() -> io::Result<String> {

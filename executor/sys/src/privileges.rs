@@ -89,6 +89,26 @@ pub(crate) fn become_within(identity: &crate::entry::Identity) -> io::Result<()>
     Err(io::Error::other("privileges are left that the container does not have"))
 }
 
+/// Stays root with these capabilities alone, for good: to do one thing with what root owns.
+///
+/// # Errors
+/// As [`drop_to`].
+pub fn keep_root_with(kept: CapabilitySet) -> io::Result<()> {
+    for capability in CapabilitySet::all() {
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::PERM) => {} // as in `drop_to`
+            Err(error) => return Err(error.into()),
+        }
+    }
+    keep_capabilities(kept)?;
+    nix::sys::prctl::set_no_new_privs()?;
+    let left = rustix::thread::capabilities(None)?;
+    if kept.contains(left.effective) && kept.contains(left.permitted) {
+        return Ok(());
+    }
+    Err(io::Error::other("privileges are left after they were dropped"))
+}
+
 /// These capabilities and no others are left in every set that counts without an execve.
 fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
     rustix::thread::clear_ambient_capability_set()?;

@@ -24,5 +24,5 @@ pub(super) fn assemble(lower: &Path, allowed: &[PathBuf], at: &Path, dirs: &Dirs
         return Err(violation(why));
     }
     let model = std::fs::metadata(&held).map_err(|error| failed("rootfs", &error))?;
-    overlay::assemble(&format!("dir:{}", lower.display()), &[opened.as_fd()], &model, at, dirs)
+    overlay::assemble(&format!("dir:{}", lower.display()), &[opened.as_fd()], Some(&model), at, dirs)
 }

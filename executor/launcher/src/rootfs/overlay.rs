@@ -3,7 +3,7 @@
 //!
 //! In go opened directories, bottom first: those of a `dir:` and of the layers of an image alike.
 
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -16,8 +16,8 @@ use executor_sys::overlay::{Upper, overlay};
 use super::failed;
 use crate::dirs::Dirs;
 
-/// Mounts the overlay of `lower` at `at`. The root itself has the mode and the owner of that of `model`. The upper layer
-/// lies in the container's state directory, so that nothing of it needs to reach the disk.
+/// Mounts the overlay of `lower` at `at`. The root itself has the mode and the owner of `model`, or is root's where there is
+/// none. The upper layer lies in the container's state directory, so that nothing of it needs to reach the disk.
 ///
 /// # Errors
 /// The kernel has no overlayfs, or does not take one of these directories; a full disk. `about` is what the root is
@@ -25,7 +25,7 @@ use crate::dirs::Dirs;
 pub(super) fn assemble(
     about: &str,
     lower: &[BorrowedFd<'_>],
-    model: &fs::Metadata,
+    model: Option<&Metadata>,
     at: &Path,
     dirs: &Dirs,
 ) -> Result<(), Refused> {
@@ -34,8 +34,9 @@ pub(super) fn assemble(
         dirs.private(layer).map_err(|error| failed("state directory", &error))?;
     }
     let alike = || {
-        std::os::unix::fs::lchown(&upper, Some(model.uid()), Some(model.gid()))?;
-        fs::set_permissions(&upper, fs::Permissions::from_mode(model.mode() & 0o7777))
+        let (uid, gid, mode) = model.map_or((0, 0, 0o755), |model| (model.uid(), model.gid(), model.mode() & 0o7777));
+        std::os::unix::fs::lchown(&upper, Some(uid), Some(gid))?;
+        fs::set_permissions(&upper, fs::Permissions::from_mode(mode))
     };
     alike().map_err(|error| failed("state directory", &error))?;
     mount(lower, &upper, &work, at).map_err(|error| {

@@ -8,7 +8,7 @@ use executor_core::ident::ContainerId;
 use executor_core::payload::BYTES_MAX;
 use executor_core::protocol::{
     Done, Hello, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, PLAN_MAX, Reason, Refused,
-    VERSION, Welcome,
+    RemoveLayer, VERSION, Welcome,
 };
 use executor_core::time::Timestamp;
 use executor_secrets::TagKey;
@@ -19,14 +19,15 @@ use prost::Message;
 
 use super::{Server, has_ended_within};
 use crate::dirs::Dirs;
+use crate::layers::Client;
 use crate::log::{self, Level};
 use crate::rootfs::failed;
 use crate::shim;
 use crate::watched::Shim;
 
-/// Largest request: ids, a tag and a key. On the stack, so that a shim, which is forked in the middle of one, does not
+/// Largest request: ids, a tag and a key, or the digests of 127 layers. On the stack, so that a shim, which is forked in the middle of one, does not
 /// keep it for as long as its container lives.
-const REQUEST_MAX: usize = 4096;
+const REQUEST_MAX: usize = 8192;
 /// How long a shim may take from its last word to its end.
 const LAST_STEPS: Duration = Duration::from_secs(1);
 
@@ -55,19 +56,29 @@ impl Server {
             Err(_) => return Err(Gone),
         };
         let request = LauncherRequest::decode(&buffer[..length]).map_err(|_| Gone)?;
+        let client = || Client::new(&self.daemons[index], request.sequence);
         let answer = match request.call {
-            Some(LauncherCall::Hello(hello)) => self.hello(&hello),
-            Some(LauncherCall::Launch(launch)) => self.launch(launch, fds),
-            Some(LauncherCall::Remove(remove)) => self.remove(&remove.container_id),
+            Some(LauncherCall::Hello(hello)) => self.hello(&hello).map(Some),
+            Some(LauncherCall::Launch(launch)) => self.launch(launch, fds).map(Some),
+            Some(LauncherCall::Remove(remove)) => self.remove(&remove.container_id).map(Some),
             Some(LauncherCall::Shutdown(_)) => {
                 self.shutdown = true;
-                Ok(LauncherAnswer::Done(Done {}))
+                Ok(Some(LauncherAnswer::Done(Done {})))
             }
-            Some(LauncherCall::UnpackLayer(_) | LauncherCall::RemoveLayer(_)) | None => {
-                Err(Refused::new(Reason::Invalid, "a request that this launcher does not know"))
+            Some(LauncherCall::UnpackLayer(unpack)) => {
+                let client = client();
+                self.layers.unpack(&unpack, fds.into_iter().next(), client)
             }
+            Some(LauncherCall::RemoveLayer(remove)) => {
+                let client = client();
+                self.remove_layer(&remove, client)
+            }
+            None => Err(Refused::new(Reason::Invalid, "a request that this launcher does not know")),
         };
-        let answer = answer.unwrap_or_else(LauncherAnswer::Refused);
+        // What takes its time is answered when it is done.
+        let Some(answer) = answer.unwrap_or_else(|refused| Some(LauncherAnswer::Refused(refused))) else {
+            return Ok(true);
+        };
         let reply = LauncherReply { sequence: request.sequence, answer: Some(answer) };
         self.daemons[index].send(&reply.encode_to_vec(), &[]).map_err(|_| Gone)?;
         Ok(true)
@@ -155,6 +166,15 @@ impl Server {
         if (shim.done || shim.lifeline.is_none() || finished()) && has_ended_within(&shim.pidfd, LAST_STEPS) {
             self.shim_has_ended(id);
         }
+    }
+
+    fn remove_layer(&mut self, remove: &RemoveLayer, client: Client) -> Result<Option<LauncherAnswer>, Refused> {
+        self.hear_shims();
+        // Whose shim has not told of itself yet may have no record, and be about to mount any layer.
+        if let Some(shim) = self.shims.values().find(|shim| !shim.listening && !shim.done) {
+            return Err(Refused::new(Reason::Busy, format!("the container {} is being made", shim.id)));
+        }
+        self.layers.remove(&self.host, remove, client)
     }
 
     fn remove(&mut self, id: &str) -> Result<LauncherAnswer, Refused> {

@@ -164,7 +164,7 @@ fn build(
 
     let root = dirs.run.join("rootfs");
     dirs.private(&root).map_err(|error| failed("run directory", &error))?;
-    let tree = Tree::assemble(&record.plan.rootfs, &host.policy.rootfs_dirs, &root, &dirs)?;
+    let tree = Tree::assemble(host, &record.plan.rootfs, &root, &dirs)?;
     let user = Arc::new(tree.resolve_user(&record.plan)?);
     if record.plan.token_file().is_some() {
         tree.make_runtime_dir(&record.plan.rootfs)?;

@@ -1,6 +1,6 @@
 //! What a plan can ask for and this launcher does not carry out: refused, never passed over.
 
-use executor_core::plan::{Network, Plan, Rootfs};
+use executor_core::plan::{Network, Plan};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::validate::Violation;
 
@@ -10,7 +10,6 @@ use executor_core::validate::Violation;
 /// Every part of the plan that would be left out.
 pub(super) fn check(plan: &Plan) -> Result<(), Refused> {
     let all = [
-        ("rootfs", matches!(plan.rootfs, Rootfs::Image(_))),
         ("network", plan.network == Network::Cni),
         ("hostname", !plan.connectivity.hostname.is_empty()),
         ("dns", !plan.connectivity.dns_servers.is_empty() || !plan.connectivity.dns_searches.is_empty()),

@@ -1,0 +1,329 @@
+//! Layers of images, unpacked and removed by processes of their own: the launcher itself waits for none.
+//!
+//! A request waits until fewer than [`RUNNING_MAX`] are at work and none is at work on the same layer, then a process is
+//! forked for it (see [`worker`]). When that has ended, whoever asked gets the answer, if it is still there. What a
+//! process left that was killed is removed by another one.
+
+mod worker;
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::{Rc, Weak};
+
+use executor_core::plan::Rootfs;
+use executor_core::protocol::{Done, LauncherAnswer, LauncherReply, Reason, Refused, RemoveLayer, UnpackLayer};
+use executor_core::validate::LAYERS_MAX;
+use executor_layers::stream::Compression;
+use executor_layers::{DiffId, Limits, Store, UnpackError};
+use executor_sys::process::{self, Ended, Fork};
+use executor_sys::seqpacket::Seqpacket;
+use prost::Message;
+
+use crate::dirs::{Dirs, plain};
+use crate::host::Host;
+use crate::log::{self, Level};
+use crate::rootfs::failed;
+use crate::sweep;
+
+/// Processes at work at a time. Each can keep a processor and a disk busy.
+const RUNNING_MAX: usize = 2;
+/// Requests that wait: each holds a descriptor.
+const WAITING_MAX: usize = 64;
+/// Longest answer of a process, in bytes.
+const ANSWER_MAX: usize = 8192;
+
+/// What is to be done.
+pub(crate) enum Work {
+    /// A layer is unpacked.
+    Unpack { diff_id: DiffId, compression: Compression, parents: Vec<DiffId>, bytes_max: u64, blob: File },
+    /// Directories are removed that nobody finds any more.
+    Clear(Vec<String>),
+}
+
+/// Whom the answer is for.
+pub(crate) struct Client {
+    connection: Weak<Seqpacket>,
+    sequence: u64,
+}
+
+impl Client {
+    pub(crate) fn new(connection: &Rc<Seqpacket>, sequence: u64) -> Self {
+        Self { connection: Rc::downgrade(connection), sequence }
+    }
+
+    fn answer(&self, answer: LauncherAnswer) {
+        let reply = LauncherReply { sequence: self.sequence, answer: Some(answer) };
+        // A daemon that is gone asks again, and finds the layer there.
+        let _ = self.connection.upgrade().map(|daemon| daemon.send(&reply.encode_to_vec(), &[]));
+    }
+}
+
+struct Waiting {
+    work: Work,
+    client: Option<Client>,
+}
+
+struct Running {
+    layer: Option<DiffId>,
+    client: Option<Client>,
+    pid: i32,
+    pidfd: OwnedFd,
+    told: Seqpacket,
+}
+
+/// All that is asked for.
+pub(crate) struct Layers {
+    store: Store,
+    waiting: VecDeque<Waiting>,
+    running: Vec<Running>,
+    /// A process may have left something.
+    untidy: bool,
+}
+
+impl Layers {
+    /// Makes the store where it is not there. What is left over in it goes as soon as there is time: the processes that
+    /// made it must have ended.
+    pub(crate) fn open(host: &Host) -> io::Result<Self> {
+        let store = Store::create(&host.layers())?;
+        Ok(Self { store, waiting: VecDeque::new(), running: Vec::new(), untidy: true })
+    }
+
+    /// Nothing is at work, and nothing waits.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Processes at work, readable when they have ended.
+    pub(crate) fn pidfds(&self) -> impl Iterator<Item = &OwnedFd> {
+        self.running.iter().map(|running| &running.pidfd)
+    }
+
+    /// Their pids.
+    pub(crate) fn pids(&self) -> impl Iterator<Item = i32> {
+        self.running.iter().map(|running| running.pid)
+    }
+
+    /// Asks for a layer. `None`: the answer comes later.
+    pub(crate) fn unpack(
+        &mut self,
+        asked: &UnpackLayer,
+        blob: Option<OwnedFd>,
+        client: Client,
+    ) -> Result<Option<LauncherAnswer>, Refused> {
+        let invalid = |why: String| Refused::new(Reason::Invalid, why);
+        let diff_id: DiffId = asked.diff_id.parse().map_err(|error| invalid(format!("diff_id: {error}")))?;
+        if asked.parents.len() >= LAYERS_MAX {
+            return Err(invalid(format!("{} parents; at most {}", asked.parents.len(), LAYERS_MAX - 1)));
+        }
+        let parents: Option<Vec<DiffId>> =
+            asked.parents.iter().map(|bytes| Some(DiffId::from_bytes(bytes.as_slice().try_into().ok()?))).collect();
+        let parents = parents.ok_or_else(|| invalid("a parent is no digest of 32 bytes".into()))?;
+        if self.store.has(&diff_id, &parents) {
+            return Ok(Some(LauncherAnswer::Done(Done {})));
+        }
+        let Some(blob) = blob else {
+            return Err(Refused::new(Reason::NotFound, format!("the layer {diff_id} is not unpacked")));
+        };
+        let compression = asked.media_type.parse().map_err(|error| refused(&error))?;
+        let work = Work::Unpack { diff_id, compression, parents, bytes_max: asked.bytes_max, blob: File::from(blob) };
+        self.wait(work, Some(client)).map(|()| None)
+    }
+
+    /// Takes a layer out of the store, if no container has it. `None`: the answer comes when its room is free.
+    pub(crate) fn remove(
+        &mut self,
+        host: &Host,
+        asked: &RemoveLayer,
+        client: Client,
+    ) -> Result<Option<LauncherAnswer>, Refused> {
+        let layer: DiffId =
+            asked.diff_id.parse().map_err(|error| Refused::new(Reason::Invalid, format!("diff_id: {error}")))?;
+        if self.waiting.len() >= WAITING_MAX {
+            return Err(too_many());
+        }
+        if let Some(id) = user_of(host, &asked.diff_id).map_err(|error| failed("containers", &error))? {
+            return Err(Refused::new(Reason::Busy, format!("the container {id} has the layer {layer}")));
+        }
+        let taken = self.store.take_out(&layer).map_err(|error| failed("store of layers", &error))?;
+        if taken.is_empty() {
+            return Err(Refused::new(Reason::NotFound, format!("the layer {layer} is not unpacked")));
+        }
+        self.wait(Work::Clear(taken), Some(client)).map(|()| None)
+    }
+
+    fn wait(&mut self, work: Work, client: Option<Client>) -> Result<(), Refused> {
+        if self.waiting.len() >= WAITING_MAX {
+            return Err(too_many());
+        }
+        self.waiting.push_back(Waiting { work, client });
+        Ok(())
+    }
+
+    /// Takes those that have ended, and answers.
+    pub(crate) fn look_after(&mut self, has_ended: impl Fn(&OwnedFd) -> bool) {
+        let (ended, running) = std::mem::take(&mut self.running).into_iter().partition(|one| has_ended(&one.pidfd));
+        self.running = running;
+        let ended: Vec<Running> = ended;
+        for one in ended {
+            let answer = one.take();
+            if let Err((refused, in_order)) = &answer {
+                self.untidy |= !in_order;
+                let about = one.layer.map(|layer| layer.to_string()).unwrap_or_default();
+                log::line(Level::Warning, "", format_args!("layer {about}: {}", refused.message));
+            }
+            if let Some(client) = one.client {
+                let done = LauncherAnswer::Done(Done {});
+                client.answer(answer.map_or_else(|(refused, _)| LauncherAnswer::Refused(refused), |()| done));
+            }
+        }
+    }
+
+    /// The next thing to be done, if there is room for it.
+    fn next(&mut self) -> Option<Waiting> {
+        if self.running.len() >= RUNNING_MAX {
+            return None;
+        }
+        // What is in the way of nobody who is at work was left by somebody who is not.
+        if self.untidy && self.running.is_empty() {
+            self.untidy = false;
+            let queued = |name: &String| {
+                self.waiting.iter().any(|waiting| matches!(&waiting.work, Work::Clear(names) if names.contains(name)))
+            };
+            match self.store.left_over() {
+                Ok(names) => {
+                    let names: Vec<_> = names.into_iter().filter(|name| !queued(name)).collect();
+                    if !names.is_empty() {
+                        return Some(Waiting { work: Work::Clear(names), client: None });
+                    }
+                }
+                Err(error) => log::line(Level::Error, "", format_args!("store of layers: {}", plain(&error))),
+            }
+        }
+        let busy = |work: &Work| {
+            work.layer().is_some_and(|layer| self.running.iter().any(|running| running.layer == Some(layer)))
+        };
+        let index = self.waiting.iter().position(|waiting| !busy(&waiting.work))?;
+        self.waiting.remove(index)
+    }
+
+    /// Begins what can be begun. `child` is called in each process that is forked, to close what is the launcher's.
+    pub(crate) fn advance(server: &mut impl HasLayers) {
+        while let Some(Waiting { work, client }) = server.layers().next() {
+            // Somebody else asked for the same, and it is there by now.
+            if let Work::Unpack { diff_id, parents, .. } = &work
+                && server.layers().store.has(diff_id, parents)
+            {
+                client.iter().for_each(|client| client.answer(LauncherAnswer::Done(Done {})));
+                continue;
+            }
+            match Self::start(server, work) {
+                Ok(running) => server.layers().running.push(Running { client, ..running }),
+                Err(error) => {
+                    let answer = LauncherAnswer::Refused(failed("unpacker", &error));
+                    client.iter().for_each(|client| client.answer(answer.clone()));
+                }
+            }
+        }
+    }
+
+    fn start(server: &mut impl HasLayers, work: Work) -> io::Result<Running> {
+        let layer = work.layer();
+        let (told, theirs) = Seqpacket::pair()?;
+        told.set_nonblocking(true)?;
+        let parent = std::process::id();
+        let pid = match process::fork()? {
+            Fork::Parent(pid) => pid,
+            Fork::Child => {
+                drop(told);
+                let (store, devices) = (server.layers().store.clone(), server.abandon_all());
+                process::exit_now(worker::run(&store, work, parent, devices, &theirs))
+            }
+        };
+        Ok(Running { layer, client: None, pid, pidfd: process::pidfd(pid)?, told })
+    }
+
+    /// Ends what is at work, for a launcher that ends. What it leaves is cleared by the next one.
+    pub(crate) fn end(&mut self) {
+        use std::os::fd::AsFd;
+        self.waiting.clear();
+        for one in self.running.drain(..) {
+            let _ = process::pidfd_signal(one.pidfd.as_fd(), libc::SIGKILL);
+            let _ = process::wait_for(one.pid);
+        }
+    }
+
+    /// In a forked child: nothing of it is this process's.
+    pub(crate) fn abandon(&mut self) {
+        self.waiting.clear();
+        self.running.clear();
+    }
+}
+
+/// Who has layers to look after: the launcher.
+pub(crate) trait HasLayers {
+    /// They.
+    fn layers(&mut self) -> &mut Layers;
+    /// In a forked child: closes what is the launcher's. Tells whether layers may bring devices.
+    fn abandon_all(&mut self) -> bool;
+}
+
+impl Work {
+    fn layer(&self) -> Option<DiffId> {
+        match self {
+            Self::Unpack { diff_id, .. } => Some(*diff_id),
+            Self::Clear(_) => None,
+        }
+    }
+}
+
+impl Running {
+    /// How it ended: done, or a refusal and whether the process told it itself and so has cleaned up.
+    fn take(&self) -> Result<(), (Refused, bool)> {
+        let ended = process::wait_for(self.pid);
+        let mut buffer = vec![0; ANSWER_MAX];
+        if let Ok(Some((length, _))) = self.told.recv(&mut buffer)
+            && let Ok(refused) = Refused::decode(&buffer[..length])
+        {
+            return Err((refused, true));
+        }
+        match ended {
+            Ok(Ended::Code(0)) => Ok(()),
+            Ok(ended) => Err((Refused::new(Reason::Internal, format!("its process ended with {ended:?}")), false)),
+            Err(error) => Err((failed("its process", &error), false)),
+        }
+    }
+}
+
+fn too_many() -> Refused {
+    Refused::new(Reason::Busy, format!("{WAITING_MAX} layers wait to be unpacked or removed already"))
+}
+
+/// A container that is not completed and has a layer.
+fn user_of(host: &Host, layer: &str) -> io::Result<Option<String>> {
+    let has = |rootfs: &Rootfs| matches!(rootfs, Rootfs::Image(image) if image.layers.iter().any(|one| one == layer));
+    let user = sweep::ids(&host.containers_run())?
+        .into_iter()
+        .find(|id| Dirs::of(host, id).read_record().is_some_and(|record| has(&record.plan.rootfs)));
+    Ok(user.map(|id| id.to_string()))
+}
+
+/// What a daemon is told of a layer that was not unpacked.
+fn refused(error: &UnpackError) -> Refused {
+    let reason = match error {
+        _ if error.is_exhaustion() => Reason::Exhausted,
+        UnpackError::Host { .. } => Reason::Internal,
+        _ => Reason::Precondition,
+    };
+    let words = match error {
+        UnpackError::Host { about, error } => format!("{about}: {}", plain(error)),
+        other => other.to_string(),
+    };
+    Refused::new(reason, words)
+}
+
+/// The bounds of a layer, where whoever asks for it gives one more.
+fn limits(bytes_max: u64) -> Limits {
+    Limits::default().within(bytes_max)
+}

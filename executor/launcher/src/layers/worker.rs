@@ -1,0 +1,148 @@
+//! The process that unpacks a layer: it reads what anybody may have written, and can do little else.
+//!
+//! It has the blob, its own directory and the layers below open. It has no network, no other process's memory, no
+//! mount but its own, and of root's capabilities those to make files of any owner, mode and attribute. `CAP_SYS_ADMIN` is
+//! among them, because the kernel asks for it where an attribute of the overlay is set; a filter takes from it
+//! everything else that it would open.
+
+use executor_core::protocol::Refused;
+use executor_layers::{Request, Store, UnpackError};
+use executor_sys::privileges::keep_root_with;
+use executor_sys::process;
+use executor_sys::seqpacket::Seqpacket;
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::resource::{Resource, setrlimit};
+use prost::Message;
+use rustix::thread::CapabilitySet;
+
+use super::{Work, limits, refused};
+use crate::seccomp::Filter;
+
+/// Address space, in bytes: the largest window of zstd twice, and what the program has.
+const MEMORY_MAX: u64 = 1 << 30;
+/// Descriptors: the layers below, and a few.
+const FILES_MAX: u64 = 256;
+
+/// System calls that are left: files by descriptor, memory, and the end.
+const CALLS: [i64; 67] = [
+    libc::SYS_brk,
+    libc::SYS_clock_gettime,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_fallocate,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_fcntl,
+    libc::SYS_fdatasync,
+    libc::SYS_fgetxattr,
+    libc::SYS_flistxattr,
+    libc::SYS_fremovexattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_fstat,
+    libc::SYS_fsync,
+    libc::SYS_ftruncate,
+    libc::SYS_futex,
+    libc::SYS_getdents64,
+    libc::SYS_getpid,
+    libc::SYS_getrandom,
+    libc::SYS_gettid,
+    libc::SYS_lgetxattr,
+    libc::SYS_linkat,
+    libc::SYS_llistxattr,
+    libc::SYS_lseek,
+    libc::SYS_lsetxattr,
+    libc::SYS_madvise,
+    libc::SYS_mkdirat,
+    libc::SYS_mknodat,
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_newfstatat,
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_read,
+    libc::SYS_readlinkat,
+    libc::SYS_readv,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_restart_syscall,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sched_yield,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+    libc::SYS_set_robust_list,
+    libc::SYS_sigaltstack,
+    libc::SYS_statx,
+    libc::SYS_symlinkat,
+    libc::SYS_sync_file_range,
+    libc::SYS_syncfs,
+    libc::SYS_tgkill,
+    libc::SYS_uname,
+    libc::SYS_unlinkat,
+    libc::SYS_utimensat,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_fchmodat2,
+];
+
+/// Does the work and tells what went wrong. Gives the status to end with.
+pub(super) fn run(store: &Store, work: Work, parent: u32, devices: bool, told: &Seqpacket) -> i32 {
+    match act(store, work, parent, devices) {
+        Ok(()) => 0,
+        Err(error) => {
+            let refused: Refused = refused(&error);
+            i32::from(told.send(&refused.encode_to_vec(), &[]).is_err())
+        }
+    }
+}
+
+fn act(store: &Store, work: Work, parent: u32, devices: bool) -> Result<(), UnpackError> {
+    let host = |about: &'static str| move |error| UnpackError::Host { about: about.into(), error };
+    let begin = || -> std::io::Result<()> {
+        process::die_with(parent)?;
+        process::be_expendable()?;
+        rustix::thread::set_name(c"executor-layer")?;
+        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC)?;
+        setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+        setrlimit(Resource::RLIMIT_NOFILE, FILES_MAX, FILES_MAX)?;
+        Ok(setrlimit(Resource::RLIMIT_AS, MEMORY_MAX, MEMORY_MAX)?)
+    };
+    begin().map_err(host("unpacker"))?;
+    match work {
+        Work::Unpack { diff_id, compression, parents, bytes_max, blob } => {
+            let request = Request { diff_id, compression, blob, parents: &parents, limits: limits(bytes_max), devices };
+            let prepared = request.prepare(store)?;
+            confine(devices).map_err(host("unpacker"))?;
+            prepared.run()
+        }
+        Work::Clear(names) => {
+            confine(false).map_err(host("unpacker"))?;
+            store.clear(&names).map_err(host("store of layers"))
+        }
+    }
+}
+
+/// Gives up what is not needed from here on, for good.
+fn confine(devices: bool) -> std::io::Result<()> {
+    let mut kept = CapabilitySet::CHOWN
+        | CapabilitySet::DAC_OVERRIDE
+        | CapabilitySet::FOWNER
+        | CapabilitySet::FSETID
+        | CapabilitySet::SETFCAP
+        | CapabilitySet::SYS_ADMIN;
+    if devices {
+        kept |= CapabilitySet::MKNOD;
+    }
+    keep_root_with(kept)?;
+    let filter = Filter::of_calls(&CALLS).map_err(std::io::Error::other)?;
+    filter.install().map_err(std::io::Error::other)
+}

@@ -1,0 +1,56 @@
+//! An image: overlayfs over its layers, which it shares with every other container that has them.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use executor_core::placement::{Entry, RootfsView};
+use executor_core::plan::PlannedImage;
+use executor_core::protocol::{Reason, Refused};
+use executor_core::validate::Violation;
+use executor_layers::{DiffId, Store, UnpackError};
+
+use super::{Tree, failed, overlay};
+use crate::dirs::Dirs;
+
+/// Mounts the overlay of the image's layers, which must have been unpacked into the store.
+pub(super) fn assemble(image: &PlannedImage, store: &Path, at: &Path, dirs: &Dirs) -> Result<(), Refused> {
+    let violation = |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("rootfs", why)]);
+    let layers: Result<Vec<DiffId>, _> = image.layers.iter().map(|layer| layer.parse()).collect();
+    let layers = layers.map_err(|error| violation(format!("`{}`: {error}", image.reference)))?;
+    let opened = Store::at(store).open(&layers).map_err(|error| match error {
+        UnpackError::Parent(layer) => {
+            violation(format!("`{}`: its layer {layer} is not unpacked on this host", image.reference))
+        }
+        UnpackError::Host { about, error } => failed(&about, &error),
+        other => Refused::new(Reason::Internal, other.to_string()),
+    })?;
+    let lower: Vec<_> = opened.dirs.iter().map(AsFd::as_fd).collect();
+    overlay::assemble(&image.reference, &lower, opened.root.as_ref(), at, dirs)
+}
+
+impl Tree {
+    /// Makes the directories that the image declares as volumes, where it does not have them. What it has there is in the
+    /// container's own layer as soon as it is written to.
+    pub(super) fn make_volumes(&self, image: &PlannedImage) -> Result<(), Refused> {
+        for volume in &image.volumes {
+            let above: Vec<&Path> = volume.ancestors().filter(|path| path.parent().is_some()).collect();
+            for path in above.into_iter().rev() {
+                let about = format!("rootfs: {}", path.display());
+                match self.entry(path).map_err(|error| failed(&about, &error))? {
+                    Entry::Directory => {}
+                    Entry::Missing => self.make_dir(path).map_err(|error| failed(&about, &error))?,
+                    kind => {
+                        let what = if kind == Entry::Symlink { "a symbolic link" } else { "no directory" };
+                        let why = format!(
+                            "`{}`: {} is {what}, on the way to a volume of the image",
+                            image.reference,
+                            path.display()
+                        );
+                        return Err(Refused::of_fields(Reason::Precondition, &[Violation::new("rootfs", why)]));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
