@@ -1,0 +1,277 @@
+//! Runs a user's guide: what it says to type is typed, and what it says is printed must be printed.
+//!
+//! In goes a Markdown file with fenced blocks; two kinds of them count, every other one is prose.
+//!
+//! ````text
+//! ```json file=vcap.json          the block is written into that file
+//!
+//! ```console                      a session
+//! $ agent-cli info --json \
+//! >   | grep version              a line of the command that goes on
+//!   "version": "...",             what it prints, standard error included; ... is any text in a line,
+//! ...                             and any number of lines where it stands alone
+//! [exit status 1]                 how it ends, where that is not 0
+//! ````
+//! Commands run one after the other, each in a bash of its own, in one directory. What is unequal is told by the line of
+//! the guide.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::dist;
+
+/// Longest time that a command may take.
+const PATIENCE: &str = "60";
+/// Any text, any lines.
+const ANY: &str = "...";
+
+/// A guide, step by step.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Guide {
+    path: PathBuf,
+    steps: Vec<Step>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    File { name: String, content: String },
+    Command { line: usize, command: String, expected: Vec<String>, status: i32 },
+}
+
+/// Where the commands run.
+#[derive(Debug)]
+pub struct Place {
+    /// Their working directory.
+    pub dir: PathBuf,
+    /// Variables beside PATH, in which agent-cli is found.
+    pub env: Vec<(&'static str, OsString)>,
+}
+
+impl Guide {
+    /// Reads a guide of the repository, by its path in there.
+    ///
+    /// # Panics
+    /// There is none, or it is not as it has to be.
+    pub fn read(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Self { steps: parse(&text).unwrap_or_else(|why| panic!("{name}:{why}")), path: name.into() }
+    }
+
+    /// Number of commands.
+    pub fn commands(&self) -> usize {
+        self.steps.iter().filter(|step| matches!(step, Step::Command { .. })).count()
+    }
+
+    /// Does everything that it says.
+    ///
+    /// # Panics
+    /// Something was not as it says; the message has all of it.
+    pub fn run(&self, place: &Place) {
+        let mut wrong = String::new();
+        for step in &self.steps {
+            match step {
+                Step::File { name, content } => fs::write(place.dir.join(name), content).expect("write"),
+                Step::Command { line, command, expected, status } => {
+                    let (printed, ended) = place.shell(command);
+                    if !fits(expected, &printed.lines().collect::<Vec<_>>()) || ended != Some(*status) {
+                        let expected = expected.join("\n");
+                        let _ = write!(
+                            wrong,
+                            "{}:{line}: $ {command}\n--- the guide says (exit status {status}):\n{expected}\n--- it is \
+                             ({ended:?}):\n{printed}\n",
+                            self.path.display()
+                        );
+                    }
+                }
+            }
+        }
+        assert!(wrong.is_empty(), "{wrong}");
+    }
+}
+
+impl Place {
+    fn shell(&self, command: &str) -> (String, Option<i32>) {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let own = dist::binary("agent-cli").parent().map(Path::to_owned);
+        let path = std::env::join_paths(own.into_iter().chain(std::env::split_paths(&path))).expect("a PATH");
+        // One pipe for both, so that lines come in their order.
+        let script = format!("exec 2>&1\n{command}");
+        let mut shell = Command::new("timeout");
+        shell.args([PATIENCE, "bash", "-c", &script]).current_dir(&self.dir).env("PATH", path).stdin(Stdio::null());
+        let output = shell.envs(self.env.iter().cloned()).output().expect("bash");
+        (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code())
+    }
+}
+
+/// The steps of a guide; an error begins with the number of its line.
+fn parse(text: &str) -> Result<Vec<Step>, String> {
+    let mut steps = Vec::new();
+    let mut lines = text.lines().enumerate().map(|(index, line)| (index + 1, line));
+    while let Some((number, line)) = lines.next() {
+        let Some(info) = line.strip_prefix("```") else { continue };
+        let mut block = Vec::new();
+        loop {
+            match lines.next() {
+                None => return Err(format!("{number}: the block does not end")),
+                Some((_, "```")) => break,
+                Some(line) => block.push(line),
+            }
+        }
+        if info == "console" {
+            steps.extend(session(&block)?);
+        } else if let Some((_, name)) = info.split_once(" file=") {
+            if name.is_empty() || name.contains('/') {
+                return Err(format!("{number}: file={name} is no name in the directory"));
+            }
+            let content = block.iter().flat_map(|(_, line)| [line, "\n"]).collect();
+            steps.push(Step::File { name: name.to_owned(), content });
+        }
+    }
+    Ok(steps)
+}
+
+fn session(block: &[(usize, &str)]) -> Result<Vec<Step>, String> {
+    let mut steps: Vec<Step> = Vec::new();
+    let mut goes_on = false;
+    for (number, text) in block {
+        match (text.strip_prefix("$ "), steps.last_mut()) {
+            (Some(begun), _) if !goes_on => {
+                steps.push(Step::Command { line: *number, command: begun.to_owned(), expected: Vec::new(), status: 0 });
+            }
+            (_, Some(Step::Command { command, expected, status, .. })) => match text.strip_prefix("> ") {
+                Some(more) if goes_on => {
+                    command.push('\n');
+                    command.push_str(more);
+                }
+                None if goes_on => return Err(format!("{number}: the command goes on here with `> `")),
+                _ => match text.strip_prefix("[exit status ").and_then(|rest| rest.strip_suffix(']')) {
+                    Some(told) => *status = told.parse().map_err(|_| format!("{number}: no exit status: {told}"))?,
+                    None => expected.push((*text).to_owned()),
+                },
+            },
+            _ => return Err(format!("{number}: a session begins with `$ `")),
+        }
+        goes_on = text.ends_with('\\') && (text.starts_with("$ ") || goes_on);
+    }
+    Ok(steps)
+}
+
+/// Whether lines are those that were expected. Spaces at the end of a line do not count.
+fn fits(expected: &[String], printed: &[&str]) -> bool {
+    match expected.split_first() {
+        None => printed.is_empty(),
+        Some((line, rest)) if line == ANY => (0..=printed.len()).any(|skipped| fits(rest, &printed[skipped..])),
+        Some((line, rest)) => {
+            printed.split_first().is_some_and(|(first, others)| line_fits(line, first) && fits(rest, others))
+        }
+    }
+}
+
+fn line_fits(expected: &str, printed: &str) -> bool {
+    let (expected, mut printed) = (expected.trim_end(), printed.trim_end());
+    let parts: Vec<&str> = expected.split(ANY).collect();
+    let [first, middle @ .., last] = &parts[..] else { return expected == printed };
+    let Some(rest) = printed.strip_prefix(first) else { return false };
+    printed = rest;
+    for part in middle {
+        let Some(at) = printed.find(part) else { return false };
+        printed = &printed[at + part.len()..];
+    }
+    printed.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+text
+```json file=a.json
+{}
+
+```
+```rust
+not run
+```
+```console
+$ one
+$ two \\
+>   three
+out
+...
+[exit status 3]
+```
+";
+
+    #[test]
+    fn steps_are_found() {
+        let command = |line, command: &str, expected: &[&str], status| Step::Command {
+            line,
+            command: command.into(),
+            expected: expected.iter().map(|line| (*line).into()).collect(),
+            status,
+        };
+        let expected = [
+            Step::File { name: "a.json".into(), content: "{}\n\n".into() },
+            command(10, "one", &[], 0),
+            command(11, "two \\\n  three", &["out", "..."], 3),
+        ];
+        assert_eq!(parse(TEXT).unwrap(), expected);
+        for bad in
+            ["```console\nout\n```\n", "```console\n$ a\n", "```x file=a/b\n```\n", "```console\n$ a \\\nb\n```\n"]
+        {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_printed_is_compared() {
+        let fits = |expected: &str, printed: &str| {
+            let expected: Vec<String> = expected.lines().map(str::to_owned).collect();
+            fits(&expected, &printed.lines().collect::<Vec<_>>())
+        };
+        for (expected, printed) in [
+            ("", ""),
+            ("a\nb", "a\nb  "),
+            ("a...c", "abc"),
+            ("...", ""),
+            ("...", "a\nb"),
+            ("a\n...\nd", "a\nb\nc\nd"),
+            ("x ... y ... z", "x 1 y 2 z"),
+            ("... is ...", "what is it"),
+        ] {
+            assert!(fits(expected, printed), "{expected:?} {printed:?}");
+        }
+        for (expected, printed) in [
+            ("", "a"),
+            ("a", ""),
+            ("a", "b"),
+            ("a...c", "ab"),
+            ("a\n...\nd", "a\nb"),
+            ("ab...bc", "abc"),
+            ("a", "a\na"),
+        ] {
+            assert!(!fits(expected, printed), "{expected:?} {printed:?}");
+        }
+    }
+
+    /// The control of all guides: a guide that is wrong fails.
+    #[test]
+    fn a_guide_that_is_wrong_fails() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = Place { dir: dir.path().into(), env: vec![("NAME", "value".into())] };
+        let run = |text: &str| {
+            let guide = Guide { path: "guide".into(), steps: parse(text).expect("a guide") };
+            std::panic::catch_unwind(|| guide.run(&place)).is_ok()
+        };
+        assert!(run(
+            "```text file=f\nx\n```\n```console\n$ cat f; echo $NAME >&2; exit 3\nx\nvalue\n[exit status 3]\n```\n"
+        ));
+        assert!(!run("```console\n$ echo x\ny\n```\n"));
+        assert!(!run("```console\n$ false\n```\n"));
+    }
+}
