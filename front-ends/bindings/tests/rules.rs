@@ -440,3 +440,44 @@ fn no_debug_shows_a_value() {
     let shown = format!("{bindings:?} {:?}", bindings.as_ref().unwrap().bindings());
     assert!(shown.contains("b/k") && shown.contains("[REDACTED; 7 bytes]") && !shown.contains("hunter2"), "{shown}");
 }
+
+/// Whatever comes in: an error, or files that keep every rule. Bytes of a document are changed at random.
+#[test]
+fn arbitrary_bytes_break_no_rule() {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    let pieces: [&[u8]; 8] = [b"..", b"/", b"\\u0000", b"\\n", b"[]", b"null", b"\"name\"", b"\xff"];
+    let mut passed = 0;
+    for round in 0..20_000 {
+        let mut bytes = FULL.as_bytes().to_vec();
+        for _ in 0..random(4) {
+            let at = random(bytes.len());
+            match random(3) {
+                0 => bytes[at] = random(256) as u8,
+                1 => drop(bytes.splice(at..(at + random(20)).min(bytes.len()), [])),
+                _ => drop(bytes.splice(at..at, pieces[random(pieces.len())].iter().copied())),
+            }
+        }
+        let _ = Bindings::one_file(&bytes);
+        let Ok(bindings) = Builder::new().vcap_services(&bytes, Profile::ALL[round % 3]).finish() else { continue };
+        passed += 1;
+        assert!(bindings.bytes() <= BYTES_MAX);
+        assert!(bindings.bindings().iter().all(|binding| binding.entry("type").is_some()));
+        for file in bindings.files() {
+            let (binding, entry) = file.path.split_once('/').unwrap();
+            let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.' | '_');
+            for name in [binding, entry] {
+                assert!(
+                    !name.is_empty() && !name.starts_with("..") && name != "." && name.chars().all(allowed),
+                    "{name}"
+                );
+            }
+        }
+    }
+    assert!((1_000..19_000).contains(&passed), "of both kinds: {passed}");
+}
