@@ -37,6 +37,9 @@ fn manual(out: &Path) -> io::Result<()> {
     page(out, program.clone(), true)?;
     for sub in program.get_subcommands().filter(|sub| !sub.is_hide_set()) {
         page(out, sub.clone(), WITH_STATUSES.contains(&sub.get_name()))?;
+        for nested in sub.get_subcommands().filter(|nested| nested.get_name() != "help") {
+            page(out, nested.clone(), false)?;
+        }
     }
     Ok(())
 }

@@ -174,6 +174,7 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     table.pair("newest event", info.cursor.to_string());
     table.pair("run directory", &*info.run_dir);
     table.pair("state directory", &*info.state_dir);
+    table.pair("files root", &*info.files_root);
     let mut states: Vec<String> = info.containers.iter().map(|(state, count)| format!("{count} {state}")).collect();
     states.sort_unstable();
     table.pair("containers", if states.is_empty() { "none".into() } else { states.join(", ") });
