@@ -79,11 +79,7 @@ pub(crate) const VM: [Need; 4] = [
         sign: Sign::File("/usr/share/keyrings/debian-archive-keyring.gpg"),
     },
     Need { package: "e2fsprogs", reason: "makes its disks", sign: Sign::Program("mke2fs") },
-    Need {
-        package: "qemu-system-x86",
-        reason: "is the virtual machine",
-        sign: Sign::Program("qemu-system-x86_64"),
-    },
+    Need { package: "qemu-system-x86", reason: "is the virtual machine", sign: Sign::Program("qemu-system-x86_64") },
 ];
 
 /// For `cargo xtask fuzz`.

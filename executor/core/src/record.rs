@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cni::Address;
 use crate::ident::ProcessIdentity;
 use crate::lifecycle::State;
 use crate::placement::{Content, MountPoint};
@@ -46,8 +47,20 @@ pub struct Prepared {
     pub nofile: u64,
     /// What could not be had as asked.
     pub warnings: Vec<String>,
+    /// The network of CNI that it is on.
+    #[serde(default)]
+    pub network: Option<Attached>,
     /// When.
     pub at: Timestamp,
+}
+
+/// A network of CNI that a container was put onto.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attached {
+    /// Its name.
+    pub network: String,
+    /// What the container is reached at.
+    pub addresses: Vec<Address>,
 }
 
 /// A container that has a shim.

@@ -12,10 +12,15 @@ pub struct LauncherSettings {
     pub log_bytes_max: u64,
     /// Layers of images may bring devices. No container can use one: its root is mounted `nodev`.
     pub image_devices: bool,
+    /// How long a plugin of a network may take, in seconds: 1 to [`CNI_PLUGIN_SECONDS_MAX`].
+    pub cni_plugin_seconds: u64,
 }
+
+/// Longest time of a network's plugin, in seconds.
+pub const CNI_PLUGIN_SECONDS_MAX: u64 = 300;
 
 impl Default for LauncherSettings {
     fn default() -> Self {
-        Self { cgroup_parent: "executor".into(), log_bytes_max: 16 << 20, image_devices: false }
+        Self { cgroup_parent: "executor".into(), log_bytes_max: 16 << 20, image_devices: false, cni_plugin_seconds: 30 }
     }
 }

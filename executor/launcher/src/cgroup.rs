@@ -130,6 +130,11 @@ impl Hierarchies {
         fs::write(self.memory_dir(path).join("cgroup.procs"), "0")
     }
 
+    /// Makes a cgroup that has no limits, only to know which processes are in it. [`Self::join_memory`] enters it.
+    pub(crate) fn make_memory(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir_all(self.memory_dir(path))
+    }
+
     /// Swap of the cgroup is switched off, where that is the launcher's to do.
     pub(crate) fn forbid_swap(&self, path: &Path) -> io::Result<()> {
         match self {

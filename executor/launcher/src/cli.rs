@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use executor_core::settings::LauncherSettings;
+use executor_core::settings::{CNI_PLUGIN_SECONDS_MAX, LauncherSettings};
 use executor_core::validate::Policy;
 use serde::Deserialize;
 
@@ -90,6 +90,11 @@ pub(crate) fn config(args: &Args) -> Result<Config, ConfigError> {
     let plain = parent.components().all(|part| matches!(part, std::path::Component::Normal(_)));
     if config.launcher.cgroup_parent.is_empty() || !plain {
         let why = format!("launcher.cgroup_parent {parent:?} is no relative path of plain names");
+        return Err(ConfigError::Value(path.to_owned(), why));
+    }
+    let seconds = config.launcher.cni_plugin_seconds;
+    if !(1..=CNI_PLUGIN_SECONDS_MAX).contains(&seconds) {
+        let why = format!("launcher.cni_plugin_seconds is {seconds}; 1 to {CNI_PLUGIN_SECONDS_MAX} is allowed");
         return Err(ConfigError::Value(path.to_owned(), why));
     }
     Ok(config)

@@ -1,7 +1,7 @@
 //! The end of a container: whoever does it, in one order.
 //!
-//! Kill what is left in the cgroup, wipe the secrets, remove the cgroup and the writable layer, write the exit
-//! record (synced), remove the run directory. Each step may be done again: a shim that is killed in the middle is
+//! Kill what is left in the cgroup, wipe the secrets, remove the cgroup, take the container off its network, remove the
+//! writable layer, write the exit record (synced), remove the run directory. Each step may be done again: a shim that is killed in the middle is
 //! followed by the launcher, and a launcher by the next one's sweep.
 
 use std::path::PathBuf;
@@ -12,12 +12,16 @@ use executor_core::time::Timestamp;
 use executor_secrets::volume::{Receipt, Volume};
 use executor_sys::memfile::MemFile;
 
-use crate::cgroup::Hierarchies;
 use crate::dirs::Dirs;
+use crate::host::Host;
 use crate::log::{self, Level};
+use crate::network::{self, Patience};
 
 /// How long the kernel is given to let go of a cgroup whose processes were killed.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Who finishes its own container.
+pub(crate) const SHIM: &str = "shim";
 
 /// What is left of a container when its process has ended, or never ran.
 pub(crate) struct Remains {
@@ -87,19 +91,14 @@ impl Remains {
 
     /// Ends the container for good. The record is written even when a step before it failed; what failed is in
     /// the log and in the record's missing receipt.
-    pub(crate) fn complete(
-        mut self,
-        hierarchies: &Hierarchies,
-        container: ContainerRecord,
-        outcome: Outcome,
-    ) -> Option<ExitRecord> {
+    pub(crate) fn complete(mut self, host: &Host, container: ContainerRecord, outcome: Outcome) -> Option<ExitRecord> {
         let id = container.plan.id.to_string();
         let ended_at = outcome.ended_at.unwrap_or_else(now);
-        let oom_killed = hierarchies.oom_kills(&self.cgroup) > self.rotated.helpers_killed;
+        let oom_killed = host.hierarchies.oom_kills(&self.cgroup) > self.rotated.helpers_killed;
         // Files that nobody could reach any more went with their last holder: there is no receipt for that.
         let out_of_reach = self.volumes.is_empty() && !container.plan.files.is_empty();
         let wipe = self.wipe(&id).ok().filter(|_| !out_of_reach);
-        self.remove_leftovers(hierarchies, &id);
+        self.remove_leftovers(host, &id);
         let finished_at = now();
         let record = ExitRecord {
             container,
@@ -122,9 +121,9 @@ impl Remains {
     }
 
     /// Removes everything, with no record: the container never was.
-    pub(crate) fn discard(mut self, hierarchies: &Hierarchies, id: &str) {
+    pub(crate) fn discard(mut self, host: &Host, id: &str) {
         let _ = self.wipe(id); // logged
-        self.remove_leftovers(hierarchies, id);
+        self.remove_leftovers(host, id);
         for result in [self.dirs.remove_state(), self.dirs.remove_run()] {
             if let Err(error) = result {
                 log::line(Level::Error, id, format_args!("a directory was not removed: {error}"));
@@ -133,17 +132,22 @@ impl Remains {
     }
 
     /// Removes what a container that has its exit record may have left.
-    pub(crate) fn leave(mut self, hierarchies: &Hierarchies, id: &str) {
-        self.remove_leftovers(hierarchies, id);
+    pub(crate) fn leave(mut self, host: &Host, id: &str) {
+        self.remove_leftovers(host, id);
         if let Err(error) = self.dirs.remove_run() {
             log::line(Level::Error, id, format_args!("the run directory was not removed: {error}"));
         }
     }
 
-    fn remove_leftovers(&mut self, hierarchies: &Hierarchies, id: &str) {
+    fn remove_leftovers(&mut self, host: &Host, id: &str) {
         self.volumes.clear();
-        if let Err(error) = hierarchies.remove(&self.cgroup, PATIENCE) {
+        if let Err(error) = host.hierarchies.remove(&self.cgroup, PATIENCE) {
             log::line(Level::Error, id, format_args!("{error}"));
+        }
+        // Nobody uses it any more. What a plugin does not take back now, a later launcher asks it for again.
+        let patience = if self.by == SHIM { Patience::whole(host) } else { Patience::brief(host) };
+        if let Err(why) = id.parse().map_or(Ok(()), |id| network::detach(host, &id, patience)) {
+            log::line(Level::Error, id, format_args!("it was not taken off its network: {why}"));
         }
         if let Err(error) = self.dirs.remove_layers() {
             log::line(Level::Error, id, format_args!("the writable layer was not removed: {error}"));

@@ -1,7 +1,9 @@
 //! What the host can do, found out once at the start and inherited by every shim.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use executor_core::plan::Principal;
 use executor_core::users;
@@ -40,11 +42,15 @@ pub(crate) struct Host {
     pub log_bytes_max: u64,
     /// Layers of images may bring devices.
     pub image_devices: bool,
+    /// The mount namespace that this process was started in: what networks' plugins see.
+    pub mounts: OwnedFd,
+    /// How long such a plugin may take.
+    pub cni_patience: Duration,
 }
 
 impl Host {
-    /// Finds out.
-    pub(crate) fn probe(args: &Args, config: Config) -> io::Result<Self> {
+    /// Finds out. `mounts` is the mount namespace of the host.
+    pub(crate) fn probe(args: &Args, config: Config, mounts: OwnedFd) -> io::Result<Self> {
         let (daemon_uid, daemon_gid) = daemon_user(&args.daemon_user)?;
         let run_dir = std::path::absolute(&args.run_dir)?;
         let digest = Sha256::digest(run_dir.as_os_str().as_encoded_bytes());
@@ -60,6 +66,8 @@ impl Host {
             page: rustix::param::page_size() as u64,
             log_bytes_max: config.launcher.log_bytes_max.max(64 << 10),
             image_devices: config.launcher.image_devices,
+            mounts,
+            cni_patience: Duration::from_secs(config.launcher.cni_plugin_seconds),
             run_dir,
         })
     }

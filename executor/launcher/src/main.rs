@@ -15,6 +15,7 @@ mod host;
 mod layers;
 mod log;
 mod memfd_exec;
+mod network;
 mod orphans;
 mod program;
 mod rootfs;
@@ -91,11 +92,12 @@ fn begin(args: &cli::Args) -> Result<(), Failed> {
     process::forbid_dumps()?;
     process::become_subreaper()?;
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+    let mounts = process::mount_namespace(std::process::id() as i32)?;
     isolate()?;
     if executor_secrets::CONTROL {
         log::line(Level::Error, "", "this build wipes no secret: it is the control of a test");
     }
-    let host = host::Host::probe(args, config)?;
+    let host = host::Host::probe(args, config, mounts)?;
     let filter = seccomp::Filter::compile(&executor_core::spec::Held::default())
         .map_err(|error| io::Error::other(log::chain(&error)))?;
     server::serve(Arc::new(host), Arc::new(filter), args)?;

@@ -144,6 +144,11 @@ impl Tree {
 }
 
 impl Tree {
+    /// Its root.
+    pub(crate) fn root(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
     /// Makes a directory in a directory that is there.
     pub(crate) fn make_dir(&self, path: &Path) -> io::Result<()> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {

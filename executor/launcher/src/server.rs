@@ -348,6 +348,7 @@ fn make_dirs(host: &Host) -> io::Result<()> {
             result => result?,
         }
     }
+    crate::network::make_dirs(host)?;
     crate::runtime::make_source(host).map_err(|error| at(&host.run_dir, &error))
 }
 

@@ -22,6 +22,7 @@ mod executor;
 mod helper;
 mod inject;
 mod limits;
+mod names;
 mod outputs;
 mod prepare;
 mod stdio;
@@ -156,7 +157,7 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
         .filter(|_| outcome.exit.is_some())
         .map(|source| outputs::capture(host, &record, &remains, source, control, signals));
     prepare::unmount(&remains.dirs);
-    if remains.complete(&host.hierarchies, record, outcome).is_some() {
+    if remains.complete(host, record, outcome).is_some() {
         control.reached(State::Completed);
     }
 }

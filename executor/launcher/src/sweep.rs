@@ -59,13 +59,13 @@ pub(crate) fn finish(
     if remains.dirs.read_exit().is_some() {
         orphans::end(&host.run_dir, living);
         let _ = remains.wipe(id.as_str()); // logged
-        remains.leave(&host.hierarchies, id.as_str());
+        remains.leave(host, id.as_str());
         return;
     }
     // The state directory is made before the first record and goes first when a container is undone.
     let Some(record) = record.filter(|_| remains.dirs.state.exists()) else {
         orphans::end(&host.run_dir, living);
-        remains.discard(&host.hierarchies, id.as_str());
+        remains.discard(host, id.as_str());
         return;
     };
     log::line(Level::Warning, id.as_str(), "its shim is gone: the container is ended");
@@ -73,7 +73,7 @@ pub(crate) fn finish(
         remains.volumes = recover::volumes(host, &record);
     }
     let outcome = end(host, &record, &remains, living);
-    remains.complete(&host.hierarchies, record, outcome);
+    remains.complete(host, record, outcome);
 }
 
 /// Ends what still runs of a container, and tells what is known of its end.
@@ -178,6 +178,8 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Vec<Shim>> {
             finish(host, &id, None, Vec::new(), &living);
         }
     }
+    // What is not one of these has no directory any more, and was to be taken off its network by a plugin that failed.
+    crate::network::sweep(host, &shims.iter().map(|shim| shim.id.clone()).collect());
     Ok(shims)
 }
 

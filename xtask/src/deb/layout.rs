@@ -96,7 +96,8 @@ impl<'a> Tree<'a> {
 
     /// Debian's form, with one entry that leads to ours.
     fn changelog(&self) -> anyhow::Result<Vec<u8>> {
-        let date = output(Command::new("date").args(["-u", "-R", "-d", &format!("@{}", super::epoch(self.workspace))]))?;
+        let date =
+            output(Command::new("date").args(["-u", "-R", "-d", &format!("@{}", super::epoch(self.workspace))]))?;
         let version = env!("CARGO_PKG_VERSION");
         let mut text = format!(
             "executor ({version}) unstable; urgency=medium\n\n  * Made from the sources of {version}; what changed is in CHANGELOG.md.gz.\n"

@@ -28,7 +28,8 @@ pub(super) fn notice(workspace: &Workspace) -> anyhow::Result<String> {
         &workspace.host,
     ]))?;
     let metadata: Value = serde_json::from_str(&metadata).context("reading `cargo metadata`")?;
-    let packages: BTreeMap<&str, &Value> = list(&metadata["packages"]).filter_map(|one| Some((one["id"].as_str()?, one))).collect();
+    let packages: BTreeMap<&str, &Value> =
+        list(&metadata["packages"]).filter_map(|one| Some((one["id"].as_str()?, one))).collect();
     let linked = linked(&metadata, &packages);
 
     let mut text = String::from("Libraries that the programs of this package are linked with, and their licences.\n");

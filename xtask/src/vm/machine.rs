@@ -65,7 +65,9 @@ impl Machine {
             match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(told) if told == DONE => return Ok(()),
                 Ok(told) => line(&told),
-                Err(RecvTimeoutError::Timeout) => bail!("it was not done after {} minutes", self.deadline.as_secs() / 60),
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!("it was not done after {} minutes", self.deadline.as_secs() / 60)
+                }
                 Err(RecvTimeoutError::Disconnected) => bail!("the machine ended before its checks were done"),
             }
         }
@@ -95,7 +97,8 @@ impl Machine {
         command.arg("-kernel").arg(&self.root.kernel);
         let kernel = "root=/dev/nvme0n1 rw console=ttyS0 quiet panic=-1 mitigations=off systemd.show_status=0";
         command.arg("-append").arg(format!("{kernel} {words}"));
-        for (name, image, mode) in [("root", &self.root.disk, "snapshot=on"), ("payload", &self.payload, "readonly=on")] {
+        for (name, image, mode) in [("root", &self.root.disk, "snapshot=on"), ("payload", &self.payload, "readonly=on")]
+        {
             command.args(["-drive", &format!("file={},if=none,format=raw,id={name},{mode}", escaped(image))]);
             command.args(["-device", &format!("nvme,drive={name},serial={name}")]);
         }

@@ -43,7 +43,8 @@ pub(super) fn image(workspace: &Workspace, filter: Option<&str>, with_tests: boo
 fn package(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let dir = workspace.target.join("deb");
     let entries = fs::read_dir(&dir).with_context(|| format!("{}: run `cargo xtask deb`", dir.display()))?;
-    let packages = entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|ext| ext == "deb"));
+    let packages =
+        entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|ext| ext == "deb"));
     packages
         .max_by_key(|path| path.metadata().and_then(|meta| meta.modified()).ok())
         .with_context(|| format!("no package in {}: run `cargo xtask deb`", dir.display()))
@@ -66,7 +67,9 @@ fn tests(workspace: &Workspace, names: &[&str]) -> anyhow::Result<Vec<(String, P
     for line in String::from_utf8_lossy(&done.stdout).lines() {
         let message: Value = serde_json::from_str(line).context("cargo's messages")?;
         let is_test = message["target"]["kind"] == serde_json::json!(["test"]);
-        if let (true, Some(path), Some(name)) = (is_test, message["executable"].as_str(), message["target"]["name"].as_str()) {
+        if let (true, Some(path), Some(name)) =
+            (is_test, message["executable"].as_str(), message["target"]["name"].as_str())
+        {
             found.push((name.to_owned(), PathBuf::from(path)));
         }
     }
@@ -94,7 +97,11 @@ fn megabytes(dir: &Path) -> anyhow::Result<u64> {
     let mut sum = 0;
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
-        sum += if entry.file_type()?.is_dir() { megabytes(&entry.path())? } else { entry.metadata()?.len() / 1_000_000 + 1 };
+        sum += if entry.file_type()?.is_dir() {
+            megabytes(&entry.path())?
+        } else {
+            entry.metadata()?.len() / 1_000_000 + 1
+        };
     }
     Ok(sum)
 }

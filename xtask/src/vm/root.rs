@@ -104,7 +104,9 @@ fn configure(tree: &Path, unit: &str) -> anyhow::Result<()> {
     fs::create_dir_all(&wanted)?;
     symlink("../vm-test.service", wanted.join("vm-test.service"))?;
     // Nobody logs in, and no timer's work shall come between.
-    for masked in ["getty.target", "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer"] {
+    for masked in
+        ["getty.target", "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer"]
+    {
         let _ = fs::remove_file(system.join(masked));
         symlink("/dev/null", system.join(masked))?;
     }

@@ -41,7 +41,13 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
             }
             Rootfs::Host | Rootfs::Dir(_) => None,
         },
-        network_status: None,
+        network_status: facts.prepared.as_ref().and_then(|prepared| prepared.network.as_ref()).map(|on| {
+            v1::NetworkStatus {
+                addresses: on.addresses.iter().map(ToString::to_string).collect(),
+                ports: facts.plan.connectivity.ports.iter().map(port).collect(),
+                name: on.network.clone(),
+            }
+        }),
         id_range_start: 0,
     }
 }

@@ -33,10 +33,8 @@ const EMPTY: [(&str, u32); 11] = [
 ];
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nvcap:x:1000:1000:Diego's user:/home/vcap:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\ntty:x:5:\nvcap:x:1000:\nnogroup:x:65534:\n";
-const HOSTS: &str = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n";
 const NSSWITCH: &str = "passwd: files\ngroup: files\nhosts: files dns\n";
-const FILES: [(&str, &str); 4] =
-    [("etc/passwd", PASSWD), ("etc/group", GROUP), ("etc/hosts", HOSTS), ("etc/nsswitch.conf", NSSWITCH)];
+const FILES: [(&str, &str); 3] = [("etc/passwd", PASSWD), ("etc/group", GROUP), ("etc/nsswitch.conf", NSSWITCH)];
 const LINKS: [(&str, &str); 3] = [("/proc/mounts", "etc/mtab"), ("/tmp", "var/tmp"), ("/run", "var/run")];
 
 /// Puts it together at `at`.
@@ -57,8 +55,6 @@ pub(super) fn assemble(at: &Path) -> io::Result<()> {
     for (target, name) in LINKS {
         symlink(target, at.join(name))?;
     }
-    // Names can be looked up where the container has the host's network.
-    fs::write(at.join("etc/resolv.conf"), fs::read("/etc/resolv.conf").unwrap_or_default())?;
     for name in PROGRAMS {
         show(&Path::new("/").join(name), &at.join(name))?;
     }

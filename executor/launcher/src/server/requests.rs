@@ -21,6 +21,7 @@ use super::{Server, has_ended_within};
 use crate::dirs::Dirs;
 use crate::layers::Client;
 use crate::log::{self, Level};
+use crate::network::{self, Patience};
 use crate::rootfs::failed;
 use crate::shim;
 use crate::watched::Shim;
@@ -187,6 +188,10 @@ impl Server {
         }
         if self.host.containers_run().join(id.as_str()).exists() {
             return Err(Refused::new(Reason::Precondition, format!("container {id} is not completed")));
+        }
+        // One more try, where a plugin failed at its end.
+        if let Err(why) = network::detach(&self.host, &id, Patience::brief(&self.host)) {
+            log::line(Level::Error, id.as_str(), format_args!("it was not taken off its network: {why}"));
         }
         match Dirs::of(&self.host, &id).remove_state() {
             Ok(()) => Ok(LauncherAnswer::Done(Done {})),

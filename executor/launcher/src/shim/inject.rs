@@ -99,7 +99,7 @@ impl Injection<'_> {
             runtime.push(runtime::view(self.host).map_err(|error| Failed("runtime directory".into(), error))?);
         }
         let init = process::pidfd(self.init).map_err(|error| Failed("init".into(), error))?;
-        let network = self.plan.network == Network::None;
+        let network = self.plan.network != Network::Host;
         process::enter_namespaces(init.as_fd(), !views.is_empty(), network)
             .map_err(|error| Failed("namespaces".into(), error))?;
         if network {

@@ -19,10 +19,11 @@ use zeroize::Zeroizing;
 
 use super::control::Control;
 use super::watch::Watch;
-use super::{Ready, create, inject, limits, stdio, unsupported, update};
+use super::{Ready, create, inject, limits, names, stdio, unsupported, update};
 use crate::dirs::Dirs;
-use crate::finish::{Remains, Rotated, now};
+use crate::finish::{Remains, Rotated, SHIM, now};
 use crate::host::Host;
+use crate::network;
 use crate::rootfs::{Tree, failed};
 use crate::seccomp::Filter;
 
@@ -48,7 +49,7 @@ pub(super) fn prepare(
         Ok(admitted) => admitted,
         Err(refused) => {
             let mut remains = Remains {
-                by: "shim",
+                by: SHIM,
                 dirs: Dirs::nowhere(),
                 cgroup: PathBuf::new(),
                 volumes: Vec::new(),
@@ -63,7 +64,7 @@ pub(super) fn prepare(
     let mut site = Site {
         init: None,
         remains: Remains {
-            by: "shim",
+            by: SHIM,
             dirs,
             cgroup: record.cgroup.clone(),
             volumes: Vec::new(),
@@ -81,7 +82,7 @@ pub(super) fn prepare(
                 create::kill(init);
             }
             unmount(&site.remains.dirs);
-            site.remains.discard(&host.hierarchies, id.as_str());
+            site.remains.discard(host, id.as_str());
             Err(refused)
         }
     }
@@ -169,6 +170,7 @@ fn build(
     if record.plan.token_file().is_some() {
         tree.make_runtime_dir(&record.plan.rootfs)?;
     }
+    names::make_dir(&tree)?;
     let mounts = tree.place(&record.plan)?;
 
     let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
@@ -187,8 +189,10 @@ fn build(
     let (filter, unknown) = Filter::of(filter, &record.plan.isolation, &held)?;
     warnings.extend(unknown);
     let container = create::create(&dirs, &spec, &user, filter, &mut log)?;
-    drop(tree); // not before: see `Tree`
     site.init = Some(container.pid());
+    let network = network::attach(host, &record, container.pid())?;
+    names::write(&tree, &record.plan, network.as_ref(), &mut warnings)?;
+    drop(tree); // not before: see `Tree`
     host.hierarchies.forbid_swap(&record.cgroup).map_err(|error| failed("memory.swap.max", &error))?;
 
     // Only now, with init cloned, is there a descriptor through which a secret can be reached.
@@ -239,7 +243,9 @@ fn build(
     log.mask(redactor);
 
     let init = identity::of(container.pid()).map_err(|error| failed("/proc", &error))?;
-    record.prepared = Some(Prepared { init, user: (*user).clone(), mounts, volume: kind, nofile, warnings, at: now() });
+    let network = network.map(|network| network.record);
+    record.prepared =
+        Some(Prepared { init, user: (*user).clone(), mounts, volume: kind, nofile, warnings, network, at: now() });
     record.files_generation = u64::from(kind.is_some());
     record.state = State::Created;
     dirs.write_record(&record).map_err(|error| failed("run directory", &error))?;

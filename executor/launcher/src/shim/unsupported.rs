@@ -1,6 +1,6 @@
 //! What a plan can ask for and this launcher does not carry out: refused, never passed over.
 
-use executor_core::plan::{Network, Plan};
+use executor_core::plan::Plan;
 use executor_core::protocol::{Reason, Refused};
 use executor_core::validate::Violation;
 
@@ -9,15 +9,7 @@ use executor_core::validate::Violation;
 /// # Errors
 /// Every part of the plan that would be left out.
 pub(super) fn check(plan: &Plan) -> Result<(), Refused> {
-    let all = [
-        ("network", plan.network == Network::Cni),
-        ("hostname", !plan.connectivity.hostname.is_empty()),
-        ("dns", !plan.connectivity.dns_servers.is_empty() || !plan.connectivity.dns_searches.is_empty()),
-        ("dns.options", !plan.connectivity.dns_options.is_empty()),
-        ("limits.disk_bytes", plan.limits.disk_bytes != 0),
-        ("terminal", plan.terminal),
-        ("stdin", plan.stdin),
-    ];
+    let all = [("limits.disk_bytes", plan.limits.disk_bytes != 0), ("terminal", plan.terminal), ("stdin", plan.stdin)];
     let asked = all.into_iter().filter(|(_, asked)| *asked);
     let violations: Vec<_> =
         asked.map(|(field, _)| Violation::new(field, "is not carried out by this version")).collect();

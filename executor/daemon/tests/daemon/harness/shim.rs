@@ -370,6 +370,7 @@ fn prepared() -> Prepared {
         volume: Some(VolumeKind::TmpfsNoswap),
         nofile: 1024,
         warnings: Vec::new(),
+        network: None,
         at: now(),
     }
 }

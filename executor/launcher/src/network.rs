@@ -1,0 +1,257 @@
+//! Networks of CNI: a container is put onto one of the operator's networks before it runs, and taken off it again on
+//! every way out.
+//!
+//! ```text
+//! attach   by the shim, with init waiting in its network namespace
+//!            config   the operator's file that the request names                          (config.rs)
+//!            store    what is needed to take it back is on disk before anything happens   (store.rs)
+//!            netns    the namespace gets a name of its own on the host                    (netns.rs)
+//!            ADD      each plugin in its order, its result kept                           (plugin.rs)
+//!            egress   what leads beyond the network is closed, inside of it               (egress.rs)
+//! detach   by the shim at the end of its container, by the launcher for a shim that was lost, by the next launcher
+//!            DEL      each plugin in the opposite order, with the result that was kept
+//!            then the name of the namespace goes, then what was on disk; not before every plugin has agreed
+//! ```
+//! Plugins are the operator's programs, as trusted as this one, and faulty all the same: their answers, their time and
+//! their output have bounds. They see the host as it is: its mounts, its network namespace, and root's rights.
+
+mod config;
+mod egress;
+mod netns;
+mod nft;
+mod plugin;
+mod store;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use executor_core::cni::{
+    Addresses, Attachment, Capabilities, Network, Verb, Version, container_id, supported_versions,
+};
+use executor_core::ident::ContainerId;
+use executor_core::plan;
+use executor_core::protocol::{Reason, Refused};
+use executor_core::record::{Attached, ContainerRecord};
+use executor_core::validate::Violation;
+use executor_sys::identity;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::host::Host;
+use crate::log::{self, Level};
+use crate::rootfs::failed;
+use plugin::{Call, Fault};
+
+/// How long the kernel is given to end plugins that were killed.
+const KILL_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a plugin may take where a launcher waits for it, which everybody waits for, and how long all of them.
+const BRIEF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
+/// How long a launcher that begins goes on with what earlier ones left.
+const SWEEP: Duration = Duration::from_secs(30);
+/// How many plugins may use up their whole time where only the container waits for them.
+const SLOW_PLUGINS: u32 = 4;
+
+/// A container on its network.
+pub(crate) struct OnNetwork {
+    /// For the record.
+    pub record: Attached,
+    /// All that is known of its addresses.
+    pub addresses: Addresses,
+}
+
+/// How long plugins may take.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience {
+    plugin: Duration,
+    until: Instant,
+}
+
+impl Patience {
+    /// Where only one container waits.
+    pub(crate) fn whole(host: &Host) -> Self {
+        Self { plugin: host.cni_patience, until: Instant::now() + host.cni_patience * SLOW_PLUGINS }
+    }
+
+    /// Where every container waits.
+    pub(crate) fn brief(host: &Host) -> Self {
+        Self { plugin: host.cni_patience.min(BRIEF.0), until: Instant::now() + BRIEF.1 }
+    }
+
+    fn deadline(self) -> Instant {
+        self.until.min(Instant::now() + self.plugin)
+    }
+}
+
+/// A failure on a network, and whose it is.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error("plugin `{0}`, {1}: {2}")]
+    Plugin(String, &'static str, Fault),
+    #[error("plugin `{0}`: {1}")]
+    Answer(String, String),
+    #[error("no version of the interface is spoken by its configuration and by all of its plugins")]
+    NoVersion,
+    #[error("{what}: {why}", what = .0, why = crate::dirs::plain(.1))]
+    System(&'static str, io::Error),
+}
+
+impl Trouble {
+    fn refused(&self, network: &str) -> Refused {
+        let reason = match self {
+            Self::System(..) | Self::Plugin(_, _, Fault::System(..)) => Reason::Internal,
+            Self::Plugin(..) | Self::Answer(..) | Self::NoVersion => Reason::Precondition,
+        };
+        Refused::new(reason, format!("network `{network}`: {self}"))
+    }
+}
+
+/// Puts a container onto the network that its plan names, if it names one. What fails here is taken back by
+/// [`detach`], which whoever undoes the container calls.
+pub(crate) fn attach(host: &Host, record: &ContainerRecord, init: i32) -> Result<Option<OnNetwork>, Refused> {
+    let plan = &record.plan;
+    if plan.network != plan::Network::Cni {
+        return Ok(None);
+    }
+    let violation = |field: &str, why: String| Refused::of_fields(Reason::Precondition, &[Violation::new(field, why)]);
+    let wanted = &plan.connectivity.network_name;
+    let network = config::find(&host.policy.cni_conf_dir, wanted).map_err(|why| violation("network_name", why))?;
+    let asked = Capabilities::of(&plan.connectivity);
+    if asked.nobody_publishes(&network) {
+        let why = format!("network `{}` has no plugin with the capability `portMappings`", network.name);
+        return Err(violation("ports", why));
+    }
+    let name = network.name.clone();
+    // What a container of the same id has left that could not be taken back at its end.
+    detach(host, &plan.id, Patience::whole(host))
+        .map_err(|why| Refused::new(Reason::Precondition, format!("what an earlier container has left: {why}")))?;
+    let addresses = add_all(host, record, network, asked, init).map_err(|trouble| trouble.refused(&name))?;
+    if !plan.connectivity.egress {
+        egress::close(host, &plan.id, &addresses).map_err(|error| {
+            let refused = failed("egress cannot be closed", &error);
+            Refused::new(Reason::Precondition, format!("network `{name}`: {}", refused.message))
+        })?;
+    }
+    let record = Attached { network: name, addresses: addresses.own.clone() };
+    Ok(Some(OnNetwork { record, addresses }))
+}
+
+fn add_all(
+    host: &Host,
+    record: &ContainerRecord,
+    network: Network,
+    asked: Capabilities,
+    init: i32,
+) -> Result<Addresses, Trouble> {
+    let id = &record.plan.id;
+    let system = |what: &'static str| move |error: io::Error| Trouble::System(what, error);
+    let patience = Patience::whole(host);
+    host.hierarchies.make_memory(&cgroup(host, id)).map_err(system("cgroup of the plugins"))?;
+    let version = negotiate(host, id, &network, patience)?;
+    let unique = Sha256::digest(format!("{}\0{id}\0{}", host.run_dir.display(), record.created_at.0));
+    let mut attachment = Attachment {
+        id: id.clone(),
+        cni_id: container_id(id, &hex::encode(&unique[..6])),
+        netns: netns::path(host, id),
+        boot_id: record.shim.boot_id.clone(),
+        network,
+        version,
+        asked,
+        result: None,
+    };
+    store::write(host, &attachment).map_err(system("state directory"))?;
+    netns::pin(host, id, init).map_err(system("network namespace"))?;
+    for plugin in attachment.network.plugins.clone() {
+        let call = Call {
+            host,
+            cgroup: &cgroup(host, id),
+            verb: Verb::Add,
+            attachment: &attachment,
+            netns: Some(&attachment.netns),
+            until: patience.deadline(),
+        };
+        let result = call
+            .carry_out(&plugin, attachment.result.as_ref())
+            .map_err(|fault| Trouble::Plugin(plugin.kind.clone(), "ADD", fault))?;
+        attachment.result = Some(result);
+        store::write(host, &attachment).map_err(system("state directory"))?;
+    }
+    let result = attachment.result.unwrap_or(Value::Null);
+    let last = attachment.network.plugins.last().map(|plugin| plugin.kind.clone()).unwrap_or_default();
+    Addresses::parse(&result).map_err(|why| Trouble::Answer(last, why))
+}
+
+/// The newest version that the configuration is written for and that all of its plugins speak. Where the configuration
+/// leaves no choice, the plugins are not asked.
+fn negotiate(host: &Host, id: &ContainerId, network: &Network, patience: Patience) -> Result<Version, Trouble> {
+    let mut versions = network.versions.clone();
+    for plugin in network.plugins.iter().filter(|_| network.versions.len() > 1) {
+        let answer = plugin::versions(host, &cgroup(host, id), plugin, patience.deadline())
+            .map_err(|fault| Trouble::Plugin(plugin.kind.clone(), "VERSION", fault))?;
+        let theirs = supported_versions(&answer).map_err(|why| Trouble::Answer(plugin.kind.clone(), why))?;
+        versions.retain(|version| theirs.contains(version));
+    }
+    versions.last().copied().ok_or(Trouble::NoVersion)
+}
+
+/// Takes a container off its network, if it is on one or was on its way there. Nothing is left to be done after that;
+/// after an error the same is done again by the next who tries.
+///
+/// # Errors
+/// What each plugin that failed has said.
+pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Result<(), String> {
+    let Some(attachment) = store::read(host, id).map_err(|error| format!("what it left on disk: {error}"))? else {
+        return Ok(());
+    };
+    let plugins = cgroup(host, id);
+    let system = |what: &str, error: &io::Error| format!("{what}: {}", crate::dirs::plain(error));
+    // A plugin whose shim was lost in the middle of it must not go on beside its own DEL.
+    host.hierarchies
+        .kill_all(&plugins, KILL_PATIENCE)
+        .and_then(|()| host.hierarchies.make_memory(&plugins))
+        .map_err(|error| system("cgroup of the plugins", &error))?;
+    let this_boot = identity::boot_id().is_ok_and(|boot| boot == attachment.boot_id);
+    let netns = (this_boot && netns::is_pinned(host, id)).then_some(attachment.netns.as_path());
+    let mut troubles = Vec::new();
+    for plugin in attachment.network.plugins.iter().rev() {
+        let until = patience.deadline();
+        let call = Call { host, cgroup: &plugins, verb: Verb::Del, attachment: &attachment, netns, until };
+        if let Err(fault) = call.carry_out(plugin, attachment.result.as_ref()) {
+            troubles.push(Trouble::Plugin(plugin.kind.clone(), "DEL", fault).to_string());
+        }
+    }
+    if let Err(error) = host.hierarchies.remove(&plugins, KILL_PATIENCE) {
+        troubles.push(error.to_string());
+    }
+    if !troubles.is_empty() {
+        return Err(format!("network `{}`: {}", attachment.network.name, troubles.join("; ")));
+    }
+    netns::unpin(host, id).map_err(|error| system("network namespace", &error))?;
+    store::remove(host, id).map_err(|error| system("state directory", &error))
+}
+
+/// Takes what earlier launchers left off its networks. `living` are the containers that have a shim.
+pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
+    let until = Instant::now() + SWEEP;
+    for id in store::ids(host).into_iter().filter(|id| !living.contains(id)) {
+        let patience = Patience { until: until.min(Instant::now() + BRIEF.1), ..Patience::brief(host) };
+        if let Err(why) = detach(host, &id, patience) {
+            log::line(Level::Error, id.as_str(), format_args!("it was not taken off its network: {why}"));
+        }
+    }
+}
+
+/// Makes the directories that all of this lies in.
+///
+/// # Errors
+/// They cannot be made.
+pub(crate) fn make_dirs(host: &Host) -> io::Result<()> {
+    store::make_dir(host)?;
+    netns::make_dir(host)
+}
+
+/// The cgroup of the plugins that work for a container: beside the containers' own, and no id begins with a dot.
+fn cgroup(host: &Host, id: &ContainerId) -> PathBuf {
+    host.cgroup_parent.join(format!(".network.{id}"))
+}

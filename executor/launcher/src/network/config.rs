@@ -1,0 +1,112 @@
+//! The operator's networks: files of a directory, the first one in the order of their names unless one is named.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use executor_core::cni::{CONFIG_MAX, Network, is_config_name};
+
+use crate::dirs::plain;
+
+/// Most entries of the directory.
+const ENTRIES_MAX: usize = 1000;
+
+/// The network of a name; the first one where it is empty.
+///
+/// # Errors
+/// There is none, told with the files that could not be read: any of them may be the one.
+pub(super) fn find(dir: &Path, name: &str) -> Result<Network, String> {
+    let shown = dir.display();
+    let mut faulty = Vec::new();
+    for file in names(dir).map_err(|error| format!("{shown}: {}", plain(&error)))? {
+        let read = read(&dir.join(&file)).map_err(|error| plain(&error));
+        match read.and_then(|bytes| Network::parse(&bytes).map_err(|bad| bad.to_string())) {
+            Ok(network) if name.is_empty() || network.name == name => return Ok(network),
+            Ok(_) => {}
+            // Which network is the first one must not depend on which files can be read.
+            Err(why) if name.is_empty() => return Err(format!("{shown}/{file}: {why}")),
+            Err(why) => faulty.push(format!("{file}: {why}")),
+        }
+    }
+    let faulty = match faulty.len() {
+        0 => String::new(),
+        _ => format!("; not read: {}", faulty.join("; ").chars().take(1024).collect::<String>()),
+    };
+    let what = if name.is_empty() { "no network".to_owned() } else { format!("no network `{name}`") };
+    Err(format!("{what} is configured in {shown}{faulty}"))
+}
+
+fn names(dir: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut names = Vec::new();
+    for entry in entries.take(ENTRIES_MAX) {
+        names.extend(entry?.file_name().into_string().ok().filter(|name| is_config_name(name)));
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// What is configured here runs as root: nobody else may have written it.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(io::Error::other("is no file"));
+    }
+    if meta.uid() != 0 || meta.mode() & 0o022 != 0 {
+        return Err(io::Error::other("can be written by others than root"));
+    }
+    let mut bytes = Vec::new();
+    file.take(CONFIG_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > CONFIG_MAX {
+        return Err(io::Error::other(format!("has more than {CONFIG_MAX} bytes")));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn single(name: &str) -> String {
+        format!(r#"{{"cniVersion": "1.0.0", "name": "{name}", "type": "bridge"}}"#)
+    }
+
+    #[test]
+    fn the_first_network_or_the_one_that_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+        let found = |name: &str| find(dir.path(), name).map(|network| network.name);
+        assert!(found("").unwrap_err().contains("no network is configured in"));
+        assert!(find(Path::new("/nonexistent"), "x").is_err());
+        write("20-b.conflist", &single("b"));
+        write("10-a.conf", &single("a"));
+        write("05-c.conf.bak", &single("c"));
+        assert_eq!((found("").unwrap(), found("b").unwrap()), ("a".into(), "b".into()));
+        assert!(found("c").unwrap_err().contains("no network `c` is configured"));
+        write("00-broken.json", "{");
+        assert!(found("").unwrap_err().contains("00-broken.json: is no JSON"), "nobody knows which is the first one");
+        assert_eq!(found("b").unwrap(), "b");
+        assert!(found("c").unwrap_err().contains("not read: 00-broken.json"));
+        write("00-broken.json", &" ".repeat(300 << 10));
+        assert!(found("").unwrap_err().contains("has more than"));
+    }
+
+    #[test]
+    fn what_others_can_write_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.conf");
+        fs::write(&path, single("a")).unwrap();
+        let is_root = fs::metadata(&path).unwrap().uid() == 0;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(find(dir.path(), "a").is_ok(), is_root);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o664)).unwrap();
+        assert!(find(dir.path(), "a").unwrap_err().contains("can be written by others than root"));
+    }
+}

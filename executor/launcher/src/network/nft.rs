@@ -1,0 +1,261 @@
+//! The few words of nf_tables that [`super::egress`] needs, spoken to the kernel over netlink.
+//!
+//! Neither `nft` nor `iptables` need be installed for it, and the rules come into force together or not at all. Numbers
+//! are those of `linux/netfilter/nf_tables.h`.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
+
+/// How long the kernel is given to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// `AF_INET`, `AF_INET6` as nf_tables counts families.
+pub(super) const IPV4: u8 = 2;
+pub(super) const IPV6: u8 = 10;
+/// Both of them in one table.
+const INET: u8 = 1;
+/// The register that everything goes through.
+const REGISTER: u32 = 1;
+const SUBSYSTEM: u16 = 10;
+const NESTED: u16 = 0x8000;
+
+/// A hook that a chain hangs on.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Hook {
+    /// What is passed on for others.
+    Forward,
+    /// What comes from processes.
+    Output,
+}
+
+/// A step of a rule: it is left at the first one that does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The outgoing interface has this index.
+    Interface(u32),
+    /// The family is this one.
+    Family(u8),
+    /// The transport protocol is this one.
+    Transport(u8),
+    /// The state of the connection is one of these bits.
+    State(u32),
+    /// These bytes of the network header are these, as far as the mask goes.
+    Header { offset: u32, value: Vec<u8>, mask: Vec<u8> },
+    /// The first byte of the transport header is this one.
+    Kind(u8),
+    /// Let it go.
+    Accept,
+    /// Do not, and say nothing.
+    Drop,
+    /// Do not, and tell the process at once that it is prohibited.
+    Reject,
+}
+
+/// Of a connection that was there before.
+pub(super) const ESTABLISHED: u32 = 1 << 1;
+/// Of an error about such a connection.
+pub(super) const RELATED: u32 = 1 << 2;
+
+/// Makes a table with these chains, whose policy is to drop, in the network namespace of the calling process.
+///
+/// # Errors
+/// The kernel's, for the first thing that it does not take: then nothing is changed.
+pub(super) fn commit(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> io::Result<()> {
+    let (batch, answers) = encode(table, chains);
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(NETFILTER))?;
+    sendto(&socket, &batch, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+    let mut buffer = vec![0; 64 << 10];
+    let mut seen = 0;
+    while seen < answers {
+        let timeout = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        if poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&timeout))? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let (length, _) = recv(&socket, &mut buffer[..], RecvFlags::empty())?;
+        seen += acknowledged(&buffer[..length])?;
+    }
+    Ok(())
+}
+
+/// Counts acknowledgements.
+///
+/// # Errors
+/// The first refusal among them.
+fn acknowledged(mut bytes: &[u8]) -> io::Result<usize> {
+    const ERROR: u16 = 2;
+    let malformed = || io::Error::from(io::ErrorKind::InvalidData);
+    let mut count = 0;
+    while bytes.len() >= 20 {
+        let length = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
+        if u16::from_ne_bytes([bytes[4], bytes[5]]) == ERROR {
+            match i32::from_ne_bytes([bytes[16], bytes[17], bytes[18], bytes[19]]) {
+                0 => count += 1,
+                errno => return Err(io::Error::from_raw_os_error(-errno)),
+            }
+        }
+        bytes = bytes.get(length.next_multiple_of(4).max(16)..).unwrap_or_default();
+    }
+    if bytes.is_empty() { Ok(count) } else { Err(malformed()) }
+}
+
+/// The batch, and how many acknowledgements it asks for.
+fn encode(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> (Vec<u8>, usize) {
+    const NEW_TABLE: u16 = 0;
+    const NEW_CHAIN: u16 = 3;
+    const NEW_RULE: u16 = 6;
+    let mut messages = vec![(NEW_TABLE, text(1, table))];
+    for (name, hook, _) in chains {
+        let number: u32 = match hook {
+            Hook::Forward => 2,
+            Hook::Output => 3,
+        };
+        let place = nested(4, &[number_be(1, number), number_be(2, 0)]);
+        let drop = number_be(5, 0);
+        messages.push((NEW_CHAIN, [text(1, table), text(3, name), place, drop, text(7, "filter")].concat()));
+    }
+    for (name, _, rules) in chains {
+        for rule in rules {
+            let steps: Vec<Vec<u8>> = rule.iter().flat_map(expressions).map(|one| nested(1, &[one])).collect();
+            messages.push((NEW_RULE, [text(1, table), text(2, name), nested(4, &steps)].concat()));
+        }
+    }
+    let answers = messages.len();
+    let mut batch = message(0x10, 0, 0, SUBSYSTEM, &[]);
+    for (sequence, (kind, body)) in (1..).zip(messages) {
+        batch.extend(message(SUBSYSTEM << 8 | kind, sequence, INET, 0, &body));
+    }
+    batch.extend(message(0x11, 0, 0, SUBSYSTEM, &[]));
+    (batch, answers)
+}
+
+/// One message. Those of the table ask to be acknowledged; the two ends of a batch have no sequence and do not.
+fn message(kind: u16, sequence: u32, family: u8, resource: u16, body: &[u8]) -> Vec<u8> {
+    const REQUEST: u16 = 0x1;
+    const ACKNOWLEDGE_CREATE_APPEND: u16 = 0x4 | 0x400 | 0x800;
+    let flags = REQUEST | if sequence == 0 { 0 } else { ACKNOWLEDGE_CREATE_APPEND };
+    let length = 20 + body.len() as u32;
+    let mut bytes = Vec::with_capacity(length as usize);
+    bytes.extend(length.to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(flags.to_ne_bytes());
+    bytes.extend(sequence.to_ne_bytes());
+    bytes.extend(0u32.to_ne_bytes());
+    bytes.extend([family, 0]);
+    bytes.extend(resource.to_be_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+fn expressions(step: &Step) -> Vec<Vec<u8>> {
+    const EQUAL: u32 = 0;
+    const UNEQUAL: u32 = 1;
+    let compare = |operator, value: &[u8]| {
+        expression("cmp", &[number_be(1, REGISTER), number_be(2, operator), nested(3, &[attribute(1, value)])])
+    };
+    let meta = |key: u32, value: &[u8]| {
+        vec![expression("meta", &[number_be(1, REGISTER), number_be(2, key)]), compare(EQUAL, value)]
+    };
+    let load = |base: u32, offset: u32, length: u32| {
+        expression("payload", &[number_be(1, REGISTER), number_be(2, base), number_be(3, offset), number_be(4, length)])
+    };
+    let mask = |mask: &[u8]| {
+        let zero = vec![0; mask.len()];
+        let bits = [nested(4, &[attribute(1, mask)]), nested(5, &[attribute(1, &zero)])].concat();
+        let length = number_be(3, mask.len() as u32);
+        expression("bitwise", &[number_be(1, REGISTER), number_be(2, REGISTER), length, bits])
+    };
+    let verdict = |code: u32| {
+        let verdict = nested(2, &[nested(2, &[number_be(1, code)])]);
+        vec![expression("immediate", &[number_be(1, 0), verdict])]
+    };
+    match step {
+        Step::Interface(index) => meta(5, &index.to_ne_bytes()),
+        Step::Family(family) => meta(15, &[*family]),
+        Step::Transport(protocol) => meta(16, &[*protocol]),
+        Step::State(bits) => vec![
+            expression("ct", &[number_be(1, REGISTER), number_be(2, 0)]),
+            mask(&bits.to_ne_bytes()),
+            compare(UNEQUAL, &0u32.to_ne_bytes()),
+        ],
+        Step::Header { offset, value, mask: bits } => {
+            let masked: Vec<u8> = value.iter().zip(bits).map(|(value, bit)| value & bit).collect();
+            vec![load(1, *offset, value.len() as u32), mask(bits), compare(EQUAL, &masked)]
+        }
+        Step::Kind(kind) => vec![load(2, 0, 1), compare(EQUAL, &[*kind])],
+        Step::Accept => verdict(1),
+        Step::Drop => verdict(0),
+        // Of either family, administratively prohibited.
+        Step::Reject => vec![expression("reject", &[number_be(1, 2), attribute(2, &[3])])],
+    }
+}
+
+fn expression(name: &str, parts: &[Vec<u8>]) -> Vec<u8> {
+    [text(1, name), nested(2, parts)].concat()
+}
+
+/// An attribute, filled up to the next boundary of four bytes.
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let length = 4 + value.len() as u16;
+    let mut bytes = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat();
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+fn nested(kind: u16, parts: &[Vec<u8>]) -> Vec<u8> {
+    attribute(kind | NESTED, &parts.concat())
+}
+
+fn text(kind: u16, text: &str) -> Vec<u8> {
+    attribute(kind, &[text.as_bytes(), &[0]].concat())
+}
+
+fn number_be(kind: u16, number: u32) -> Vec<u8> {
+    attribute(kind, &number.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_filled_up() {
+        assert_eq!(attribute(7, b"ab"), [&6u16.to_ne_bytes()[..], &7u16.to_ne_bytes(), b"ab\0\0"].concat());
+        assert_eq!(number_be(1, 3), [&8u16.to_ne_bytes()[..], &1u16.to_ne_bytes(), &[0, 0, 0, 3]].concat());
+    }
+
+    #[test]
+    fn a_batch_is_a_sequence_of_whole_messages() {
+        let rules = vec![
+            vec![Step::Interface(1), Step::Accept],
+            vec![Step::Header { offset: 16, value: vec![10, 1, 0, 5], mask: vec![255, 255, 0, 0] }, Step::Accept],
+            vec![Step::Reject],
+        ];
+        let (batch, answers) = encode("t", &[("output", Hook::Output, rules), ("forward", Hook::Forward, Vec::new())]);
+        assert_eq!(answers, 1 + 2 + 3);
+        let mut rest = &batch[..];
+        let mut kinds = Vec::new();
+        while !rest.is_empty() {
+            let length = u32::from_ne_bytes(rest[..4].try_into().unwrap()) as usize;
+            kinds.push(u16::from_ne_bytes(rest[4..6].try_into().unwrap()));
+            rest = &rest[length..];
+        }
+        assert_eq!(kinds, [0x10, 0xa00, 0xa03, 0xa03, 0xa06, 0xa06, 0xa06, 0x11]);
+    }
+
+    #[test]
+    fn refusals_are_found_among_acknowledgements() {
+        let answer = |errno: i32| {
+            let mut bytes = message(2, 0, 0, 0, &[0; 16]);
+            bytes[16..20].copy_from_slice(&errno.to_ne_bytes());
+            bytes
+        };
+        assert_eq!(acknowledged(&[answer(0), answer(0)].concat()).unwrap(), 2);
+        let refused = acknowledged(&[answer(0), answer(-libc::EPERM)].concat()).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
+        assert!(acknowledged(&[1, 2, 3]).is_err());
+        assert_eq!(acknowledged(&[0; 20]).map_err(|error| error.kind()), Err(io::ErrorKind::InvalidData), "no length");
+    }
+}

@@ -1,0 +1,249 @@
+//! One call of a plugin: a program of the operator's, run as root on the host's side of things, within bounds.
+//!
+//! In go what it is asked and its configuration; out comes its answer as JSON, or a [`Fault`]. It gets a clean
+//! environment, no descriptor but its three, the host's mounts, and a cgroup by which it can be ended with everything
+//! that it started. It dies with the process that waits for it.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use executor_core::cni::{Attachment, INTERFACE, Plugin, PluginFailure, Verb, Version, plugin_failure, stdin};
+use executor_sys::process::{self, Ended, Fork, StringArray};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
+use rustix::pipe::{PipeFlags, pipe_with};
+use serde_json::{Value, json};
+
+use super::KILL_PATIENCE;
+use crate::dirs::plain;
+use crate::host::Host;
+
+/// Longest answer, in bytes.
+const ANSWER_MAX: usize = 1 << 20;
+/// How much of its standard error is kept.
+const STDERR_KEPT: usize = 16 << 10;
+/// Where it finds programs like iptables.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Why a call was no success.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Fault {
+    /// No directory of plugins has it.
+    #[error("there is no such program in {0}")]
+    Missing(String),
+    /// Others than root could have put their own there.
+    #[error("{0} can be written by others than root")]
+    NotTrusted(PathBuf),
+    /// It was killed.
+    #[error("no answer within {} s", .0.as_secs())]
+    Late(Duration),
+    /// It was killed.
+    #[error("its answer has more than {ANSWER_MAX} bytes")]
+    Flood,
+    /// It says so itself.
+    #[error("{}{}", .0.message, if .0.code == 0 { String::new() } else { format!(" (code {})", .0.code) })]
+    Failed(PluginFailure),
+    /// It ended well and its answer is none.
+    #[error("its answer is no JSON object: {0}")]
+    Garbage(String),
+    /// It could not be run.
+    #[error("{what}: {why}", what = .0, why = plain(.1))]
+    System(&'static str, io::Error),
+}
+
+fn system(what: &'static str) -> impl Fn(io::Error) -> Fault {
+    move |error| Fault::System(what, error)
+}
+
+/// A call about a container.
+pub(super) struct Call<'a> {
+    pub(super) host: &'a Host,
+    /// Of the plugins for this container.
+    pub(super) cgroup: &'a Path,
+    pub(super) verb: Verb,
+    pub(super) attachment: &'a Attachment,
+    /// Unset where the network namespace is gone.
+    pub(super) netns: Option<&'a Path>,
+    pub(super) until: Instant,
+}
+
+impl Call<'_> {
+    /// Makes it. Gives the result of ADD; nothing but null of DEL.
+    pub(super) fn carry_out(&self, plugin: &Plugin, previous: Option<&Value>) -> Result<Value, Fault> {
+        let Attachment { network, version, asked, cni_id, .. } = self.attachment;
+        let config = stdin(network, plugin, *version, asked, previous);
+        let environment = [
+            ("CNI_CONTAINERID", cni_id.clone()),
+            ("CNI_IFNAME", INTERFACE.to_owned()),
+            ("CNI_NETNS", self.netns.map(|path| path.display().to_string()).unwrap_or_default()),
+            ("CNI_ARGS", "IgnoreUnknown=1".to_owned()),
+        ];
+        let answer = run(self.host, self.cgroup, plugin, self.verb, &environment, &config, self.until)?;
+        match self.verb {
+            Verb::Add => object(&answer),
+            Verb::Del | Verb::Version => Ok(Value::Null),
+        }
+    }
+}
+
+/// Asks a plugin which versions it speaks.
+pub(super) fn versions(host: &Host, cgroup: &Path, plugin: &Plugin, until: Instant) -> Result<Value, Fault> {
+    let config = json!({ "cniVersion": Version::ALL[Version::ALL.len() - 1].name() });
+    object(&run(host, cgroup, plugin, Verb::Version, &[], &config, until)?)
+}
+
+fn object(answer: &[u8]) -> Result<Value, Fault> {
+    match serde_json::from_slice(answer) {
+        Ok(answer @ Value::Object(_)) => Ok(answer),
+        Ok(_) => Err(Fault::Garbage("it is something else".into())),
+        Err(error) => Err(Fault::Garbage(error.to_string())),
+    }
+}
+
+/// The program of a plugin.
+fn find(dirs: &[PathBuf], kind: &str) -> Result<PathBuf, Fault> {
+    for path in dirs.iter().map(|dir| dir.join(kind)) {
+        let Ok(meta) = fs::metadata(&path) else { continue };
+        if meta.is_file() && meta.mode() & 0o111 != 0 {
+            let trusted = meta.uid() == 0 && meta.mode() & 0o022 == 0;
+            return if trusted { Ok(path) } else { Err(Fault::NotTrusted(path)) };
+        }
+    }
+    Err(Fault::Missing(joined(dirs)))
+}
+
+fn joined(dirs: &[PathBuf]) -> String {
+    dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(":")
+}
+
+fn run(
+    host: &Host,
+    cgroup: &Path,
+    plugin: &Plugin,
+    verb: Verb,
+    environment: &[(&str, String)],
+    config: &Value,
+    until: Instant,
+) -> Result<Vec<u8>, Fault> {
+    let began = Instant::now();
+    let dirs = &host.policy.cni_bin_dirs;
+    let program = find(dirs, &plugin.kind)?;
+    let mut all =
+        vec![format!("CNI_COMMAND={}", verb.name()), format!("CNI_PATH={}", joined(dirs)), format!("PATH={PATH}")];
+    all.extend(environment.iter().map(|(name, value)| format!("{name}={value}")));
+    let string =
+        |bytes: &[u8]| CString::new(bytes).map_err(|_| system("arguments")(io::ErrorKind::InvalidInput.into()));
+    let path = string(program.as_os_str().as_bytes())?;
+    let args = StringArray::new(vec![path.clone()]);
+    let env = StringArray::new(all.iter().map(|one| string(one.as_bytes())).collect::<Result<_, _>>()?);
+    let input = input(config).map_err(system("standard input"))?;
+    let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|error| system("pipe")(error.into()));
+    let ((stdout, out), (stderr, err)) = (pipe()?, pipe()?);
+    let parent = std::process::id();
+    let child = match process::fork().map_err(system("fork"))? {
+        Fork::Parent(pid) => pid,
+        Fork::Child => {
+            let prepared = || -> io::Result<()> {
+                process::die_with(parent)?;
+                host.hierarchies.join_memory(cgroup)?;
+                process::enter_namespaces(host.mounts.as_fd(), true, false)?;
+                nix::unistd::setsid()?;
+                nix::unistd::dup2_stdin(&input)?;
+                nix::unistd::dup2_stdout(&out)?;
+                nix::unistd::dup2_stderr(&err)?;
+                process::reset_signals()?;
+                process::close_on_exec_from(3)
+            };
+            let error = prepared().map_or_else(|error| error, |()| process::execve(&path, &args, &env));
+            eprintln!("{}: {}", program.display(), plain(&error));
+            process::exit_now(127)
+        }
+    };
+    drop((out, err, input));
+    let collected = collect(child, stdout, stderr, until);
+    if !matches!(collected, Ok((_, _, true))) {
+        if let Ok(pidfd) = process::pidfd(child) {
+            let _ = process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
+        }
+        let _ = host.hierarchies.kill_all(cgroup, KILL_PATIENCE);
+    }
+    let ended = process::wait_for(child).map_err(system("wait"))?;
+    let (answer, complaint, in_time) = collected.map_err(system("output"))?;
+    match ended {
+        _ if answer.len() > ANSWER_MAX => Err(Fault::Flood),
+        _ if !in_time => Err(Fault::Late(began.elapsed())),
+        Ended::Code(0) => Ok(answer),
+        Ended::Code(_) => Err(Fault::Failed(plugin_failure(&answer, &complaint))),
+        Ended::Signal(signal) => {
+            Err(Fault::Failed(PluginFailure { code: 0, message: format!("it was ended by signal {signal}") }))
+        }
+    }
+}
+
+/// A memory file with its configuration, at its beginning: no plugin can block us by not reading.
+fn input(config: &Value) -> io::Result<File> {
+    let mut file = File::from(memfd_create("cni", MemfdFlags::CLOEXEC)?);
+    file.write_all(&serde_json::to_vec(config)?)?;
+    file.rewind()?;
+    Ok(file)
+}
+
+/// Reads until the process has ended, says too much, or is late: the last is told by `false`.
+fn collect(child: i32, stdout: OwnedFd, stderr: OwnedFd, until: Instant) -> io::Result<(Vec<u8>, Vec<u8>, bool)> {
+    let pidfd = process::pidfd(child)?;
+    let (mut answer, mut complaint) = (Vec::new(), Vec::new());
+    for end in [&stdout, &stderr] {
+        fcntl_setfl(end, OFlags::NONBLOCK)?;
+    }
+    let (mut stdout, mut stderr) = (Some(File::from(stdout)), Some(File::from(stderr)));
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok((answer, complaint, false)); // also where it never stops to say something
+        }
+        let mut fds = vec![PollFd::new(&pidfd, PollFlags::IN)];
+        fds.extend([&stdout, &stderr].into_iter().flatten().map(|end| PollFd::new(end, PollFlags::IN)));
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // Seen before the last look at its output, so that nothing it wrote is missed. A child of its own that holds
+        // the pipes is not waited for.
+        let ended = !fds[0].revents().is_empty();
+        drain(&mut stdout, &mut answer, ANSWER_MAX + 1)?;
+        drain(&mut stderr, &mut complaint, STDERR_KEPT)?;
+        if answer.len() > ANSWER_MAX {
+            return Ok((answer, complaint, false));
+        }
+        if ended {
+            return Ok((answer, complaint, true));
+        }
+    }
+}
+
+/// Takes what is there, keeps up to `most` of it, and lets go of an end that is closed.
+fn drain(end: &mut Option<File>, kept: &mut Vec<u8>, most: usize) -> io::Result<()> {
+    let mut buffer = [0; 16 << 10];
+    // Within bounds even if it writes faster than this reads.
+    for _ in 0..256 {
+        let Some(file) = end else { return Ok(()) };
+        match file.read(&mut buffer) {
+            Ok(0) => *end = None,
+            Ok(length) => {
+                let room = most.saturating_sub(kept.len());
+                kept.extend_from_slice(&buffer[..length.min(room)]);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

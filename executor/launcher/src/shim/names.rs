@@ -1,0 +1,109 @@
+//! /etc/hostname, /etc/hosts and /etc/resolv.conf of a container, written into its root before it runs.
+//!
+//! They are its own: whatever the image has in their places, a symbolic link to outside among it, is replaced in the
+//! container's writable layer, and the container may change them. The root is untrusted, so that every path is opened as
+//! if it were `/`, and no link is followed. What an image has that cannot be replaced stays, and a warning tells.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use executor_core::cni::{Addresses, Dns};
+use executor_core::names;
+use executor_core::placement::{Entry, RootfsView};
+use executor_core::plan::{Network, Plan};
+use executor_core::protocol::Refused;
+use executor_sys::mount::{Follow, open_in_root};
+use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fchown, openat, unlinkat};
+use rustix::io::Errno;
+
+use crate::dirs::plain;
+use crate::network::OnNetwork;
+use crate::rootfs::{Tree, failed};
+
+const ETC: &str = "/etc";
+
+/// Makes what they lie in, where the root has nothing there.
+pub(super) fn make_dir(tree: &Tree) -> Result<(), Refused> {
+    let missing = tree.entry(Path::new(ETC)).map_err(|error| failed("rootfs: /etc", &error))? == Entry::Missing;
+    if !missing {
+        return Ok(());
+    }
+    match tree.make_dir(Path::new(ETC)) {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(()),
+        made => made.map_err(|error| failed("rootfs: /etc", &error)),
+    }
+}
+
+/// Writes them.
+///
+/// # Errors
+/// A full disk; a file of the host that is too long.
+pub(super) fn write(
+    tree: &Tree,
+    plan: &Plan,
+    network: Option<&OnNetwork>,
+    warnings: &mut Vec<String>,
+) -> Result<(), Refused> {
+    let none = Addresses::default();
+    let addresses = network.map_or(&none, |network| &network.addresses);
+    let own: Vec<_> = addresses.own.iter().map(|address| address.ip).collect();
+    let of_host = |path: &str| of_host(path).map_err(|error| failed(path, &error));
+    let (hosts, resolv_conf) = match plan.network {
+        Network::Host => (of_host("/etc/hosts")?, of_host("/etc/resolv.conf")?),
+        Network::Cni => (String::new(), of_host("/etc/resolv.conf")?),
+        Network::None => (String::new(), String::new()),
+    };
+    let dns: &Dns = &addresses.dns;
+    let files = [
+        ("hostname", names::hostname(plan) + "\n"),
+        ("hosts", names::hosts(plan, &own, &hosts)),
+        ("resolv.conf", names::resolv_conf(plan, dns, &resolv_conf)),
+    ];
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
+    let dir = open_in_root(tree.root(), Path::new(ETC), flags, Mode::empty(), Follow::NoLinks);
+    for (name, content) in files {
+        let written = match &dir {
+            Ok(dir) => replace(dir.as_fd(), name, content.as_bytes()),
+            Err(error) => Err(io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))),
+        };
+        match written {
+            Err(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
+                return Err(failed(&format!("rootfs: /etc/{name}"), &error));
+            }
+            Err(error) => warnings.push(format!("/etc/{name} is the image's: {}", plain(&error))),
+            Ok(()) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Puts a file of ours in the place of whatever has this name, but for a directory.
+fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
+    match unlinkat(dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(dir, name, flags, Mode::from_raw_mode(0o644))?;
+    fchmod(&file, Mode::from_raw_mode(0o644))?;
+    // Of whom the directory is: root of the container.
+    let owner = rustix::fs::fstat(dir)?;
+    fchown(&file, Some(rustix::fs::Uid::from_raw(owner.st_uid)), Some(rustix::fs::Gid::from_raw(owner.st_gid)))?;
+    File::from(file).write_all(content)
+}
+
+/// A file of the host; empty where there is none.
+fn of_host(path: &str) -> io::Result<String> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
+        file => file?,
+    };
+    let mut bytes = Vec::new();
+    file.take(names::HOST_FILE_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > names::HOST_FILE_MAX {
+        return Err(io::Error::other(format!("has more than {} bytes", names::HOST_FILE_MAX)));
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
