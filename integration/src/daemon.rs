@@ -25,6 +25,8 @@ pub struct Setup {
     home: TempDir,
     arguments: Vec<OsString>,
     binaries: Option<PathBuf>,
+    /// Of the namespace that it lives in, if not the test's.
+    network: Option<OsString>,
 }
 
 /// A running daemon.
@@ -39,7 +41,7 @@ impl Default for Setup {
     fn default() -> Self {
         let home = tempfile::Builder::new().prefix("ex").tempdir_in("/run").expect("a directory in /run");
         fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("chmod");
-        Self { disk: None, home, arguments: Vec::new(), binaries: None }
+        Self { disk: None, home, arguments: Vec::new(), binaries: None, network: None }
     }
 }
 
@@ -61,6 +63,12 @@ impl Setup {
         let path = self.home.path().join("executor.toml");
         fs::write(&path, toml).expect("write");
         self.arguments.extend([OsString::from("--config"), path.into()]);
+        self
+    }
+
+    /// Lets it live in a network namespace, which this is the path of.
+    pub fn network(mut self, path: &str) -> Self {
+        self.network = Some(path.into());
         self
     }
 
@@ -99,8 +107,20 @@ impl Setup {
     /// The command that starts it.
     pub fn command(&self) -> Command {
         let log = File::options().create(true).append(true).open(self.home().join("daemon.log")).expect("a log");
-        let mut command =
-            Command::new(self.binaries.as_ref().map_or_else(|| dist::binary("executord"), |dir| dir.join("executord")));
+        let program = self.binaries.as_ref().map_or_else(|| dist::binary("executord"), |dir| dir.join("executord"));
+        let mut command = match &self.network {
+            None => Command::new(program),
+            Some(path) => {
+                let mut entered = Command::new("nsenter");
+                entered.arg({
+                    let mut option = OsString::from("--net=");
+                    option.push(path);
+                    option
+                });
+                entered.arg(program);
+                entered
+            }
+        };
         command.arg("--run-dir").arg(self.run_dir()).arg("--state-dir").arg(self.state_dir());
         command.args(&self.arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         command

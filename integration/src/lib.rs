@@ -12,6 +12,7 @@ pub mod guide;
 pub mod host;
 pub mod launcher;
 pub mod mount;
+pub mod network;
 pub mod outputs;
 pub mod race;
 pub mod request;

@@ -1,0 +1,209 @@
+//! A host of a test's own, as far as networks go: a network namespace in which executord, its launcher and CNI's plugins
+//! run, so that bridges, rules and routes of a test are nobody else's.
+//!
+//! A second namespace plays what lies beyond: it is reached from the first one by a cable, and from a container only
+//! through the first one. Dropped, both go, and with them whatever plugins left.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::daemon::{Daemon, Setup};
+use crate::wait;
+
+/// Address of what lies beyond.
+pub const BEYOND: &str = "192.0.2.2";
+/// Where something listens there, and what it says.
+pub const BEYOND_PORT: u16 = 9000;
+/// What it says.
+pub const BEYOND_SAYS: &str = "from-beyond";
+/// The host's address on the cable.
+pub const HOST: &str = "192.0.2.1";
+/// The host's address on the networks' bridge.
+pub const GATEWAY: &str = "10.123.0.1";
+/// Name of the bridge.
+const BRIDGE: &str = "cni-test0";
+/// Where Debian has the plugins.
+const PLUGINS: &str = "/usr/lib/cni";
+
+/// The two namespaces, and directories for plugins.
+pub struct Network {
+    name: String,
+    dir: TempDir,
+    /// Listens beyond.
+    listener: Child,
+}
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+impl Network {
+    /// Makes them.
+    ///
+    /// # Panics
+    /// iproute2, busybox or a part of the kernel is missing.
+    pub fn new() -> Self {
+        let name = format!("ex{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let beyond = format!("{name}b");
+        let dir = tempfile::tempdir().expect("a directory");
+        for sub in ["net.d", "bin", "ipam"] {
+            fs::create_dir(dir.path().join(sub)).expect("mkdir");
+        }
+        for name in [&name, &beyond] {
+            ip(&["netns", "add", name]);
+            ip(&["-n", name, "link", "set", "lo", "up"]);
+        }
+        let cable = ["link", "add", "out0", "type", "veth", "peer", "name", "in0", "netns", beyond.as_str()];
+        ip(&[&["-n", name.as_str()], &cable[..]].concat());
+        for (space, link, address) in [(&name, "out0", HOST), (&beyond, "in0", BEYOND)] {
+            ip(&["-n", space, "address", "add", &format!("{address}/24"), "dev", link]);
+            ip(&["-n", space, "link", "set", link, "up"]);
+        }
+        ip(&["-n", &beyond, "route", "add", "default", "via", HOST]);
+        let say = ["busybox", "nc", "-ll", "-p", &BEYOND_PORT.to_string(), "-e", "/bin/echo", BEYOND_SAYS];
+        let mut listener = inside(&beyond, &say);
+        listener.stdin(Stdio::null());
+        let listener = listener.spawn().expect("busybox-static is installed");
+        let made = Self { name, dir, listener };
+        wait::until("something listens beyond", || {
+            made.on_host(&["busybox", "nc", "-w", "1", BEYOND, &BEYOND_PORT.to_string()])
+                .contains(BEYOND_SAYS)
+                .then_some(())
+        });
+        made
+    }
+
+    /// Configures a network of a bridge, with published ports, that reaches beyond. `more` are plugins after them.
+    pub fn configure(&self, file: &str, name: &str, more: &[Value]) {
+        let ipam = json!({
+            "type": "host-local",
+            "dataDir": self.dir.path().join("ipam"),
+            "ranges": [[{"subnet": "10.123.0.0/24"}]],
+            "routes": [{"dst": "0.0.0.0/0"}],
+        });
+        let bridge = json!({
+            "type": "bridge", "bridge": BRIDGE, "isGateway": true, "ipMasq": true, "hairpinMode": true, "ipam": ipam,
+            "dns": {"nameservers": [GATEWAY], "search": ["test.example"]},
+        });
+        let portmap = json!({"type": "portmap", "capabilities": {"portMappings": true}});
+        let plugins: Vec<Value> = [bridge, portmap].into_iter().chain(more.iter().cloned()).collect();
+        let list = json!({"cniVersion": "1.0.0", "name": name, "plugins": plugins});
+        fs::write(self.dir.path().join("net.d").join(file), list.to_string()).expect("write");
+    }
+
+    /// Takes a network's configuration away.
+    pub fn forget(&self, file: &str) {
+        fs::remove_file(self.dir.path().join("net.d").join(file)).expect("it was configured");
+    }
+
+    /// Writes a plugin. Each call of one is noted first, with its command and whether it has a namespace.
+    pub fn plugin(&self, name: &str, script: &str) {
+        let path = self.dir.path().join("bin").join(name);
+        let note = format!("echo \"$CNI_COMMAND {name} ${{CNI_NETNS:+netns}}\" >> {}", self.calls_file().display());
+        fs::write(&path, format!("#!/bin/bash\n{note}\n{script}\n")).expect("write");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("chmod");
+    }
+
+    fn calls_file(&self) -> PathBuf {
+        self.dir.path().join("calls")
+    }
+
+    /// What plugins of [`Self::plugin`] were asked.
+    pub fn calls(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.calls_file()).unwrap_or_default();
+        text.lines().map(|line| line.trim().to_owned()).collect()
+    }
+
+    /// Where a test's plugins may keep something.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A daemon that lives on this host. `policy` goes into that section of its configuration.
+    pub fn daemon(&self, policy: &str) -> Daemon {
+        self.setup(policy).start()
+    }
+
+    /// As [`Self::daemon`], not started yet.
+    pub fn setup(&self, policy: &str) -> Setup {
+        let dir = self.dir.path();
+        let config = format!(
+            "[policy]\ncni_conf_dir = {:?}\ncni_bin_dirs = [{:?}, {PLUGINS:?}]\n{policy}\n[launcher]\ncni_plugin_seconds = 3\n",
+            dir.join("net.d"),
+            dir.join("bin"),
+        );
+        Setup::default().config(&config).network(&format!("/run/netns/{}", self.name))
+    }
+
+    /// Runs something on this host, and answers all that it printed.
+    pub fn on_host(&self, command: &[&str]) -> String {
+        let Output { stdout, stderr, .. } = inside(&self.name, command).output().expect("ip");
+        format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr))
+    }
+
+    /// Starts a command on this host.
+    pub fn start_on_host(&self, command: &[&str]) -> Child {
+        inside(&self.name, command).stdin(Stdio::null()).spawn().expect("ip")
+    }
+
+    /// What plugins have made for containers and not taken away: rules that belong to one, addresses, cables, and what
+    /// the launcher keeps of them. Empty where nothing is left.
+    pub fn leftovers(&self, daemon: &Setup) -> Vec<String> {
+        let mut left = Vec::new();
+        for table in ["nat", "filter"] {
+            // Each container's chain has its name, by a hash, and a comment with its id.
+            let rules = self.on_host(&["iptables-save", "-t", table]);
+            left.extend(
+                rules.lines().filter(|rule| rule.contains(" id: ") || rule.contains("CNI-DN-")).map(str::to_owned),
+            );
+            let chains = rules.lines().filter(|rule| rule.starts_with(":CNI-")).filter(|chain| {
+                // Of the networks and not of a container: portmap's and firewall's own.
+                !["HOSTPORT", "FORWARD", "ADMIN"].iter().any(|own| chain.contains(own))
+            });
+            left.extend(chains.map(str::to_owned));
+        }
+        let links = self.on_host(&["ip", "-o", "link", "show", "type", "veth"]);
+        left.extend(links.lines().filter(|link| !link.contains("out0")).map(str::to_owned));
+        let files = |dir: PathBuf| fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+        for network in files(self.dir.path().join("ipam")) {
+            let addresses = files(network)
+                .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("10.")));
+            left.extend(addresses.map(|path| path.display().to_string()));
+        }
+        for dir in [daemon.state_dir().join("networks"), daemon.run_dir().join("netns")] {
+            left.extend(files(dir).map(|path| path.display().to_string()));
+        }
+        left
+    }
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _ = self.listener.kill();
+        let _ = self.listener.wait();
+        for name in [format!("{}b", self.name), self.name.clone()] {
+            let _ = Command::new("ip").args(["netns", "delete", &name]).status();
+        }
+    }
+}
+
+fn inside(name: &str, command: &[&str]) -> Command {
+    let mut inside = Command::new("ip");
+    inside.args(["netns", "exec", name]).args(command);
+    inside
+}
+
+fn ip(arguments: &[&str]) {
+    let output = Command::new("ip").args(arguments).output().expect("iproute2 is installed");
+    assert!(output.status.success(), "ip {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
