@@ -1,0 +1,114 @@
+//! How near an address is.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// How near an address is, as far as it matters whom it may be named by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Of the Internet.
+    Public,
+    /// Of the site.
+    Private,
+    /// Of this machine.
+    Loopback,
+    /// Of the link, where clouds answer machines' questions for their secrets; and what is no host's.
+    LinkLocal,
+}
+
+impl Reach {
+    pub(crate) fn of(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => of_v4(address),
+            IpAddr::V6(address) => of_v6(address),
+        }
+    }
+
+    /// Whether a host may be sent to that somebody else at `by` named.
+    pub(crate) fn may_be_named_by(self, by: Self) -> Result<(), &'static str> {
+        match self {
+            Self::Public => Ok(()),
+            Self::LinkLocal => Err("its address is link-local"),
+            same if same == by => Ok(()),
+            Self::Private => Err("its address is private, and the registry's is not"),
+            Self::Loopback => Err("its address is this machine's own, and the registry's is not"),
+        }
+    }
+}
+
+fn of_v4(address: Ipv4Addr) -> Reach {
+    match address.octets() {
+        [127 | 0, ..] => Reach::Loopback,
+        [169, 254, ..] | [224..=255, ..] => Reach::LinkLocal,
+        [10, ..] | [192, 168, ..] | [172, 16..=31, ..] => Reach::Private,
+        // Carriers' own (RFC 6598), protocol assignments (RFC 6890), benchmarks (RFC 2544).
+        [100, 64..=127, ..] | [192, 0, 0, _] | [198, 18..=19, ..] => Reach::Private,
+        _ => Reach::Public,
+    }
+}
+
+fn of_v6(address: Ipv6Addr) -> Reach {
+    if let Some(mapped) = address.to_ipv4_mapped() {
+        return of_v4(mapped);
+    }
+    match address.segments() {
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => Reach::Loopback,
+        // Translated to IPv4 on the way (RFC 6052).
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+            let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+            of_v4(Ipv4Addr::new(a, b, c, d))
+        }
+        [first, ..] if first & 0xffc0 == 0xfe80 || first & 0xff00 == 0xff00 => Reach::LinkLocal,
+        [first, ..] if first & 0xfe00 == 0xfc00 => Reach::Private,
+        // Site-local of old.
+        [first, ..] if first & 0xffc0 == 0xfec0 => Reach::Private,
+        _ => Reach::Public,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_in_all_their_forms() {
+        let table = [
+            ("93.184.216.34", Reach::Public),
+            ("127.0.0.1", Reach::Loopback),
+            ("127.8.9.1", Reach::Loopback),
+            ("0.0.0.0", Reach::Loopback),
+            ("10.1.2.3", Reach::Private),
+            ("172.16.0.1", Reach::Private),
+            ("172.32.0.1", Reach::Public),
+            ("192.168.1.1", Reach::Private),
+            ("100.64.0.1", Reach::Private),
+            ("169.254.169.254", Reach::LinkLocal),
+            ("224.0.0.1", Reach::LinkLocal),
+            ("255.255.255.255", Reach::LinkLocal),
+            ("2606:4700::1", Reach::Public),
+            ("::1", Reach::Loopback),
+            ("::", Reach::Loopback),
+            ("::ffff:127.0.0.1", Reach::Loopback),
+            ("::ffff:169.254.169.254", Reach::LinkLocal),
+            ("64:ff9b::7f00:1", Reach::Loopback),
+            ("64:ff9b::a9fe:a9fe", Reach::LinkLocal),
+            ("fe80::1", Reach::LinkLocal),
+            ("fd00:ec2::254", Reach::Private),
+            ("fec0::1", Reach::Private),
+            ("ff02::1", Reach::LinkLocal),
+        ];
+        for (address, reach) in table {
+            assert_eq!(Reach::of(address.parse().unwrap()), reach, "{address}");
+        }
+    }
+
+    #[test]
+    fn nobody_names_what_is_nearer_than_itself() {
+        use Reach::{LinkLocal, Loopback, Private, Public};
+        for by in [Public, Private, Loopback, LinkLocal] {
+            for host in [Public, Private, Loopback, LinkLocal] {
+                let may = host == Public || (host == by && host != LinkLocal);
+                assert_eq!(host.may_be_named_by(by).is_ok(), may, "{host:?} by {by:?}");
+            }
+        }
+    }
+}

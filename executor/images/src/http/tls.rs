@@ -1,0 +1,58 @@
+//! Encryption, and whom it is believed.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio::sync::OnceCell;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// Makes connections secure. The certificates are read when the first one is made.
+pub(super) struct Tls {
+    ca_file: Option<PathBuf>,
+    connector: OnceCell<TlsConnector>,
+}
+
+impl Tls {
+    pub(super) fn new(ca_file: Option<PathBuf>) -> Self {
+        Self { ca_file, connector: OnceCell::new() }
+    }
+
+    pub(super) async fn connect(&self, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, String> {
+        let name = ServerName::try_from(host.to_owned()).map_err(|error| error.to_string())?;
+        let connector = self.connector.get_or_try_init(|| async {
+            let ca_file = self.ca_file.clone();
+            let made = tokio::task::spawn_blocking(move || connector(ca_file)).await;
+            made.map_err(|error| error.to_string())?
+        });
+        connector.await?.connect(name, stream).await.map_err(|error| format!("no secure connection: {error}"))
+    }
+}
+
+fn connector(ca_file: Option<PathBuf>) -> Result<TlsConnector, String> {
+    let mut roots = RootCertStore::empty();
+    let system = rustls_native_certs::load_native_certs();
+    for error in &system.errors {
+        tracing::warn!(%error, "some of the system's certificates cannot be read");
+    }
+    roots.add_parsable_certificates(system.certs);
+    if let Some(path) = ca_file {
+        let shown = path.display();
+        let certificates = CertificateDer::pem_file_iter(&path).map_err(|error| format!("{shown}: {error}"))?;
+        for certificate in certificates {
+            let certificate = certificate.map_err(|error| format!("{shown}: {error}"))?;
+            roots.add(certificate).map_err(|error| format!("{shown}: {error}"))?;
+        }
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}

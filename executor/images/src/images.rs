@@ -1,0 +1,365 @@
+//! The images of a node: what the rest of the daemon sees of this crate.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use executor_core::image::{ImageDefaults, ImageReference};
+use executor_registry_auth::{AuthFileError, Credentials, FILE_MAX, from_docker_config};
+use tokio::sync::{Mutex, watch};
+use zeroize::Zeroizing;
+
+use crate::error::ImageError;
+use crate::http::Client;
+use crate::import::{self, Form};
+use crate::layers::LayerStore;
+use crate::progress::Reporter;
+use crate::pull::{self, Documents};
+use crate::settings::Settings;
+use crate::shared::{Pulls, State, Watcher};
+use crate::store::record::{ImageRecord, LayerRecord};
+use crate::store::{Held, Store};
+
+/// Fewest digits of a digest that an image is found by.
+const PREFIX_MIN: usize = 8;
+
+/// The images of a node.
+pub struct Images<L> {
+    pub(crate) settings: Settings,
+    pub(crate) store: Arc<Store>,
+    pub(crate) client: Arc<Client>,
+    pub(crate) layers: L,
+    /// Held while it is decided which layers go, and while they go; and by a pull when it says which ones it wants.
+    pub(crate) gate: Mutex<()>,
+    pulls: Pulls,
+}
+
+impl<L> std::fmt::Debug for Images<L> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Images").field("dir", &self.settings.dir).finish_non_exhaustive()
+    }
+}
+
+/// An image that is about to be used: it stays while this lives.
+pub struct Resolved {
+    /// What it is.
+    pub record: ImageRecord,
+    /// What it says of the process.
+    pub defaults: ImageDefaults,
+    _held: Held,
+}
+
+/// When an image is fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// When it is not there.
+    IfMissing,
+    /// Each time.
+    Always,
+    /// Not at all.
+    Never,
+}
+
+/// The time now, in nanoseconds since the epoch.
+pub(crate) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// On a thread that may wait for the disk.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
+) -> Result<T, ImageError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => Err(ImageError::Internal(error.to_string())),
+    }
+}
+
+impl<L: LayerStore> Images<L> {
+    /// Opens the store.
+    ///
+    /// # Errors
+    /// It cannot be made or read.
+    pub fn open(settings: Settings, layers: L) -> Result<Arc<Self>, ImageError> {
+        let client = Client::new(settings.ca_file.clone(), settings.patience, settings.bytes_least);
+        Ok(Arc::new(Self {
+            store: Arc::new(Store::open(&settings.dir)?),
+            client: Arc::new(client),
+            settings,
+            layers,
+            gate: Mutex::new(()),
+            pulls: Pulls::default(),
+        }))
+    }
+
+    /// Fetches an image, or joins who is fetching it, or reads it from a layout or an archive on this machine's disk.
+    pub fn pull(self: &Arc<Self>, reference: &ImageReference, credentials: Option<Credentials>) -> Watcher {
+        let credentials = credentials.map(Arc::new);
+        let (watcher, sender) = self.pulls.join(reference, credentials.as_ref());
+        if let Some(sender) = sender {
+            tokio::spawn(Arc::clone(self).carry_out(reference.clone(), credentials, sender));
+        }
+        watcher
+    }
+
+    async fn carry_out(
+        self: Arc<Self>,
+        reference: ImageReference,
+        credentials: Option<Arc<Credentials>>,
+        sender: Arc<watch::Sender<State>>,
+    ) {
+        let report = Arc::new(Reporter::new(Arc::clone(&sender)));
+        let outcome = tokio::select! {
+            outcome = self.fetch(&reference, credentials, &report) => outcome.map_err(Arc::new),
+            // Nobody waits any more.
+            () = sender.closed() => return,
+        };
+        match &outcome {
+            Ok(record) => tracing::info!(%reference, digest = %record.digest, bytes = record.size, "image is there"),
+            Err(error) => tracing::warn!(%reference, "image is not fetched: {error}"),
+        }
+        sender.send_modify(|state| state.outcome = Some(outcome));
+    }
+
+    async fn fetch(
+        self: &Arc<Self>,
+        reference: &ImageReference,
+        credentials: Option<Arc<Credentials>>,
+        report: &Arc<Reporter>,
+    ) -> Result<ImageRecord, ImageError> {
+        match reference {
+            ImageReference::Registry(repository, selector) => {
+                let credentials = match credentials {
+                    Some(credentials) => Some(credentials),
+                    None => self.configured(repository.registry(), repository.path()).await?.map(Arc::new),
+                };
+                pull::pull(self, (repository, selector), credentials, report).await
+            }
+            ImageReference::Layout(path, name) => self.read(path, Form::Layout, name.as_deref(), reference).await,
+            ImageReference::OciArchive(path, name) => {
+                self.read(path, Form::OciArchive, name.as_deref(), reference).await
+            }
+            ImageReference::DockerArchive(path, name) => {
+                self.read(path, Form::DockerArchive, name.as_deref(), reference).await
+            }
+        }
+    }
+
+    async fn read(
+        self: &Arc<Self>,
+        path: &std::path::Path,
+        form: Form,
+        name: Option<&str>,
+        reference: &ImageReference,
+    ) -> Result<ImageRecord, ImageError> {
+        let (path, name) = (path.to_owned(), name.map(str::to_owned));
+        import::import(self, path, form, name, Some(reference.to_string())).await
+    }
+
+    /// Credentials from the file that the operator configured.
+    async fn configured(&self, registry: &str, repository: &str) -> Result<Option<Credentials>, ImageError> {
+        let Some(path) = self.settings.docker_config.clone() else { return Ok(None) };
+        let (registry, repository) = (registry.to_owned(), repository.to_owned());
+        blocking(move || {
+            let file = std::fs::File::open(&path).map_err(|error| ImageError::io("open", &path, error))?;
+            let mut content = Zeroizing::new(Vec::with_capacity(64 << 10));
+            std::io::Read::read_to_end(&mut std::io::Read::take(file, FILE_MAX as u64 + 1), &mut content)
+                .map_err(|error| ImageError::io("read", &path, error))?;
+            from_docker_config(&content, &registry, &repository)
+                .map_err(|source: AuthFileError| ImageError::AuthFile { path, source })
+        })
+        .await
+    }
+
+    /// The image that a reference means, there and ready, fetched as the policy says. It stays while the answer lives.
+    ///
+    /// # Errors
+    /// It is not there and must not or cannot be fetched.
+    pub async fn resolve(
+        self: &Arc<Self>,
+        reference: &ImageReference,
+        policy: Policy,
+        credentials: Option<Credentials>,
+    ) -> Result<Resolved, Arc<ImageError>> {
+        // What lies on this machine's disk may have changed; to look costs no network.
+        let look_first = policy == Policy::Never || reference.file().is_none() && policy == Policy::IfMissing;
+        if look_first && let Some(resolved) = self.ready(reference).await.map_err(Arc::new)? {
+            return Ok(resolved);
+        }
+        if policy == Policy::Never {
+            return Err(Arc::new(ImageError::NotHere { reference: reference.to_string() }));
+        }
+        loop {
+            let mut watcher = self.pull(reference, credentials.clone());
+            let Some(outcome) = watcher.outcome().await else { continue };
+            let digest = outcome?.digest;
+            // Unless somebody removed it in between.
+            if let Some((record, held)) = self.store.hold_image(|record| record.digest == digest) {
+                return self.resolved(record, held).await.map_err(Arc::new);
+            }
+        }
+    }
+
+    /// The image of a reference, where it is there with all its layers.
+    async fn ready(&self, reference: &ImageReference) -> Result<Option<Resolved>, ImageError> {
+        let Some((record, held)) = self.store.hold_image(|record| is_meant(record, reference)) else { return Ok(None) };
+        for layer in &record.layers {
+            if !self.layers.has(&layer.diff_id).await.map_err(ImageError::Layers)? {
+                tracing::warn!(image = %record.digest, layer = %layer.diff_id, "a layer is gone: fetched again");
+                return Ok(None);
+            }
+        }
+        match self.resolved(record, held).await {
+            Err(ImageError::WrongDigest { .. } | ImageError::Io { .. }) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    async fn resolved(&self, record: ImageRecord, held: Held) -> Result<Resolved, ImageError> {
+        let (store, wanted) = (Arc::clone(&self.store), record.clone());
+        let configuration = blocking(move || {
+            store.touch(&wanted.digest, now());
+            store.document(&wanted.config_digest)
+        })
+        .await?;
+        let parsed = serde_json::from_slice(&configuration).map_err(|error| ImageError::Malformed {
+            what: format!("the configuration of image {}", record.digest),
+            why: error.to_string(),
+        })?;
+        Ok(Resolved { defaults: ImageDefaults::of(&parsed)?, record, _held: held })
+    }
+
+    /// Keeps the layers of an image that is on its way.
+    pub(crate) async fn hold_layers(&self, layers: &[LayerRecord]) -> Held {
+        let _gate = self.gate.lock().await;
+        self.store.hold_layers(layers.iter().map(|layer| layer.diff_id.clone()).collect())
+    }
+
+    /// Records an image whose layers are there.
+    pub(crate) async fn keep(
+        self: &Arc<Self>,
+        documents: Documents,
+        references: Vec<String>,
+    ) -> Result<ImageRecord, ImageError> {
+        let store = Arc::clone(&self.store);
+        let record = documents.record(&references);
+        blocking(move || store.save(record, (&documents.manifest, &documents.configuration))).await
+    }
+
+    /// Every image, the one that came last first.
+    pub fn list(&self) -> Vec<ImageRecord> {
+        let mut all = self.store.all();
+        all.sort_by_key(|record| std::cmp::Reverse(record.pulled_at));
+        all
+    }
+
+    /// The image that a text means: a reference, a digest, or the first 8 or more digits of one.
+    ///
+    /// # Errors
+    /// There is none, or more than one.
+    pub fn find(&self, text: &str) -> Result<ImageRecord, ImageError> {
+        let reference = ImageReference::parse_short(text).ok();
+        let all = self.store.all();
+        let named = reference.as_ref().and_then(|reference| all.iter().find(|record| is_meant(record, reference)));
+        let hex = text.strip_prefix("sha256:").unwrap_or(text);
+        let is_prefix = hex.len() >= PREFIX_MIN && hex.bytes().all(|b| b.is_ascii_hexdigit());
+        let by_digest: Vec<&ImageRecord> =
+            all.iter().filter(|record| is_prefix && record.digest.hex().starts_with(hex)).collect();
+        match (named, &by_digest[..]) {
+            (Some(record), _) => Ok(record.clone()),
+            (None, [record]) => Ok((*record).clone()),
+            (None, []) => Err(ImageError::NotFound { what: format!("image {:?}", shown(text)) }),
+            (None, _) => Err(ImageError::NotFound {
+                what: format!("single image {:?}: {} begin so", shown(text), by_digest.len()),
+            }),
+        }
+    }
+
+    /// The configuration of an image, as it came.
+    ///
+    /// # Errors
+    /// It is not whole.
+    pub async fn configuration(&self, record: &ImageRecord) -> Result<Vec<u8>, ImageError> {
+        let (store, digest) = (Arc::clone(&self.store), record.config_digest.clone());
+        blocking(move || store.document(&digest)).await
+    }
+
+    /// A place for an archive that a client sends.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub async fn upload(&self) -> Result<Upload, ImageError> {
+        let store = Arc::clone(&self.store);
+        let most = self.settings.image_bytes_max;
+        let (upload, file) = blocking(move || store.ingest.upload()).await?;
+        Ok(Upload { upload, file, written: 0, most })
+    }
+
+    /// Takes an archive's image in.
+    ///
+    /// # Errors
+    /// It is none, or it is not whole.
+    pub async fn import(
+        self: &Arc<Self>,
+        upload: Upload,
+        form: Form,
+        name: Option<&ImageReference>,
+    ) -> Result<ImageRecord, ImageError> {
+        let path: PathBuf = upload.upload.path.clone();
+        let done = import::import(self, path, form, None, name.map(ToString::to_string)).await;
+        drop(upload);
+        done
+    }
+}
+
+/// An archive on its way.
+pub struct Upload {
+    upload: crate::store::ingest::Upload,
+    file: std::fs::File,
+    written: u64,
+    most: u64,
+}
+
+impl std::fmt::Debug for Upload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Upload").field("written", &self.written).finish_non_exhaustive()
+    }
+}
+
+impl Upload {
+    /// Takes the next bytes.
+    ///
+    /// # Errors
+    /// The disk, or too many bytes.
+    pub async fn write(mut self, bytes: Vec<u8>) -> Result<Self, ImageError> {
+        self.written += bytes.len() as u64;
+        if self.written > self.most {
+            let (is, most) = (self.written, self.most);
+            return Err(ImageError::TooLarge { what: "the archive".into(), is, most, unit: "bytes" });
+        }
+        blocking(move || {
+            let written = std::io::Write::write_all(&mut self.file, &bytes);
+            written.map_err(|error| ImageError::io("write", &self.upload.path, error))?;
+            Ok(self)
+        })
+        .await
+    }
+
+    /// Bytes that have come.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+}
+
+/// Whether a record is what a reference means. A digest decides, whatever it is called.
+fn is_meant(record: &ImageRecord, reference: &ImageReference) -> bool {
+    match reference.digest() {
+        Some(digest) => record.digest == *digest || record.index_digest.as_ref() == Some(digest),
+        None => record.references.contains_key(&reference.to_string()),
+    }
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(100).collect()
+}

@@ -1,0 +1,164 @@
+//! From a layout or an archive to the store: the same documents and layers as from a registry, with the same checks.
+//!
+//! Nothing is unpacked by the names that an archive has: a table says where in the file an entry lies, and what is
+//! wanted is read from there. So no name can lead out of anywhere. Blobs are verified before they are handed over, and
+//! what comes out of them is verified by whoever unpacks.
+
+mod archive;
+mod docker;
+mod layout;
+
+use std::fs::File;
+use std::io::{Read, Seek as _, SeekFrom};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use executor_core::image::{DOCUMENT_MAX, Digest};
+
+use crate::error::ImageError;
+use crate::hash::Hasher;
+use crate::images::{Images, blocking};
+use crate::layers::LayerStore;
+use crate::pull::{self, Documents};
+use crate::store::ingest::Upload;
+
+/// In which form an image is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// An OCI layout: a directory.
+    Layout,
+    /// The same in a tar archive.
+    OciArchive,
+    /// What `docker save` writes.
+    DockerArchive,
+}
+
+/// Where the parts of an image are read from.
+trait Source: Send {
+    /// A file by its name, from the root of the layout or archive; `None` where there is none.
+    fn open(&mut self, name: &str) -> Result<Option<Section>, ImageError>;
+}
+
+/// A part of a file.
+struct Section {
+    file: File,
+    at: u64,
+    size: u64,
+}
+
+impl Section {
+    /// Reads it, whatever of the file follows.
+    fn reader(&mut self) -> std::io::Result<std::io::Take<&mut File>> {
+        self.file.seek(SeekFrom::Start(self.at))?;
+        Ok((&mut self.file).take(self.size))
+    }
+
+    /// Reads it whole.
+    fn read(mut self, what: &str) -> Result<Vec<u8>, ImageError> {
+        if self.size > DOCUMENT_MAX {
+            let what = what.to_owned();
+            return Err(ImageError::TooLarge { what, is: self.size, most: DOCUMENT_MAX, unit: "bytes" });
+        }
+        let (size, mut bytes) = (self.size, Vec::new());
+        let read = self.reader().and_then(|mut reader| reader.read_to_end(&mut bytes));
+        read.map_err(|error| ImageError::io("read", what, error))?;
+        pull::sized(size, &bytes, what)?;
+        Ok(bytes)
+    }
+}
+
+/// A document that must be there.
+fn required(source: &mut dyn Source, name: &str, what: &str) -> Result<Vec<u8>, ImageError> {
+    let missing = || ImageError::Malformed { what: what.to_owned(), why: format!("it has no {name:?}") };
+    source.open(name)?.ok_or_else(missing)?.read(&format!("{name} of {what}"))
+}
+
+/// What was found: documents, and for each layer the file that has it.
+struct Found {
+    documents: Documents,
+    files: Vec<String>,
+    /// What it is called inside.
+    names: Vec<String>,
+}
+
+/// Takes an image in. Where no name is given it is called what the archive calls it.
+pub(crate) async fn import<L: LayerStore>(
+    images: &Arc<Images<L>>,
+    path: PathBuf,
+    form: Form,
+    inner: Option<String>,
+    name: Option<String>,
+) -> Result<crate::store::record::ImageRecord, ImageError> {
+    let most = images.settings.image_bytes_max;
+    let (mut source, Found { documents, files, names }) = blocking(move || {
+        let what = path.display().to_string();
+        let mut source: Box<dyn Source> = match form {
+            Form::Layout => Box::new(layout::Directory::open(&path)?),
+            Form::OciArchive | Form::DockerArchive => Box::new(archive::Archive::open(&path, &what)?),
+        };
+        let found = match form {
+            Form::Layout | Form::OciArchive => layout::find(&mut *source, inner.as_deref(), most, &what)?,
+            Form::DockerArchive => docker::find(&mut *source, inner.as_deref(), most, &what)?,
+        };
+        Ok((source, found))
+    })
+    .await?;
+    let _held = images.hold_layers(&documents.layers).await;
+    for (index, file) in files.into_iter().enumerate() {
+        let layer = documents.layers[index].clone();
+        if images.layers.has(&layer.diff_id).await.map_err(ImageError::Layers)? {
+            continue;
+        }
+        let store = Arc::clone(&images.store);
+        let (back, _upload, blob) = blocking(move || {
+            let missing =
+                || ImageError::Malformed { what: format!("layer {}", layer.digest), why: "it is gone".into() };
+            let section = source.open(&file)?.ok_or_else(missing)?;
+            let (upload, blob) = copy(section, &layer.digest, layer.size, || store.ingest.upload())?;
+            Ok((source, upload, blob))
+        })
+        .await?;
+        source = back;
+        pull::unpack(images, &documents.layers, index, blob).await?;
+    }
+    let references = name.map_or(names, |name| vec![name]);
+    images.keep(documents, references).await
+}
+
+/// A blob in a file of its own, verified on the way: a part of an archive can be handed to nobody, and a file of somebody
+/// else's could change under whoever reads it.
+fn copy(
+    mut section: Section,
+    digest: &Digest,
+    size: u64,
+    make: impl FnOnce() -> Result<(Upload, File), ImageError>,
+) -> Result<(Upload, File), ImageError> {
+    let what = format!("layer {digest}");
+    let (upload, mut blob) = make()?;
+    let mut hasher = Hasher::new(digest.algorithm());
+    let mut buffer = vec![0; 256 << 10];
+    let mut copied = 0u64;
+    if section.size > size {
+        return Err(ImageError::Longer { what, declared: size });
+    }
+    let mut reader = section.reader().map_err(|error| ImageError::io("read", &upload.path, error))?;
+    loop {
+        let n = reader.read(&mut buffer).map_err(|error| ImageError::io("read", &upload.path, error))?;
+        if n == 0 {
+            break;
+        }
+        hasher.update(&buffer[..n]);
+        let written = std::io::Write::write_all(&mut blob, &buffer[..n]);
+        written.map_err(|error| ImageError::io("write", &upload.path, error))?;
+        copied += n as u64;
+    }
+    if copied < size {
+        return Err(ImageError::Truncated { what, declared: size, got: copied });
+    }
+    let got = hasher.finish();
+    if got != *digest {
+        return Err(ImageError::WrongDigest { what, declared: digest.clone(), got });
+    }
+    blob.seek(SeekFrom::Start(0)).map_err(|error| ImageError::io("read", &upload.path, error))?;
+    Ok((upload, blob))
+}

@@ -1,0 +1,121 @@
+//! Archives in the form of `docker save`: `manifest.json` names a configuration and the layers' files.
+//!
+//! There is no manifest with a digest in it. One is made of what is there, in OCI's form and always the same for the same
+//! content, so that the image has a digest to be known by.
+
+use std::io::Read as _;
+
+use executor_core::image::{Algorithm, Digest, ImageReference, LAYERS_MAX};
+use serde::Deserialize;
+
+use super::{Found, Section, Source, required};
+use crate::error::ImageError;
+use crate::hash::{self, Hasher};
+use crate::manifest;
+use crate::pull::Documents;
+
+/// Most images of an archive, and names of one.
+const IMAGES_MAX: usize = 100;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Image {
+    config: String,
+    #[serde(default)]
+    repo_tags: Option<Vec<String>>,
+    #[serde(default)]
+    layers: Vec<String>,
+}
+
+/// The image of an archive.
+pub(super) fn find(
+    source: &mut dyn Source,
+    wanted: Option<&str>,
+    image_bytes_max: u64,
+    what: &str,
+) -> Result<Found, ImageError> {
+    let malformed = |why: String| ImageError::Malformed { what: what.to_owned(), why };
+    let images = required(source, "manifest.json", what)?;
+    let images: Vec<Image> =
+        serde_json::from_slice(&images).map_err(|error| malformed(format!("its manifest.json: {error}")))?;
+    if images.len() > IMAGES_MAX {
+        return Err(malformed(format!("it has {} images; at most {IMAGES_MAX}", images.len())));
+    }
+    let image = chosen(images, wanted, what)?;
+    if image.layers.len() > LAYERS_MAX {
+        let (what, is) = (what.to_owned(), image.layers.len() as u64);
+        return Err(ImageError::TooLarge { what, is, most: LAYERS_MAX as u64, unit: "layers" });
+    }
+    let config = required(source, &image.config, what)?;
+    let config_digest = hash::digest(Algorithm::Sha256, &config);
+    let mut descriptors = Vec::with_capacity(image.layers.len());
+    let mut total = 0u64;
+    for name in &image.layers {
+        let section = source.open(name)?.ok_or_else(|| malformed(format!("it has no {name:?}")))?;
+        total = total.saturating_add(section.size);
+        if total > image_bytes_max {
+            return Err(ImageError::TooLarge {
+                what: what.to_owned(),
+                is: total,
+                most: image_bytes_max,
+                unit: "bytes",
+            });
+        }
+        descriptors.push(describe(section, name)?);
+    }
+    let manifest = serde_json::json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": {
+            "mediaType": "application/vnd.oci.image.config.v1+json",
+            "digest": config_digest.to_string(),
+            "size": config.len(),
+        },
+        "layers": descriptors,
+    });
+    let manifest = manifest.to_string().into_bytes();
+    let digest = hash::digest(Algorithm::Sha256, &manifest);
+    let documents = Documents::of((digest, manifest), None, (config_digest, config), image_bytes_max, what)?;
+    let names = image.repo_tags.unwrap_or_default().into_iter().take(IMAGES_MAX);
+    let names = names.filter_map(|name| Some(ImageReference::parse_short(&name).ok()?.to_string())).collect();
+    Ok(Found { documents, files: image.layers, names })
+}
+
+/// The image of a name; without one the only image.
+fn chosen(mut images: Vec<Image>, wanted: Option<&str>, what: &str) -> Result<Image, ImageError> {
+    let long = |name: &str| ImageReference::parse_short(name).map(|reference| reference.to_string()).ok();
+    if let Some(wanted) = wanted {
+        let called = |name: &String| name == wanted || (long(wanted).is_some() && long(name) == long(wanted));
+        images.retain(|image| image.repo_tags.iter().flatten().any(called));
+    }
+    match (images.len(), images.pop(), wanted) {
+        (1, Some(image), _) => Ok(image),
+        (_, None, Some(name)) => Err(ImageError::NotFound { what: format!("image {name:?} in {what}") }),
+        (count, ..) => {
+            let why = format!("it has {count} images: say which by its name");
+            Err(ImageError::Unsupported { what: what.to_owned(), why })
+        }
+    }
+}
+
+/// A layer's descriptor: its digest is computed, nobody has named one.
+fn describe(mut section: Section, name: &str) -> Result<serde_json::Value, ImageError> {
+    let failed = |error| ImageError::io("read", name, error);
+    let mut hasher = Hasher::new(Algorithm::Sha256);
+    let mut buffer = vec![0; 256 << 10];
+    let (mut size, mut media_type) = (0u64, "");
+    let mut reader = section.reader().map_err(failed)?;
+    loop {
+        let n = reader.read(&mut buffer).map_err(failed)?;
+        if n == 0 {
+            break;
+        }
+        if size == 0 {
+            media_type = manifest::sniffed(&buffer[..n]);
+        }
+        hasher.update(&buffer[..n]);
+        size += n as u64;
+    }
+    let digest: Digest = hasher.finish();
+    Ok(serde_json::json!({"mediaType": media_type, "digest": digest.to_string(), "size": size}))
+}

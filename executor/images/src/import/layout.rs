@@ -1,0 +1,123 @@
+//! OCI layouts (image-spec, image-layout.md), as a directory or in an archive.
+
+use std::fs::File;
+use std::path::Path;
+
+use executor_core::image::Digest;
+use oci_spec::image::{Descriptor, ImageIndex};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+
+use super::{Found, Section, Source, required};
+use crate::error::ImageError;
+use crate::manifest::{self, Manifest};
+use crate::platform::Host;
+use crate::pull::{self, Documents};
+
+/// Most indexes on the way to a manifest.
+const INDEXES_MAX: usize = 3;
+/// What an index's entries are called (image-spec; containerd).
+const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
+
+/// A layout as a directory. What is opened lies beneath it, whatever links it has.
+pub(super) struct Directory(File);
+
+impl Directory {
+    pub(super) fn open(path: &Path) -> Result<Self, ImageError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = openat(CWD, path, flags, Mode::empty());
+        dir.map(|dir| Self(dir.into())).map_err(|error| ImageError::io("open directory", path, error.into()))
+    }
+}
+
+impl Source for Directory {
+    fn open(&mut self, name: &str) -> Result<Option<Section>, ImageError> {
+        let io = |error: std::io::Error| ImageError::io("open", name, error);
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let file: File = match openat2(&self.0, name, flags, Mode::empty(), resolve) {
+            Ok(file) => file.into(),
+            Err(rustix::io::Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(io(error.into())),
+        };
+        let metadata = file.metadata().map_err(io)?;
+        if !metadata.is_file() {
+            return Err(ImageError::Malformed { what: name.to_owned(), why: "it is no regular file".into() });
+        }
+        Ok(Some(Section { file, at: 0, size: metadata.len() }))
+    }
+}
+
+/// The image of a layout.
+pub(super) fn find(
+    source: &mut dyn Source,
+    wanted: Option<&str>,
+    image_bytes_max: u64,
+    what: &str,
+) -> Result<Found, ImageError> {
+    let index = required(source, "index.json", what)?;
+    let Manifest::Index(index) = manifest::parse(&index, "", &format!("index.json of {what}"))? else {
+        return Err(ImageError::Malformed { what: what.to_owned(), why: "its index.json is no index".into() });
+    };
+    let entry = named(&index, wanted, what)?.clone();
+    let names = NAMES.iter().filter_map(|key| entry.annotations().as_ref()?.get(*key));
+    // Short ones (`latest`) say nothing outside of the layout.
+    let names = names.filter(|name| name.contains('/')).filter_map(|name| {
+        executor_core::image::ImageReference::parse_short(name).ok().map(|reference| reference.to_string())
+    });
+    let names: Vec<String> = names.take(1).collect();
+    let (mut digest, mut size) = manifest::named(&entry, what)?;
+    let mut index_digest = None;
+    for _ in 0..=INDEXES_MAX {
+        let bytes = blob(source, &digest, size, what)?;
+        match manifest::parse(&bytes, "", what)? {
+            Manifest::Image(image) => {
+                let (config_digest, config_size) = manifest::named(image.config(), what)?;
+                let config = blob(source, &config_digest, config_size, what)?;
+                let documents =
+                    Documents::of((digest, bytes), index_digest, (config_digest, config), image_bytes_max, what)?;
+                let files = documents.layers.iter().map(|layer| path(&layer.digest)).collect();
+                return Ok(Found { documents, files, names });
+            }
+            Manifest::Index(index) => {
+                index_digest.get_or_insert(digest);
+                (digest, size) = manifest::named(manifest::choose(&index, &Host::here(), what)?, what)?;
+            }
+        }
+    }
+    Err(ImageError::Unsupported { what: what.to_owned(), why: "its index leads to nothing but indexes".into() })
+}
+
+/// The entry of a name; without one the only entry, or the one for this host.
+fn named<'a>(index: &'a ImageIndex, wanted: Option<&str>, what: &str) -> Result<&'a Descriptor, ImageError> {
+    let called = |descriptor: &&Descriptor, name: &str| {
+        NAMES
+            .iter()
+            .any(|key| descriptor.annotations().as_ref().and_then(|all| all.get(*key)).is_some_and(|is| is == name))
+    };
+    let unsupported = |why: String| ImageError::Unsupported { what: what.to_owned(), why };
+    let all: Vec<&Descriptor> = match wanted {
+        None => index.manifests().iter().collect(),
+        Some(name) => index.manifests().iter().filter(|descriptor| called(descriptor, name)).collect(),
+    };
+    match (&all[..], wanted) {
+        ([one], _) => Ok(one),
+        ([], Some(name)) => Err(ImageError::NotFound { what: format!("image {name:?} in {what}") }),
+        ([], None) => Err(unsupported("it has no image".into())),
+        (many, None) if many.iter().all(|descriptor| descriptor.platform().is_some()) => {
+            manifest::choose(index, &Host::here(), what)
+        }
+        (many, _) => Err(unsupported(format!("it has {} images: say which by its name", many.len()))),
+    }
+}
+
+fn blob(source: &mut dyn Source, digest: &Digest, size: u64, what: &str) -> Result<Vec<u8>, ImageError> {
+    let bytes = required(source, &path(digest), what)?;
+    let what = format!("blob {digest} of {what}");
+    pull::sized(size, &bytes, &what)?;
+    pull::verified(digest, &bytes, &what)?;
+    Ok(bytes)
+}
+
+fn path(digest: &Digest) -> String {
+    format!("blobs/{}/{}", digest.algorithm().name(), digest.hex())
+}

@@ -1,0 +1,33 @@
+//! Who unpacks: what this crate asks of the process that has the right to.
+
+use std::fs::File;
+use std::future::Future;
+
+use executor_core::image::Digest;
+
+use crate::error::UnpackError;
+
+/// A layer that is to be unpacked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerToUnpack {
+    /// Digest of its tar archive, uncompressed: its name from then on. The other side verifies it.
+    pub diff_id: Digest,
+    /// How the blob is compressed, by its media type in OCI's spelling.
+    pub media_type: &'static str,
+    /// What it lies on in its image, the lowest first. They are there already.
+    pub parents: Vec<Digest>,
+    /// Most bytes of what comes out.
+    pub bytes_max: u64,
+}
+
+/// The layers of a node, unpacked.
+pub trait LayerStore: Send + Sync + 'static {
+    /// Whether a layer is there.
+    fn has(&self, diff_id: &Digest) -> impl Future<Output = Result<bool, UnpackError>> + Send;
+
+    /// Unpacks a layer from its blob, which is a regular file of its own. A layer that is there already is done.
+    fn unpack(&self, layer: LayerToUnpack, blob: File) -> impl Future<Output = Result<(), UnpackError>> + Send;
+
+    /// Removes a layer. One that is not there is done.
+    fn remove(&self, diff_id: &Digest) -> impl Future<Output = Result<(), UnpackError>> + Send;
+}

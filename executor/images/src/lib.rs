@@ -1,0 +1,44 @@
+//! Images: fetched from registries, read from layouts and archives, kept by digest.
+//!
+//! ```text
+//!  reference ──> registry ──> http         what a registry says, within bounds and time
+//!       │   └──> import (layout, archive)  the same from files
+//!       v
+//!     pull ──> store (records, manifests, configurations, blobs on their way)
+//!       └────> LayerStore                  who unpacks: not this crate
+//! ```
+//! What goes in: references, credentials, the bytes of registries and archives, none of them trusted. What comes out:
+//! records of images whose every byte was verified by its digest, and layers handed over to be unpacked by whoever
+//! implements [`LayerStore`]. Nothing here is unpacked, mounted or run, and nothing needs a privilege.
+//!
+//! A crash at any point leaves the store whole: a record is written by rename and last of all, and a blob on its way
+//! is verified again from its first byte before it counts.
+
+#![forbid(unsafe_code)]
+
+pub mod error;
+mod hash;
+mod http;
+mod images;
+mod import;
+mod layers;
+mod manifest;
+mod platform;
+mod progress;
+mod prune;
+mod pull;
+mod registry;
+pub mod settings;
+mod shared;
+mod store;
+
+pub use error::{ImageError, UnpackError};
+pub use executor_registry_auth::{AuthFileError, Credentials, from_docker_config};
+pub use images::{Images, Policy, Resolved, Upload};
+pub use import::Form;
+pub use layers::{LayerStore, LayerToUnpack};
+pub use progress::{LayerProgress, Progress, Stage};
+pub use prune::{Pruned, Wish};
+pub use settings::Settings;
+pub use shared::{Outcome, State, Watcher};
+pub use store::record::{ImageRecord, LayerRecord};

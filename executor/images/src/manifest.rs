@@ -1,0 +1,262 @@
+//! Manifests and indexes: what kind a document is, and what is taken of it.
+//!
+//! OCI's and Docker's (version 2, schema 2) forms are the same but for their names. A document that could be read as two
+//! kinds is refused: whoever looked at it before us may have read it as the other one.
+
+use std::collections::BTreeSet;
+
+use executor_core::image::{Digest, LAYERS_MAX};
+use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest};
+use serde::Deserialize;
+
+use crate::error::ImageError;
+use crate::platform::{self, Host};
+use crate::store::record::LayerRecord;
+
+const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
+const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
+const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
+/// What a registry is asked for.
+pub(crate) const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
+     application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
+/// Most images of an index.
+const MANIFESTS_MAX: usize = 1000;
+
+/// Layers as they are handed on, in OCI's spelling.
+const TAR: &str = "application/vnd.oci.image.layer.v1.tar";
+const TAR_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+const TAR_ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
+
+/// A document of a registry or a layout.
+pub(crate) enum Manifest {
+    Image(Box<ImageManifest>),
+    Index(Box<ImageIndex>),
+}
+
+/// What tells the kinds apart.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Outline {
+    schema_version: u64,
+    media_type: Option<String>,
+    config: Option<serde::de::IgnoredAny>,
+    layers: Option<serde::de::IgnoredAny>,
+    manifests: Option<serde::de::IgnoredAny>,
+}
+
+/// Reads a document. `content_type` is what was said of it, where something was.
+pub(crate) fn parse(bytes: &[u8], content_type: &str, what: &str) -> Result<Manifest, ImageError> {
+    let malformed = |why: String| ImageError::Malformed { what: what.to_owned(), why };
+    let outline: Outline = serde_json::from_slice(bytes).map_err(|error| malformed(error.to_string()))?;
+    if outline.schema_version != 2 {
+        let why = format!("schema version {} is not taken; 2 is", outline.schema_version);
+        return Err(ImageError::Unsupported { what: what.to_owned(), why });
+    }
+    let said = outline.media_type.as_deref().unwrap_or(content_type);
+    let is_index = match (outline.manifests.is_some(), outline.layers.is_some() || outline.config.is_some()) {
+        (true, true) => return Err(malformed("it has manifests and layers at once".into())),
+        (false, false) => return Err(malformed("it has neither manifests nor layers".into())),
+        (is_index, _) => is_index,
+    };
+    let fits = match said {
+        OCI_INDEX | DOCKER_LIST => is_index,
+        OCI_MANIFEST | DOCKER_MANIFEST => !is_index,
+        // Some serve documents without saying what they are.
+        "" | "application/json" | "application/octet-stream" | "text/plain" => true,
+        other => {
+            let why = format!("media type {:?} is not taken", shown(other));
+            return Err(ImageError::Unsupported { what: what.to_owned(), why });
+        }
+    };
+    if !fits {
+        return Err(malformed(format!("it is called {said} and is none")));
+    }
+    let read = |error: serde_json::Error| malformed(error.to_string());
+    Ok(match is_index {
+        true => Manifest::Index(Box::new(serde_json::from_slice(bytes).map_err(read)?)),
+        false => Manifest::Image(Box::new(serde_json::from_slice(bytes).map_err(read)?)),
+    })
+}
+
+/// The entry of an index that fits this host best.
+pub(crate) fn choose<'a>(index: &'a ImageIndex, host: &Host, what: &str) -> Result<&'a Descriptor, ImageError> {
+    let manifests = index.manifests();
+    if manifests.len() > MANIFESTS_MAX {
+        let (what, is) = (what.to_owned(), manifests.len() as u64);
+        return Err(ImageError::TooLarge { what, is, most: MANIFESTS_MAX as u64, unit: "images" });
+    }
+    let rank = |descriptor: &Descriptor| {
+        let platform = descriptor.platform().as_ref()?;
+        host.rank(platform.os(), platform.architecture(), platform.variant().as_deref())
+    };
+    let best = manifests.iter().filter_map(|descriptor| Some((rank(descriptor)?, descriptor)));
+    if let Some((_, best)) = best.min_by_key(|(rank, _)| *rank) {
+        return Ok(best);
+    }
+    let there = manifests.iter().filter_map(|descriptor| descriptor.platform().as_ref()).map(platform::of_index);
+    // Signatures and attestations are there for `unknown/unknown`.
+    let there: BTreeSet<String> = there.filter(|platform| !platform.contains("unknown")).take(32).collect();
+    Err(ImageError::NoPlatform { what: what.to_owned(), wanted: host.to_string(), there: there.into_iter().collect() })
+}
+
+/// The digest and size that a descriptor names.
+pub(crate) fn named(descriptor: &Descriptor, what: &str) -> Result<(Digest, u64), ImageError> {
+    let digest = descriptor.digest().to_string().parse::<Digest>();
+    let digest =
+        digest.map_err(|bad| ImageError::Malformed { what: what.to_owned(), why: format!("a digest {bad}") })?;
+    Ok((digest, descriptor.size()))
+}
+
+/// The layers of a manifest, within bounds, each with what it is when it is unpacked.
+pub(crate) fn layers(
+    manifest: &ImageManifest,
+    configuration: &ImageConfiguration,
+    most: u64,
+    what: &str,
+) -> Result<Vec<LayerRecord>, ImageError> {
+    let malformed = |why: String| ImageError::Malformed { what: what.to_owned(), why };
+    let (layers, diff_ids) = (manifest.layers(), configuration.rootfs().diff_ids());
+    if layers.len() != diff_ids.len() {
+        let (layers, diff_ids) = (layers.len(), diff_ids.len());
+        return Err(malformed(format!("it has {layers} layers, and its configuration {diff_ids}")));
+    }
+    if layers.is_empty() {
+        return Err(ImageError::Unsupported { what: what.to_owned(), why: "it has no layers: nothing can run".into() });
+    }
+    if layers.len() > LAYERS_MAX {
+        let (what, is) = (what.to_owned(), layers.len() as u64);
+        return Err(ImageError::TooLarge { what, is, most: LAYERS_MAX as u64, unit: "layers" });
+    }
+    let mut total = 0u64;
+    let mut records = Vec::with_capacity(layers.len());
+    for (descriptor, diff_id) in layers.iter().zip(diff_ids) {
+        let (digest, size) = named(descriptor, what)?;
+        let diff_id: Digest = diff_id.parse().map_err(|bad| malformed(format!("a diffID {bad}")))?;
+        let media_type = layer_type(descriptor.media_type().as_ref()).ok_or_else(|| {
+            let why = format!(
+                "its layer {digest} has media type {:?}, which is not taken",
+                shown(descriptor.media_type().as_ref())
+            );
+            ImageError::Unsupported { what: what.to_owned(), why }
+        })?;
+        total = total.saturating_add(size);
+        records.push(LayerRecord { diff_id, digest, media_type: media_type.to_owned(), size });
+    }
+    if total > most {
+        return Err(ImageError::TooLarge { what: what.to_owned(), is: total, most, unit: "bytes" });
+    }
+    Ok(records)
+}
+
+/// A layer's media type in OCI's spelling; `None` for one that is not taken, such as those that are fetched from
+/// elsewhere (`nondistributable`, `foreign`).
+pub(crate) fn layer_type(media_type: &str) -> Option<&'static str> {
+    match media_type {
+        TAR | "application/vnd.docker.image.rootfs.diff.tar" => Some(TAR),
+        TAR_GZIP | "application/vnd.docker.image.rootfs.diff.tar.gzip" => Some(TAR_GZIP),
+        TAR_ZSTD | "application/vnd.docker.image.rootfs.diff.tar.zstd" => Some(TAR_ZSTD),
+        _ => None,
+    }
+}
+
+/// How a layer is compressed, by its first bytes.
+pub(crate) fn sniffed(head: &[u8]) -> &'static str {
+    match head {
+        [0x1f, 0x8b, ..] => TAR_GZIP,
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => TAR_ZSTD,
+        _ => TAR,
+    }
+}
+
+/// A configuration, for this host.
+pub(crate) fn configuration(bytes: &[u8], host: &Host, what: &str) -> Result<ImageConfiguration, ImageError> {
+    let configuration: ImageConfiguration = serde_json::from_slice(bytes).map_err(|error| ImageError::Malformed {
+        what: format!("the configuration of {what}"),
+        why: error.to_string(),
+    })?;
+    let (os, arch, variant) = (configuration.os(), configuration.architecture(), configuration.variant().as_deref());
+    if host.rank(os, arch, variant).is_none() {
+        return Err(ImageError::NoPlatform {
+            what: what.to_owned(),
+            wanted: host.to_string(),
+            there: vec![platform::shown(os, arch, variant)],
+        });
+    }
+    Ok(configuration)
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(100).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEX: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+    fn descriptor(media_type: &str, size: u64) -> String {
+        format!(r#"{{"mediaType":"{media_type}","digest":"sha256:{HEX}","size":{size}}}"#)
+    }
+
+    fn image(layers: &[String]) -> String {
+        let config = descriptor("application/vnd.oci.image.config.v1+json", 2);
+        format!(r#"{{"schemaVersion":2,"config":{config},"layers":[{}]}}"#, layers.join(","))
+    }
+
+    fn configured(count: usize) -> ImageConfiguration {
+        let diff_ids: Vec<String> = (0..count).map(|_| format!("\"sha256:{HEX}\"")).collect();
+        let json = format!(
+            r#"{{"architecture":"amd64","os":"linux","rootfs":{{"type":"layers","diff_ids":[{}]}}}}"#,
+            diff_ids.join(",")
+        );
+        serde_json::from_str(&json).unwrap()
+    }
+
+    fn taken(layers: &[String], diff_ids: usize) -> Result<Vec<LayerRecord>, ImageError> {
+        let Manifest::Image(manifest) = parse(image(layers).as_bytes(), "", "x")? else { panic!("no image") };
+        super::layers(&manifest, &configured(diff_ids), 1000, "x")
+    }
+
+    #[test]
+    fn a_document_is_of_one_kind() {
+        let index = r#"{"schemaVersion":2,"manifests":[]}"#;
+        assert!(matches!(parse(index.as_bytes(), OCI_INDEX, "x"), Ok(Manifest::Index(_))));
+        assert!(matches!(parse(image(&[]).as_bytes(), DOCKER_MANIFEST, "x"), Ok(Manifest::Image(_))));
+        let bad = [
+            (r#"{"schemaVersion":1,"manifests":[]}"#, ""),
+            (r#"{"schemaVersion":2,"manifests":[],"layers":[]}"#, ""),
+            (r#"{"schemaVersion":2}"#, ""),
+            (index, OCI_MANIFEST),
+            (
+                r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json","manifests":[]}"#,
+                OCI_INDEX,
+            ),
+            (r#"{"schemaVersion":2,"mediaType":"application/vnd.example","manifests":[]}"#, ""),
+            ("[]", ""),
+            ("", ""),
+        ];
+        for (json, content_type) in bad {
+            assert!(parse(json.as_bytes(), content_type, "x").is_err(), "{json}");
+        }
+    }
+
+    #[test]
+    fn layers_are_bounded_in_number_and_bytes_and_of_known_kinds() {
+        let (gzip, foreign) = (descriptor(TAR_GZIP, 10), "application/vnd.oci.image.layer.nondistributable.v1.tar");
+        let docker = descriptor("application/vnd.docker.image.rootfs.diff.tar.gzip", 990);
+        let both = taken(&[gzip.clone(), docker.clone()], 2).unwrap();
+        assert!(both.iter().all(|layer| layer.media_type == TAR_GZIP));
+        assert!(matches!(
+            taken(&[gzip.clone(), docker.clone(), gzip.clone()], 3),
+            Err(ImageError::TooLarge { is: 1010, .. })
+        ));
+        assert!(matches!(taken(&[descriptor(TAR, u64::MAX), docker], 2), Err(ImageError::TooLarge { .. })));
+        assert!(matches!(taken(std::slice::from_ref(&gzip), 2), Err(ImageError::Malformed { .. })));
+        assert!(matches!(taken(&[], 0), Err(ImageError::Unsupported { .. })));
+        assert!(matches!(taken(&[descriptor(foreign, 1)], 1), Err(ImageError::Unsupported { .. })));
+        let many = vec![descriptor(TAR, 1); LAYERS_MAX + 1];
+        assert!(matches!(taken(&many, LAYERS_MAX + 1), Err(ImageError::TooLarge { is: 128, .. })));
+    }
+}

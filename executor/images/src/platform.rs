@@ -1,0 +1,74 @@
+//! For which kind of machine an image is.
+
+use oci_spec::image::{Arch, Os, Platform};
+
+/// This machine in an image's words: `linux/arm64`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Host {
+    arch: Arch,
+    /// Variants that run here, the best first; an image without one runs too.
+    variants: &'static [&'static str],
+}
+
+impl Host {
+    pub(crate) fn here() -> Self {
+        Self::of(std::env::consts::ARCH)
+    }
+
+    fn of(arch: &str) -> Self {
+        match arch {
+            "x86_64" => Self { arch: Arch::Amd64, variants: &["v1"] },
+            "aarch64" => Self { arch: Arch::ARM64, variants: &["v8"] },
+            "arm" => Self { arch: Arch::ARM, variants: &["v7", "v6", "v5"] },
+            "x86" => Self { arch: Arch::i386, variants: &[] },
+            other => Self { arch: Arch::from(other), variants: &[] },
+        }
+    }
+
+    /// How well something fits: the less the better; `None` where it does not run here.
+    pub(crate) fn rank(&self, os: &Os, arch: &Arch, variant: Option<&str>) -> Option<usize> {
+        if *os != Os::Linux || *arch != self.arch {
+            return None;
+        }
+        match variant.filter(|variant| !variant.is_empty()) {
+            None => Some(self.variants.len()),
+            Some(variant) => self.variants.iter().position(|known| *known == variant),
+        }
+    }
+}
+
+impl std::fmt::Display for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "linux/{}", self.arch)
+    }
+}
+
+/// A platform in one word.
+pub(crate) fn shown(os: &Os, arch: &Arch, variant: Option<&str>) -> String {
+    let variant = variant.filter(|variant| !variant.is_empty()).map(|variant| format!("/{variant}"));
+    let word = format!("{os}/{arch}{}", variant.unwrap_or_default());
+    word.chars().filter(|c| c.is_ascii_graphic()).take(60).collect()
+}
+
+/// A platform of an index in one word.
+pub(crate) fn of_index(platform: &Platform) -> String {
+    shown(platform.os(), platform.architecture(), platform.variant().as_deref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_variant_that_runs_is_taken() {
+        let arm = Host::of("arm");
+        let rank = |variant| arm.rank(&Os::Linux, &Arch::ARM, variant);
+        assert!(rank(Some("v7")) < rank(Some("v6")) && rank(Some("v6")) < rank(None));
+        assert_eq!(rank(Some("v8")), None);
+        let here = Host::of("x86_64");
+        assert_eq!(here.rank(&Os::Linux, &Arch::Amd64, None), Some(1));
+        assert_eq!(here.rank(&Os::Linux, &Arch::Amd64, Some("v3")), None);
+        assert_eq!(here.rank(&Os::Linux, &Arch::ARM64, None), None);
+        assert_eq!(here.rank(&Os::Windows, &Arch::Amd64, None), None);
+    }
+}

@@ -1,0 +1,103 @@
+//! How far a pull is, for whoever wants to know.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use executor_core::image::Digest;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::shared::State;
+use crate::store::record::LayerRecord;
+
+/// Between two reports of bytes alone.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// How far a pull is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Of the manifest, once it is known.
+    pub digest: Option<Digest>,
+    /// Layer by layer, the lowest first, once they are known.
+    pub layers: Vec<LayerProgress>,
+}
+
+/// How far a layer is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerProgress {
+    /// Of its blob.
+    pub digest: Digest,
+    /// Bytes of its blob.
+    pub size: u64,
+    /// Bytes that have come.
+    pub done: u64,
+    /// What happens to it.
+    pub stage: Stage,
+}
+
+/// What happens to a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Nothing yet.
+    Waiting,
+    /// It comes.
+    Fetching,
+    /// It is whole and verified, and waits for those below it.
+    Fetched,
+    /// It is being unpacked.
+    Unpacking,
+    /// It is there.
+    Done,
+    /// It was there before.
+    Present,
+}
+
+/// Reports to whoever watches.
+pub(crate) struct Reporter {
+    sender: Arc<watch::Sender<State>>,
+    last: Mutex<Option<Instant>>,
+}
+
+impl Reporter {
+    pub(crate) fn new(sender: Arc<watch::Sender<State>>) -> Self {
+        Self { sender, last: Mutex::new(None) }
+    }
+
+    pub(crate) fn begin(&self, digest: &Digest, layers: &[LayerRecord]) {
+        let layers = layers.iter().map(|layer| LayerProgress {
+            digest: layer.digest.clone(),
+            size: layer.size,
+            done: 0,
+            stage: Stage::Waiting,
+        });
+        let progress = Progress { digest: Some(digest.clone()), layers: layers.collect() };
+        self.sender.send_modify(|state| state.progress = progress);
+    }
+
+    pub(crate) fn stage(&self, index: usize, stage: Stage) {
+        self.sender.send_modify(|state| {
+            if let Some(layer) = state.progress.layers.get_mut(index) {
+                layer.stage = stage;
+                if stage >= Stage::Fetched {
+                    layer.done = layer.size;
+                }
+            }
+        });
+    }
+
+    pub(crate) fn bytes(&self, index: usize, done: u64) {
+        let now = Instant::now();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let told = last.is_none_or(|last| now - last >= EVERY);
+        if told {
+            *last = Some(now);
+        }
+        drop(last);
+        self.sender.send_if_modified(|state| {
+            if let Some(layer) = state.progress.layers.get_mut(index) {
+                layer.done = done;
+            }
+            told
+        });
+    }
+}

@@ -1,0 +1,229 @@
+//! A registry (distribution specification, pull): documents and blobs of one repository.
+//!
+//! In goes a repository and who one is to its registry; out come answers to GET. What it says of itself is not believed:
+//! sizes are bounded, redirects judged, and digests computed by who asks. Credentials go to the registry alone, and
+//! to the token service that it names; a redirect takes none of them along.
+
+mod auth;
+pub(crate) mod blob;
+mod challenge;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::image::{DOCUMENT_MAX, Repository};
+use executor_registry_auth::Credentials;
+use hyper::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, LOCATION, RANGE,
+};
+use hyper::{Method, StatusCode};
+use tokio::sync::Mutex;
+
+use crate::error::ImageError;
+use crate::http::{Answer, Ask, Body, BodyError, Client, HttpError, Origin};
+use crate::manifest;
+use auth::Authorization;
+
+/// Most redirects of one request.
+const REDIRECTS_MAX: usize = 5;
+/// Docker's registry has another name than its images.
+const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
+/// Attempts at a document before its failure is told, and the pause before the second.
+const ATTEMPTS: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// A repository of a registry, for as long as one image is fetched.
+pub(crate) struct Registry {
+    client: Arc<Client>,
+    name: String,
+    repository: String,
+    origin: Origin,
+    credentials: Option<Arc<Credentials>>,
+    authorization: Mutex<Option<Authorization>>,
+}
+
+/// A document as it came, with what kind the registry says it is.
+pub(crate) struct Document {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) content_type: String,
+}
+
+impl Registry {
+    pub(crate) fn new(
+        client: Arc<Client>,
+        repository: &Repository,
+        insecure: bool,
+        credentials: Option<Arc<Credentials>>,
+    ) -> Self {
+        let name = repository.registry();
+        let host = if name == DOCKER_HUB.0 { DOCKER_HUB.1 } else { name };
+        let authorization = match credentials.as_deref() {
+            Some(Credentials::RegistryToken(token)) => Authorization::bearer(token),
+            _ => None,
+        };
+        Self {
+            client,
+            name: name.to_owned(),
+            repository: repository.path().to_owned(),
+            origin: Origin::of(host, !insecure),
+            credentials,
+            authorization: Mutex::new(authorization),
+        }
+    }
+
+    /// A manifest or an index, by tag or digest.
+    pub(crate) async fn manifest(&self, wanted: &str, what: &str) -> Result<Document, ImageError> {
+        let path = format!("/v2/{}/manifests/{wanted}", self.repository);
+        self.document(&path, manifest::ACCEPTED, what).await
+    }
+
+    /// A small blob: a configuration.
+    pub(crate) async fn small_blob(&self, digest: &str, what: &str) -> Result<Document, ImageError> {
+        self.document(&self.blob_path(digest), "*/*", what).await
+    }
+
+    fn blob_path(&self, digest: &str) -> String {
+        format!("/v2/{}/blobs/{digest}", self.repository)
+    }
+
+    async fn document(&self, path: &str, accept: &'static str, what: &str) -> Result<Document, ImageError> {
+        let mut pause = PAUSE;
+        let mut attempt = 1;
+        loop {
+            match self.document_once(path, accept, what).await {
+                Err(error) if error.is_passing() && attempt < ATTEMPTS => tokio::time::sleep(pause).await,
+                other => return other,
+            }
+            (attempt, pause) = (attempt + 1, pause * 2);
+        }
+    }
+
+    async fn document_once(&self, path: &str, accept: &'static str, what: &str) -> Result<Document, ImageError> {
+        let (mut answer, origin) = self.get(path, accept, None, what).await?;
+        let declared = content_length(&answer);
+        let too_large = |is| ImageError::TooLarge { what: what.to_owned(), is, most: DOCUMENT_MAX, unit: "bytes" };
+        if let Some(declared) = declared.filter(|declared| *declared > DOCUMENT_MAX) {
+            return Err(too_large(declared));
+        }
+        let content_type = answer.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let content_type = content_type.split(';').next().unwrap_or_default().trim().to_owned();
+        let mut bytes = Vec::new();
+        loop {
+            match answer.body.next().await {
+                Ok(Some(data)) => bytes.extend_from_slice(&data),
+                Ok(None) => return Ok(Document { bytes, content_type }),
+                Err(BodyError::Ended) => {
+                    let got = bytes.len() as u64;
+                    let declared = declared.unwrap_or(got);
+                    return Err(ImageError::Truncated { what: what.to_owned(), declared, got });
+                }
+                Err(BodyError::Slow { bytes, within }) => return Err(self.slow(what, &origin, bytes, within)),
+            }
+            if bytes.len() as u64 > DOCUMENT_MAX {
+                return Err(too_large(bytes.len() as u64));
+            }
+        }
+    }
+
+    /// Asks for a path, as whoever we are, and follows where that is right. The origin that answered comes along.
+    async fn get(
+        &self,
+        path: &str,
+        accept: &'static str,
+        from: Option<u64>,
+        what: &str,
+    ) -> Result<(Answer, Origin), ImageError> {
+        let (mut origin, mut path) = (self.origin.clone(), path.to_owned());
+        let mut named_by = None;
+        let (mut redirects, mut introduced) = (0, false);
+        loop {
+            let known = origin == self.origin;
+            let authorization = if known { self.authorization.lock().await.clone() } else { None };
+            let mut headers = vec![
+                (ACCEPT, HeaderValue::from_static(accept)),
+                (ACCEPT_ENCODING, HeaderValue::from_static("identity")),
+            ];
+            if let Some(from) = from {
+                headers
+                    .push((RANGE, HeaderValue::from_str(&format!("bytes={from}-")).unwrap_or_else(|_| unreachable!())));
+            }
+            headers.extend(authorization.as_ref().map(|authorization| (AUTHORIZATION, authorization.header())));
+            let ask = Ask { method: Method::GET, origin: &origin, path: &path, headers, body: Vec::new(), named_by };
+            let answer = self.client.ask(ask).await.map_err(|error| self.failed(what, &origin, error))?;
+            match answer.status {
+                StatusCode::OK | StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {
+                    return Ok((answer, origin));
+                }
+                status if is_redirect(status) => {
+                    redirects += 1;
+                    (origin, path) = redirected(&answer, &origin, redirects, what)?;
+                    // The first host was the caller's choice; whoever comes next is somebody else's.
+                    named_by = named_by.or(Some(answer.reach));
+                }
+                StatusCode::UNAUTHORIZED if known && !introduced => {
+                    introduced = true;
+                    self.introduce(&answer, authorization, what).await?;
+                }
+                StatusCode::UNAUTHORIZED => return Err(self.unauthorized(what, "it does not accept the credentials")),
+                StatusCode::FORBIDDEN => return Err(self.unauthorized(what, "whoever we are to it, we may not")),
+                StatusCode::NOT_FOUND => return Err(ImageError::NotFound { what: what.to_owned() }),
+                status => {
+                    let (what, origin) = (what.to_owned(), origin.to_string());
+                    return Err(ImageError::Status { what, origin, status: status.as_u16() });
+                }
+            }
+        }
+    }
+
+    fn unauthorized(&self, what: &str, why: &'static str) -> ImageError {
+        let why = if self.credentials.is_none() { "it wants credentials, and there are none" } else { why };
+        ImageError::Unauthorized { registry: self.name.clone(), what: what.to_owned(), why }
+    }
+
+    fn failed(&self, what: &str, origin: &Origin, error: HttpError) -> ImageError {
+        match error {
+            HttpError::Forbidden(why) => ImageError::Redirect { what: what.to_owned(), to: origin.to_string(), why },
+            HttpError::Slow { bytes, within } => self.slow(what, origin, bytes, within),
+            HttpError::Broken(why) => ImageError::Connection { what: what.to_owned(), origin: origin.to_string(), why },
+        }
+    }
+
+    fn slow(&self, what: &str, origin: &Origin, bytes: u64, within: Duration) -> ImageError {
+        let (what, origin) = (what.to_owned(), origin.to_string());
+        ImageError::TooSlow { what, origin, bytes, within, least: self.client.least() }
+    }
+}
+
+fn is_redirect(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
+}
+
+/// Where an answer sends us, where that is right.
+fn redirected(answer: &Answer, from: &Origin, count: usize, what: &str) -> Result<(Origin, String), ImageError> {
+    let refused = |to: String, why| Err(ImageError::Redirect { what: what.to_owned(), to, why });
+    let location = answer.headers.get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let Some((to, path)) = Origin::parse(location, from) else {
+        return refused("an unreadable address".to_owned(), "it is no absolute http(s) address, or it holds a user");
+    };
+    match () {
+        () if count > REDIRECTS_MAX => refused(to.to_string(), "there were too many before it"),
+        () if from.secure && !to.secure => refused(to.to_string(), "it is not encrypted, and what led to it is"),
+        () => Ok((to, path)),
+    }
+}
+
+fn content_length(answer: &Answer) -> Option<u64> {
+    answer.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// Reads a short body whole; `None` where it is longer, or breaks off.
+async fn short(body: &mut Body, most: usize) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    while let Some(data) = body.next().await.ok()? {
+        bytes.extend_from_slice(&data);
+        if bytes.len() > most {
+            return None;
+        }
+    }
+    Some(bytes)
+}

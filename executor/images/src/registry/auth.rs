@@ -1,0 +1,175 @@
+//! Who one is to a registry: from its challenge to a header.
+//!
+//! A password goes to the registry that it is for, or to the token service that this registry names: over an encrypted
+//! connection, unless the registry itself is spoken to without, and never to an address nearer than the registry's own.
+//! A token is asked for the one repository that is read, whatever scope the registry would like.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use executor_registry_auth::{Credentials, Secret};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, StatusCode};
+use serde::Deserialize;
+use zeroize::{Zeroize as _, Zeroizing};
+
+use super::challenge::{self, Challenge};
+use super::{Registry, short};
+use crate::error::ImageError;
+use crate::http::{Answer, Ask, Origin};
+
+/// Longest answer of a token service.
+const ANSWER_MAX: usize = 64 << 10;
+
+/// The value of a header that is shown to the registry.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Authorization(HeaderValue);
+
+impl fmt::Debug for Authorization {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Authorization([REDACTED])")
+    }
+}
+
+impl Authorization {
+    pub(super) fn bearer(token: &Secret) -> Option<Self> {
+        Self::of(&Zeroizing::new(format!("Bearer {}", token.as_str())))
+    }
+
+    fn basic(username: &str, password: &Secret) -> Option<Self> {
+        let pair = Zeroizing::new(format!("{username}:{}", password.as_str()));
+        let encoded = Zeroizing::new(STANDARD.encode(pair.as_bytes()));
+        Self::of(&Zeroizing::new(format!("Basic {}", encoded.as_str())))
+    }
+
+    fn of(text: &str) -> Option<Self> {
+        let mut value = HeaderValue::from_str(text).ok()?;
+        value.set_sensitive(true);
+        Some(Self(value))
+    }
+
+    pub(super) fn header(&self) -> HeaderValue {
+        self.0.clone()
+    }
+}
+
+#[derive(Deserialize)]
+struct Token {
+    #[serde(default)]
+    token: String,
+    #[serde(default)]
+    access_token: String,
+}
+
+impl Registry {
+    /// Answers a registry's 401, so that the next request may go better. `shown` is what it was shown before.
+    pub(super) async fn introduce(
+        &self,
+        answer: &Answer,
+        shown: Option<Authorization>,
+        what: &str,
+    ) -> Result<(), ImageError> {
+        let unauthorized = |why| self.unauthorized(what, why);
+        let mut held = self.authorization.lock().await;
+        if *held != shown {
+            return Ok(()); // another request was faster
+        }
+        let challenge =
+            challenge::best(&answer.headers).ok_or_else(|| unauthorized("it does not say what it wants"))?;
+        let new = match (&challenge, self.credentials.as_deref()) {
+            (Challenge::Bearer { realm, service }, _) => self.token(answer, realm, service, what).await?,
+            (Challenge::Basic, Some(Credentials::Basic { username, password })) => {
+                Authorization::basic(username, password)
+            }
+            (Challenge::Basic, _) => return Err(unauthorized("it wants a user and a password, and there is a token")),
+        };
+        let new = new.ok_or_else(|| unauthorized("the credentials do not fit into a header"))?;
+        if Some(&new) == shown.as_ref() {
+            return Err(unauthorized("it does not accept the credentials"));
+        }
+        *held = Some(new);
+        Ok(())
+    }
+
+    async fn token(
+        &self,
+        answer: &Answer,
+        realm: &str,
+        service: &str,
+        what: &str,
+    ) -> Result<Option<Authorization>, ImageError> {
+        let refused = |to: String, why| ImageError::Redirect { what: format!("the token for {what}"), to, why };
+        let (origin, mut path) = Origin::parse(realm, &self.origin)
+            .ok_or_else(|| refused("an unreadable address".to_owned(), "it is no absolute http(s) address"))?;
+        if self.origin.secure && !origin.secure {
+            return Err(refused(origin.to_string(), "it is not encrypted, and the registry is"));
+        }
+        let named_by = (origin != self.origin).then_some(answer.reach);
+        let scope = format!("repository:{}:pull", self.repository);
+        let mut headers = vec![(ACCEPT, HeaderValue::from_static("application/json"))];
+        let (mut method, mut body) = (Method::GET, Vec::new());
+        if let Some(Credentials::IdentityToken(token)) = self.credentials.as_deref() {
+            method = Method::POST;
+            headers.push((CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded")));
+            let token = Zeroizing::new(escaped(token));
+            body = format!(
+                "grant_type=refresh_token&client_id=executor&service={}&scope={}&refresh_token={}",
+                escaped(service),
+                escaped(&scope),
+                token.as_str()
+            )
+            .into_bytes();
+        } else {
+            let joint = if path.contains('?') { '&' } else { '?' };
+            path = format!("{path}{joint}service={}&scope={}", escaped(service), escaped(&scope));
+            if let Some(Credentials::Basic { username, password }) = self.credentials.as_deref() {
+                headers.extend(Authorization::basic(username, password).map(|basic| (AUTHORIZATION, basic.header())));
+            }
+        }
+        let ask = Ask { method, origin: &origin, path: &path, headers, body, named_by };
+        let mut answer = self.client.ask(ask).await.map_err(|error| self.failed(what, &origin, error))?;
+        match answer.status {
+            StatusCode::OK => {}
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => {
+                return Err(self.unauthorized(what, "its token service does not accept the credentials"));
+            }
+            status => {
+                let (what, origin) = (format!("the token for {what}"), origin.to_string());
+                return Err(ImageError::Status { what, origin, status: status.as_u16() });
+            }
+        }
+        let json = short(&mut answer.body, ANSWER_MAX).await.map(Zeroizing::new);
+        let token = json.and_then(|json| serde_json::from_slice::<Token>(&json).ok());
+        let Some(mut token) = token else {
+            return Err(ImageError::Malformed { what: format!("the token for {what}"), why: "it is no token".into() });
+        };
+        let one = Zeroizing::new(std::mem::take(match token.token.is_empty() {
+            true => &mut token.access_token,
+            false => &mut token.token,
+        }));
+        token.token.zeroize();
+        token.access_token.zeroize();
+        Ok(Authorization::bearer(&one).filter(|_| !one.is_empty()))
+    }
+}
+
+/// As a value in a query or a form.
+fn escaped(text: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~');
+    text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_escaped_and_headers_printed_without_them() {
+        assert_eq!(escaped("repository:a/b:pull é&="), "repository%3Aa%2Fb%3Apull%20%C3%A9%26%3D");
+        let authorization = Authorization::basic("u", &Zeroizing::new("canary-1".into())).unwrap();
+        assert_eq!(authorization.header(), "Basic dTpjYW5hcnktMQ==");
+        assert!(!format!("{authorization:?} {:?}", authorization.header()).contains("dTpj"));
+        assert_eq!(Authorization::bearer(&Zeroizing::new("a\nb".into())), None);
+    }
+}

@@ -1,0 +1,237 @@
+//! A blob on its way: verified while it comes, never longer than declared, taken up again where it broke off.
+
+use std::fs::File;
+use std::io::{Seek as _, SeekFrom, Write as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::image::Digest;
+use hyper::StatusCode;
+use hyper::body::Bytes;
+use hyper::header::CONTENT_RANGE;
+
+use super::Registry;
+use crate::error::ImageError;
+use crate::hash::Hasher;
+use crate::http::{Answer, BodyError};
+use crate::store::ingest::Partial;
+
+/// Bytes that are written and hashed at once.
+const BATCH: usize = 256 << 10;
+/// Attempts without a byte of progress before the failure is told, and attempts of all.
+const ATTEMPTS: u32 = 3;
+const ATTEMPTS_IN_ALL: u32 = 50;
+/// Before the second attempt; doubled each time.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// What a manifest says of a blob.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) digest: Digest,
+    pub(crate) size: u64,
+    /// For errors: `layer sha256:... of docker://...`.
+    pub(crate) what: String,
+}
+
+/// A file that a blob is written to, and how far it is.
+struct Writing {
+    file: File,
+    hasher: Hasher,
+    written: u64,
+    path: PathBuf,
+}
+
+impl Writing {
+    fn begin(partial: &Partial, wanted: &Wanted) -> Result<Self, ImageError> {
+        let file = partial.open()?;
+        let path = partial.path().to_owned();
+        let mut writing = Self { file, hasher: Hasher::new(wanted.digest.algorithm()), written: 0, path };
+        writing.resume(wanted.size)?;
+        Ok(writing)
+    }
+
+    /// Takes up what there is, by hashing it anew.
+    fn resume(&mut self, size: u64) -> Result<(), ImageError> {
+        let io = |error| ImageError::io("read", &self.path, error);
+        if self.file.metadata().map_err(io)?.len() > size {
+            return self.restart();
+        }
+        let mut buffer = vec![0; BATCH];
+        loop {
+            match std::io::Read::read(&mut self.file, &mut buffer).map_err(io)? {
+                0 => return Ok(()),
+                n => {
+                    self.hasher.update(&buffer[..n]);
+                    self.written += n as u64;
+                }
+            }
+        }
+    }
+
+    fn restart(&mut self) -> Result<(), ImageError> {
+        let algorithm = match self.hasher {
+            Hasher::Sha256(_) => executor_core::image::Algorithm::Sha256,
+            Hasher::Sha512(_) => executor_core::image::Algorithm::Sha512,
+        };
+        let io = |error| ImageError::io("write", &self.path, error);
+        self.file.set_len(0).map_err(io)?;
+        self.file.seek(SeekFrom::Start(0)).map_err(io)?;
+        (self.hasher, self.written) = (Hasher::new(algorithm), 0);
+        Ok(())
+    }
+
+    fn write(&mut self, pieces: &[Bytes]) -> Result<(), ImageError> {
+        for piece in pieces {
+            self.file.write_all(piece).map_err(|error| ImageError::io("write", &self.path, error))?;
+            self.hasher.update(piece);
+            self.written += piece.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+/// On a thread that may wait for the disk.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
+) -> Result<T, ImageError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => Err(ImageError::Internal(error.to_string())),
+    }
+}
+
+impl Registry {
+    /// Fetches a blob into a file of the store, whose reading position is at its begin. What there is of it from before
+    /// is not fetched again. `progress` is told of each byte.
+    pub(crate) async fn blob(
+        &self,
+        wanted: &Wanted,
+        partial: &Arc<Partial>,
+        progress: impl Fn(u64),
+    ) -> Result<File, ImageError> {
+        let (begun, asked) = (Arc::clone(partial), wanted.clone());
+        let mut writing = blocking(move || Writing::begin(&begun, &asked)).await?;
+        let mut resumed = writing.written > 0;
+        loop {
+            progress(writing.written);
+            writing =
+                self.whole(wanted, writing, &progress).await.inspect_err(|error| keep_or_remove(partial, error))?;
+            let (algorithm, done) = (wanted.digest.algorithm(), &mut writing);
+            let got = std::mem::replace(&mut done.hasher, Hasher::new(algorithm)).finish();
+            if got == wanted.digest {
+                let io = |error| ImageError::io("read", partial.path(), error);
+                done.file.seek(SeekFrom::Start(0)).map_err(io)?;
+                return Ok(writing.file);
+            }
+            if !resumed {
+                partial.remove();
+                let (what, declared) = (wanted.what.clone(), wanted.digest.clone());
+                return Err(ImageError::WrongDigest { what, declared, got });
+            }
+            // What was kept from before may be at fault, and not the registry.
+            resumed = false;
+            writing.restart()?;
+        }
+    }
+
+    /// Fetches until the file has the blob's size.
+    async fn whole(
+        &self,
+        wanted: &Wanted,
+        mut writing: Writing,
+        progress: &impl Fn(u64),
+    ) -> Result<Writing, ImageError> {
+        let (mut attempts, mut in_all, mut pause) = (0, 0, PAUSE);
+        while writing.written < wanted.size {
+            let before = writing.written;
+            let failure;
+            (writing, failure) = self.some(wanted, writing, progress).await?;
+            let Some(failure) = failure else { continue };
+            (attempts, pause) = if writing.written > before { (1, PAUSE) } else { (attempts + 1, pause * 2) };
+            in_all += 1;
+            if !failure.is_passing() || attempts >= ATTEMPTS || in_all >= ATTEMPTS_IN_ALL {
+                return Err(failure);
+            }
+            tokio::time::sleep(pause).await;
+        }
+        Ok(writing)
+    }
+
+    /// One request for what is missing. The file comes back with why it is not whole; what is of the disk ends all.
+    async fn some(
+        &self,
+        wanted: &Wanted,
+        mut writing: Writing,
+        progress: &impl Fn(u64),
+    ) -> Result<(Writing, Option<ImageError>), ImageError> {
+        let from = (writing.written > 0).then_some(writing.written);
+        let path = self.blob_path(&wanted.digest.to_string());
+        let (mut answer, origin) = match self.get(&path, "*/*", from, &wanted.what).await {
+            Ok(both) => both,
+            Err(error) => return Ok((writing, Some(error))),
+        };
+        if from.is_some() && !continues(&answer, writing.written) {
+            let whole = answer.status == StatusCode::OK;
+            writing = blocking(move || writing.restart().map(|()| writing)).await?;
+            if !whole {
+                return Ok((writing, Some(self.broken(wanted, &origin))));
+            }
+        } else if from.is_none() && answer.status != StatusCode::OK {
+            return Ok((writing, Some(self.broken(wanted, &origin))));
+        }
+        loop {
+            let (mut pieces, mut bytes) = (Vec::new(), 0);
+            let end = loop {
+                match answer.body.next().await {
+                    Ok(Some(piece)) => {
+                        bytes += piece.len();
+                        pieces.push(piece);
+                        if writing.written + bytes as u64 > wanted.size {
+                            break Some(ImageError::Longer { what: wanted.what.clone(), declared: wanted.size });
+                        }
+                        if bytes >= BATCH {
+                            break None;
+                        }
+                    }
+                    Ok(None) | Err(BodyError::Ended) => {
+                        let (what, got) = (wanted.what.clone(), writing.written + bytes as u64);
+                        break Some(ImageError::Truncated { what, declared: wanted.size, got });
+                    }
+                    Err(BodyError::Slow { bytes, within }) => {
+                        break Some(self.slow(&wanted.what, &origin, bytes, within));
+                    }
+                }
+            };
+            if matches!(end, Some(ImageError::Longer { .. })) {
+                return Ok((writing, end));
+            }
+            writing = blocking(move || writing.write(&pieces).map(|()| writing)).await?;
+            progress(writing.written);
+            match end {
+                Some(ImageError::Truncated { got, declared, .. }) if got == declared => return Ok((writing, None)),
+                Some(end) => return Ok((writing, Some(end))),
+                None => {}
+            }
+        }
+    }
+
+    fn broken(&self, wanted: &Wanted, origin: &crate::http::Origin) -> ImageError {
+        let why = "it answers with another part than was asked for".to_owned();
+        ImageError::Connection { what: wanted.what.clone(), origin: origin.to_string(), why }
+    }
+}
+
+/// Whether an answer goes on where the file ends.
+fn continues(answer: &Answer, at: u64) -> bool {
+    let range = answer.headers.get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
+    let begins = range.and_then(|range| range.strip_prefix("bytes ")).and_then(|range| range.split('-').next());
+    answer.status == StatusCode::PARTIAL_CONTENT && begins.and_then(|begin| begin.parse().ok()) == Some(at)
+}
+
+/// What broke off can be taken up again; what is wrong must not be, and on a full disk it is in the way.
+fn keep_or_remove(partial: &Partial, error: &ImageError) {
+    if matches!(error, ImageError::Longer { .. } | ImageError::NoSpace { .. }) {
+        partial.remove();
+    }
+}

@@ -1,0 +1,135 @@
+//! What a registry asks for when it answers 401: the header `WWW-Authenticate` (RFC 9110, 11.6.1; distribution's token
+//! specification).
+
+use hyper::header::{HeaderMap, WWW_AUTHENTICATE};
+
+/// Longest header that is looked into.
+const HEADER_MAX: usize = 8 << 10;
+
+/// A way in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Challenge {
+    /// A name and a password.
+    Basic,
+    /// A token of a service.
+    Bearer {
+        /// Address of the service.
+        realm: String,
+        /// What it is to be told.
+        service: String,
+    },
+}
+
+/// The best of the ways in that are offered: a token before a password.
+pub(super) fn best(headers: &HeaderMap) -> Option<Challenge> {
+    let values = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
+    let offered: Vec<Challenge> = values.filter(|value| value.len() <= HEADER_MAX).flat_map(parse).collect();
+    let bearer = offered.iter().find(|challenge| matches!(challenge, Challenge::Bearer { .. }));
+    bearer.or(offered.first()).cloned()
+}
+
+/// The challenges of one header. What cannot be read ends it.
+fn parse(header: &str) -> Vec<Challenge> {
+    let mut found = Vec::new();
+    let mut rest = header.trim_start();
+    while !rest.is_empty() {
+        let end = rest.find([' ', ',', '=']).unwrap_or(rest.len());
+        let scheme = rest[..end].to_ascii_lowercase();
+        rest = rest[end..].trim_start();
+        let mut parameters = Vec::new();
+        while let Some((name, value, after)) = parameter(rest) {
+            parameters.push((name, value));
+            rest = after;
+        }
+        let of = |name: &str| parameters.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
+        match (&*scheme, of("realm")) {
+            ("basic", _) => found.push(Challenge::Basic),
+            ("bearer", Some(realm)) => {
+                found.push(Challenge::Bearer { realm, service: of("service").unwrap_or_default() });
+            }
+            _ => {}
+        }
+        let trimmed = rest.trim_start_matches([' ', ',']);
+        if trimmed.len() == rest.len() && !rest.is_empty() {
+            break; // neither a parameter nor the beginning of another challenge
+        }
+        rest = trimmed;
+    }
+    found
+}
+
+/// `name=value` or `name="value"`, and what follows its comma.
+fn parameter(text: &str) -> Option<(String, String, &str)> {
+    let text = text.trim_start_matches([' ', ',']);
+    let (name, rest) = text.split_once('=')?;
+    if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-')) {
+        return None;
+    }
+    let name = name.to_ascii_lowercase();
+    let Some(quoted) = rest.strip_prefix('"') else {
+        let end = rest.find([',', ' ']).unwrap_or(rest.len());
+        return Some((name, rest[..end].to_owned(), &rest[end..]));
+    };
+    let (mut value, mut escaped) = (String::new(), false);
+    for (at, c) in quoted.char_indices() {
+        match c {
+            _ if escaped => {
+                value.push(c);
+                escaped = false;
+            }
+            '\\' => escaped = true,
+            '"' => return Some((name, value, &quoted[at + 1..])),
+            c => value.push(c),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bearer(realm: &str, service: &str) -> Challenge {
+        Challenge::Bearer { realm: realm.into(), service: service.into() }
+    }
+
+    #[test]
+    fn challenges_of_all_kinds() {
+        let token = bearer("https://auth.example/token", "r.example");
+        let table: [(&str, Vec<Challenge>); 9] = [
+            ("Basic realm=\"x\"", vec![Challenge::Basic]),
+            ("basic", vec![Challenge::Basic]),
+            (
+                "Bearer realm=\"https://auth.example/token\",service=\"r.example\",scope=\"repository:a:pull\"",
+                vec![token.clone()],
+            ),
+            ("Bearer realm=https://auth.example/token, service=r.example", vec![token]),
+            ("Basic realm=\"a, b\", Bearer realm=\"https://t/\"", vec![Challenge::Basic, bearer("https://t/", "")]),
+            ("Bearer realm=\"a\\\"b\"", vec![bearer("a\"b", "")]),
+            ("Bearer service=\"x\"", vec![]),
+            ("Bearer realm=\"unended", vec![]),
+            ("Negotiate abc==, Basic realm=\"x\"", vec![Challenge::Basic]),
+        ];
+        for (header, expected) in table {
+            if header.starts_with("Negotiate") {
+                assert!(parse(header).is_empty() || parse(header) == expected);
+            } else {
+                assert_eq!(parse(header), expected, "{header}");
+            }
+        }
+        let mut headers = HeaderMap::new();
+        assert_eq!(best(&headers), None);
+        headers.append(WWW_AUTHENTICATE, "Basic realm=\"x\"".parse().unwrap());
+        headers.append(WWW_AUTHENTICATE, "Bearer realm=\"https://t/\"".parse().unwrap());
+        assert_eq!(best(&headers), Some(bearer("https://t/", "")));
+    }
+
+    #[test]
+    fn any_header_is_read_to_its_end() {
+        for text in
+            ["", ",", "=", "=,=", "a=", "a=\"", "Bearer ,,,=,", "x y z", "Bearer realm", "\\\"", "é=é", "Basic é"]
+        {
+            let _ = parse(text);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! One pull for all who want the same image at once.
+//!
+//! A pull is a task of its own. Who waits for it watches its state; when nobody does any more it ends, and what it has
+//! fetched stays to be taken up again. Two calls share a pull where they name the same image with the same credentials:
+//! nobody gets what another one's password opened while the registry would not give it to them.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use executor_core::image::ImageReference;
+use executor_registry_auth::Credentials;
+use tokio::sync::watch;
+
+use crate::error::ImageError;
+use crate::progress::Progress;
+use crate::store::record::ImageRecord;
+
+/// How a pull ended.
+pub type Outcome = Result<ImageRecord, Arc<ImageError>>;
+
+/// What is known of a pull.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// How far it is.
+    pub progress: Progress,
+    /// How it ended, once it has.
+    pub outcome: Option<Outcome>,
+}
+
+/// Somebody who waits for a pull.
+#[derive(Clone, Debug)]
+pub struct Watcher(watch::Receiver<State>);
+
+impl Watcher {
+    /// The state as it is, and then each time that it changes; `None` after the last.
+    pub async fn next(&mut self) -> Option<State> {
+        if self.0.borrow().outcome.is_none() || self.0.has_changed().unwrap_or(false) {
+            self.0.changed().await.ok()?;
+            return Some(self.0.borrow_and_update().clone());
+        }
+        None
+    }
+
+    /// Waits for the end. `None` where the pull was given up before, because nobody had waited for it for a moment.
+    pub(crate) async fn outcome(&mut self) -> Option<Outcome> {
+        let state = self.0.wait_for(|state| state.outcome.is_some()).await.ok()?;
+        state.outcome.clone()
+    }
+}
+
+/// What tells pulls apart.
+struct Running {
+    reference: ImageReference,
+    credentials: Option<Arc<Credentials>>,
+    sender: Weak<watch::Sender<State>>,
+}
+
+/// The pulls that are under way.
+#[derive(Default)]
+pub(crate) struct Pulls(Mutex<Vec<Running>>);
+
+impl Pulls {
+    /// Joins the pull that is under way, or begins one: then there is a sender, for the task that carries it out.
+    pub(crate) fn join(
+        &self,
+        reference: &ImageReference,
+        credentials: Option<&Arc<Credentials>>,
+    ) -> (Watcher, Option<Arc<watch::Sender<State>>>) {
+        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        running.retain(|pull| pull.sender.strong_count() > 0);
+        let same = |pull: &&Running| pull.reference == *reference && pull.credentials.as_ref() == credentials;
+        // One that has ended is no longer joined: whoever asks now gets what there is now.
+        let there = running.iter().find(same).and_then(|pull| pull.sender.upgrade());
+        if let Some(sender) = there.filter(|sender| sender.borrow().outcome.is_none() && sender.receiver_count() > 0) {
+            let mut receiver = sender.subscribe();
+            receiver.mark_changed();
+            return (Watcher(receiver), None);
+        }
+        let (sender, mut receiver) = watch::channel(State::default());
+        receiver.mark_changed();
+        let sender = Arc::new(sender);
+        running.push(Running {
+            reference: reference.clone(),
+            credentials: credentials.cloned(),
+            sender: Arc::downgrade(&sender),
+        });
+        (Watcher(receiver), Some(sender))
+    }
+}

@@ -1,0 +1,303 @@
+//! What is kept of images: a record each, manifests and configurations by digest, and blobs on their way.
+//!
+//! ```text
+//!  images/records/sha256-HEX.json     one image, replaced by rename
+//!  images/documents/sha256-HEX        its manifest or configuration, as it came; verified when it is read
+//!  images/layers/sha256-HEX           empty: a layer that was handed over to be unpacked
+//!  images/ingest/                     blobs on their way, archives that are being imported
+//! ```
+//! A record is written last: whatever it names is there by then. What lies in `ingest` counts for nothing until it was
+//! verified from its first byte. So a crash leaves, at worst, something that [`crate::prune`] takes away.
+
+pub(crate) mod files;
+pub(crate) mod ingest;
+pub(crate) mod record;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use executor_core::image::{DOCUMENT_MAX, Digest};
+
+use crate::error::ImageError;
+use crate::hash;
+use ingest::Ingest;
+use record::ImageRecord;
+
+/// Largest record, in bytes.
+const RECORD_MAX: u64 = 1 << 20;
+/// Between two notes on disk that an image was used, in nanoseconds.
+const USED_EVERY: u64 = 60_000_000_000;
+
+/// The store of images.
+pub(crate) struct Store {
+    dir: PathBuf,
+    pub(crate) ingest: Ingest,
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Default)]
+struct Inner {
+    images: BTreeMap<Digest, ImageRecord>,
+    /// Images that are about to be used, and how often.
+    images_held: HashMap<Digest, usize>,
+    /// Layers of images that are being fetched, and how often.
+    layers_held: HashMap<Digest, usize>,
+}
+
+/// Keeps an image, or layers, from being removed.
+pub(crate) struct Held {
+    inner: Arc<Mutex<Inner>>,
+    images: Vec<Digest>,
+    layers: Vec<Digest>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut inner = locked(&self.inner);
+        let Inner { images_held, layers_held, .. } = &mut *inner;
+        for (counts, digests) in [(images_held, &self.images), (layers_held, &self.layers)] {
+            for digest in digests {
+                if let Some(count) = counts.get_mut(digest) {
+                    *count -= 1;
+                    if *count == 0 {
+                        counts.remove(digest);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn locked(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
+    inner.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Store {
+    /// Opens the store, and makes what is missing of it. Records that are not whole are left out and removed.
+    pub(crate) fn open(dir: &Path) -> Result<Self, ImageError> {
+        for sub in ["", "records", "documents", "layers", "ingest"] {
+            files::make_dir(&dir.join(sub))?;
+        }
+        let mut inner = Inner::default();
+        for path in files::list(&dir.join("records"))? {
+            match read_record(&path) {
+                Ok(record) if documents_are_there(dir, &record) => {
+                    inner.images.insert(record.digest.clone(), record);
+                }
+                Ok(record) => {
+                    tracing::warn!(image = %record.digest, "its manifest or configuration is gone: the image is forgotten");
+                    files::remove(&path);
+                }
+                Err(why) => {
+                    tracing::warn!(path = %path.display(), why, "no record of an image: removed");
+                    files::remove(&path);
+                }
+            }
+        }
+        settle_references(&mut inner.images);
+        let kept = inner.images.values().flat_map(|record| [&record.digest, &record.config_digest]);
+        let kept: BTreeSet<String> = kept.map(name).collect();
+        for path in files::list(&dir.join("documents"))? {
+            if !path.file_name().and_then(|name| name.to_str()).is_some_and(|name| kept.contains(name)) {
+                files::remove(&path);
+            }
+        }
+        let ingest = Ingest::new(dir.join("ingest"));
+        ingest.clear_uploads()?;
+        Ok(Self { dir: dir.to_owned(), ingest, inner: Arc::new(Mutex::new(inner)) })
+    }
+
+    /// Every image, in the order of their digests.
+    pub(crate) fn all(&self) -> Vec<ImageRecord> {
+        locked(&self.inner).images.values().cloned().collect()
+    }
+
+    /// The first image that `is`, held.
+    pub(crate) fn hold_image(&self, is: impl Fn(&ImageRecord) -> bool) -> Option<(ImageRecord, Held)> {
+        let mut inner = locked(&self.inner);
+        let record = inner.images.values().find(|record| is(record))?.clone();
+        *inner.images_held.entry(record.digest.clone()).or_default() += 1;
+        drop(inner);
+        let held = Held { inner: Arc::clone(&self.inner), images: vec![record.digest.clone()], layers: Vec::new() };
+        Some((record, held))
+    }
+
+    /// Keeps layers from being removed.
+    pub(crate) fn hold_layers(&self, layers: Vec<Digest>) -> Held {
+        let mut inner = locked(&self.inner);
+        for layer in &layers {
+            *inner.layers_held.entry(layer.clone()).or_default() += 1;
+        }
+        drop(inner);
+        Held { inner: Arc::clone(&self.inner), images: Vec::new(), layers }
+    }
+
+    /// Whether an image is about to be used.
+    pub(crate) fn is_held(&self, digest: &Digest) -> bool {
+        locked(&self.inner).images_held.contains_key(digest)
+    }
+
+    /// Layers that were handed over to be unpacked and belong to no image, nor to one that is being fetched.
+    pub(crate) fn orphans(&self) -> Result<Vec<Digest>, ImageError> {
+        let names = files::list(&self.dir.join("layers"))?;
+        let known = names.iter().filter_map(|path| digest_of(path.file_name()?.to_str()?)).collect::<BTreeSet<_>>();
+        let inner = locked(&self.inner);
+        let used = inner.images.values().flat_map(|record| record.layers.iter().map(|layer| &layer.diff_id));
+        let used: BTreeSet<&Digest> = used.chain(inner.layers_held.keys()).collect();
+        Ok(known.iter().filter(|digest| !used.contains(digest)).cloned().collect())
+    }
+
+    /// Notes that a layer may be unpacked from now on.
+    pub(crate) fn note_layer(&self, diff_id: &Digest) -> Result<(), ImageError> {
+        let path = self.dir.join("layers").join(name(diff_id));
+        std::fs::write(&path, b"").map_err(|error| ImageError::io("write", path, error))
+    }
+
+    /// Notes that a layer is gone.
+    pub(crate) fn forget_layer(&self, diff_id: &Digest) {
+        files::remove(&self.dir.join("layers").join(name(diff_id)));
+    }
+
+    /// A manifest or a configuration, verified.
+    pub(crate) fn document(&self, digest: &Digest) -> Result<Vec<u8>, ImageError> {
+        let bytes = files::read(&self.document_path(digest), DOCUMENT_MAX)?;
+        let got = hash::digest(digest.algorithm(), &bytes);
+        if got == *digest {
+            return Ok(bytes);
+        }
+        Err(ImageError::WrongDigest { what: "a kept document".into(), declared: digest.clone(), got })
+    }
+
+    fn document_path(&self, digest: &Digest) -> PathBuf {
+        self.dir.join("documents").join(name(digest))
+    }
+
+    fn record_path(&self, digest: &Digest) -> PathBuf {
+        self.dir.join("records").join(format!("{}.json", name(digest)))
+    }
+
+    /// Keeps an image with its manifest and its configuration. Its references are no other image's from now on; those
+    /// that it had before stay.
+    pub(crate) fn save(
+        &self,
+        mut record: ImageRecord,
+        (manifest, configuration): (&[u8], &[u8]),
+    ) -> Result<ImageRecord, ImageError> {
+        let mut inner = locked(&self.inner);
+        for (digest, bytes) in [(&record.digest, manifest), (&record.config_digest, configuration)] {
+            let path = self.document_path(digest);
+            if !path.is_file() {
+                files::replace(&path, bytes, true)?;
+            }
+        }
+        if let Some(before) = inner.images.get(&record.digest) {
+            let kept = before.references.iter().filter(|(reference, _)| !record.references.contains_key(*reference));
+            record.references.extend(kept.map(|(reference, at)| (reference.clone(), *at)).collect::<Vec<_>>());
+            record.last_used_at = record.last_used_at.max(before.last_used_at);
+        }
+        self.write(&record, true)?;
+        let taken: Vec<Digest> = inner
+            .images
+            .values()
+            .filter(|other| other.digest != record.digest)
+            .filter(|other| other.references.keys().any(|reference| record.references.contains_key(reference)))
+            .map(|other| other.digest.clone())
+            .collect();
+        for digest in taken {
+            if let Some(other) = inner.images.get_mut(&digest) {
+                other.references.retain(|reference, _| !record.references.contains_key(reference));
+                self.write(other, true)?;
+            }
+        }
+        inner.images.insert(record.digest.clone(), record.clone());
+        Ok(record)
+    }
+
+    /// Takes a reference from an image.
+    pub(crate) fn untag(&self, digest: &Digest, reference: &str) -> Result<(), ImageError> {
+        let mut inner = locked(&self.inner);
+        let Some(record) = inner.images.get_mut(digest) else { return Ok(()) };
+        record.references.remove(reference);
+        self.write(record, true)
+    }
+
+    /// Notes that an image is used.
+    pub(crate) fn touch(&self, digest: &Digest, now: u64) {
+        let mut inner = locked(&self.inner);
+        let Some(record) = inner.images.get_mut(digest) else { return };
+        if now.saturating_sub(record.last_used_at) < USED_EVERY {
+            return;
+        }
+        record.last_used_at = now;
+        // Of no weight: an older time is as good after a crash.
+        if let Err(error) = self.write(record, false) {
+            tracing::debug!(%error, "the time of an image's use is not noted");
+        }
+    }
+
+    fn write(&self, record: &ImageRecord, durable: bool) -> Result<(), ImageError> {
+        let json = serde_json::to_vec(record).map_err(|error| ImageError::Internal(error.to_string()))?;
+        files::replace(&self.record_path(&record.digest), &json, durable)
+    }
+
+    /// Forgets an image, unless it is about to be used. Its layers are [orphans](Self::orphans) from then on.
+    pub(crate) fn forget(&self, digest: &Digest) -> Result<bool, ImageError> {
+        let mut inner = locked(&self.inner);
+        if inner.images_held.contains_key(digest) {
+            return Ok(false);
+        }
+        let Some(record) = inner.images.remove(digest) else { return Ok(true) };
+        files::remove_durably(&self.record_path(digest))?;
+        let shared = |config: &Digest| inner.images.values().any(|other| other.config_digest == *config);
+        files::remove(&self.document_path(digest));
+        if !shared(&record.config_digest) {
+            files::remove(&self.document_path(&record.config_digest));
+        }
+        Ok(true)
+    }
+}
+
+/// A digest as a file's name.
+fn name(digest: &Digest) -> String {
+    format!("{}-{}", digest.algorithm().name(), digest.hex())
+}
+
+fn digest_of(name: &str) -> Option<Digest> {
+    name.replacen('-', ":", 1).parse().ok()
+}
+
+fn read_record(path: &Path) -> Result<ImageRecord, String> {
+    let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let digest = file.strip_suffix(".json").and_then(digest_of).ok_or("its name is no digest")?;
+    let bytes = files::read(path, RECORD_MAX).map_err(|error| error.to_string())?;
+    let record: ImageRecord = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+    if record.version != record::VERSION {
+        return Err(format!("it is of version {}", record.version));
+    }
+    if record.digest != digest {
+        return Err("it is of another image than its name".to_owned());
+    }
+    Ok(record)
+}
+
+fn documents_are_there(dir: &Path, record: &ImageRecord) -> bool {
+    [&record.digest, &record.config_digest].into_iter().all(|digest| dir.join("documents").join(name(digest)).is_file())
+}
+
+/// A crash while a reference moved leaves it with two images: it is the newer one's.
+fn settle_references(images: &mut BTreeMap<Digest, ImageRecord>) {
+    let mut newest: BTreeMap<String, (u64, Digest)> = BTreeMap::new();
+    for record in images.values() {
+        for (reference, at) in &record.references {
+            let entry = newest.entry(reference.clone()).or_insert_with(|| (*at, record.digest.clone()));
+            if entry.0 < *at {
+                *entry = (*at, record.digest.clone());
+            }
+        }
+    }
+    for record in images.values_mut() {
+        let digest = &record.digest;
+        record.references.retain(|reference, _| newest.get(reference).is_some_and(|(_, owner)| owner == digest));
+    }
+}

@@ -1,0 +1,92 @@
+//! Files of the store: read within bounds, replaced as a whole.
+
+use std::fs::{DirBuilder, File};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::error::ImageError;
+
+/// What the names of files end with that are not whole yet.
+const UNFINISHED: &str = ".new";
+
+pub(crate) fn make_dir(path: &Path) -> Result<(), ImageError> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            Err(ImageError::io("make directory", path, error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Every file of a directory. Unfinished ones are removed.
+pub(crate) fn list(dir: &Path) -> Result<Vec<PathBuf>, ImageError> {
+    let failed = |error| ImageError::io("read directory", dir, error);
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.as_os_str().as_encoded_bytes().ends_with(UNFINISHED.as_bytes()) {
+            remove(&path);
+        } else {
+            paths.push(path);
+        }
+    }
+    paths.sort_unstable();
+    Ok(paths)
+}
+
+/// Reads a file whole.
+pub(crate) fn read(path: &Path, most: u64) -> Result<Vec<u8>, ImageError> {
+    let failed = |error| ImageError::io("read", path, error);
+    let file = File::open(path).map_err(failed)?;
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > most {
+        let (what, is) = (path.display().to_string(), bytes.len() as u64);
+        return Err(ImageError::TooLarge { what, is, most, unit: "bytes" });
+    }
+    Ok(bytes)
+}
+
+/// Puts a file in place of another, or of none: by rename, so that it is one or the other. `durable`: on disk, too.
+pub(crate) fn replace(path: &Path, bytes: &[u8], durable: bool) -> Result<(), ImageError> {
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(UNFINISHED);
+    let unfinished = PathBuf::from(unfinished);
+    let written = (|| {
+        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
+        file.write_all(bytes)?;
+        if durable {
+            file.sync_all()?;
+        }
+        std::fs::rename(&unfinished, path)?;
+        if durable { sync_parent(path) } else { Ok(()) }
+    })();
+    written.map_err(|error| {
+        remove(&unfinished);
+        ImageError::io("write", path, error)
+    })
+}
+
+/// Removes a file. What cannot be removed is told, and found again later.
+pub(crate) fn remove(path: &Path) {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(path = %path.display(), %error, "a file cannot be removed");
+        }
+        _ => {}
+    }
+}
+
+/// Removes a file for good.
+pub(crate) fn remove_durably(path: &Path) -> Result<(), ImageError> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        other => other.and_then(|()| sync_parent(path)),
+    }
+    .map_err(|error| ImageError::io("remove", path, error))
+}
+
+fn sync_parent(path: &Path) -> std::io::Result<()> {
+    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
+}

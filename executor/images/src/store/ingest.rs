@@ -1,0 +1,128 @@
+//! Blobs and archives on their way. Nothing here counts before it was verified from its first byte.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, SystemTime};
+
+use executor_core::image::Digest;
+use rustix::fs::OFlags;
+use tokio::sync::OwnedMutexGuard;
+
+use super::files;
+use crate::error::ImageError;
+
+/// What the names of archives begin with that a client sends.
+const UPLOAD: &str = "upload-";
+/// What the names of blobs end with.
+const PARTIAL: &str = ".partial";
+
+/// The directory.
+pub(crate) struct Ingest {
+    dir: PathBuf,
+    locks: Mutex<HashMap<PathBuf, Weak<tokio::sync::Mutex<()>>>>,
+}
+
+/// A blob's file. While this lives, nobody else of this process writes to it.
+pub(crate) struct Partial {
+    path: PathBuf,
+    _alone: OwnedMutexGuard<()>,
+}
+
+/// A file without a name that lasts: it is removed when this goes.
+pub(crate) struct Upload {
+    pub(crate) path: PathBuf,
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        files::remove(&self.path);
+    }
+}
+
+impl Ingest {
+    pub(super) fn new(dir: PathBuf) -> Self {
+        Self { dir, locks: Mutex::default() }
+    }
+
+    /// The file of a blob, once nobody else writes to it. Its size is part of the name: whoever says another size of the
+    /// same digest does not cut off another's file.
+    pub(crate) async fn partial(&self, digest: &Digest, size: u64) -> Partial {
+        let path = self.dir.join(format!("{}-{}-{size}{PARTIAL}", digest.algorithm().name(), digest.hex()));
+        let lock = {
+            let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+            locks.retain(|_, lock| lock.strong_count() > 0);
+            let there = locks.get(&path).and_then(Weak::upgrade);
+            there.unwrap_or_else(|| {
+                let lock = Arc::new(tokio::sync::Mutex::new(()));
+                locks.insert(path.clone(), Arc::downgrade(&lock));
+                lock
+            })
+        };
+        Partial { path, _alone: lock.lock_owned().await }
+    }
+
+    /// A new file for an archive.
+    pub(crate) fn upload(&self) -> Result<(Upload, File), ImageError> {
+        let mut random = [0; 16];
+        getrandom::fill(&mut random).map_err(|error| ImageError::Internal(error.to_string()))?;
+        let path = self.dir.join(format!("{UPLOAD}{}", hex::encode(random)));
+        let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
+        let file = file.map_err(|error| ImageError::io("make", &path, error))?;
+        Ok((Upload { path }, file))
+    }
+
+    /// Removes what an earlier daemon left of archives: their senders are gone.
+    pub(super) fn clear_uploads(&self) -> Result<(), ImageError> {
+        for path in files::list(&self.dir)? {
+            if file_name(&path).starts_with(UPLOAD) {
+                files::remove(&path);
+            }
+        }
+        Ok(())
+    }
+
+    /// Blobs that nobody has written to for a time, with their sizes.
+    pub(crate) fn abandoned(&self, age: Duration, now: SystemTime) -> Result<Vec<(PathBuf, u64)>, ImageError> {
+        let mut old = Vec::new();
+        for path in files::list(&self.dir)? {
+            let Ok(metadata) = std::fs::symlink_metadata(&path) else { continue };
+            let written = metadata.modified().unwrap_or(now);
+            if file_name(&path).ends_with(PARTIAL) && now.duration_since(written).is_ok_and(|since| since >= age) {
+                old.push((path, metadata.len()));
+            }
+        }
+        let locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        old.retain(|(path, _)| locks.get(path).is_none_or(|lock| lock.strong_count() == 0));
+        Ok(old)
+    }
+}
+
+fn file_name(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap_or_default()
+}
+
+impl Partial {
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens it for reading and writing, as it is.
+    pub(crate) fn open(&self) -> Result<File, ImageError> {
+        let options = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+            .clone();
+        options.open(&self.path).map_err(|error| ImageError::io("open", &self.path, error))
+    }
+
+    pub(crate) fn remove(&self) {
+        files::remove(&self.path);
+    }
+}

@@ -1,0 +1,180 @@
+//! Who one is to a registry: what is shown to whom, and what is not.
+
+use std::sync::Arc;
+
+use executor_images::{Credentials, ImageError};
+
+use crate::fake::{Asked, Fake, Reply, sha256};
+use crate::shelf::Place;
+
+const PASSWORD: &str = "canary-pw-31f0";
+/// `user:canary-pw-31f0`
+const BASIC: &str = "Basic dXNlcjpjYW5hcnktcHctMzFmMA==";
+
+fn credentials(password: &str) -> Option<Credentials> {
+    Credentials::basic("user", password.to_owned().into()).ok()
+}
+
+fn authorization(asked: &Asked) -> Option<&str> {
+    asked.headers.get("authorization").map(String::as_str)
+}
+
+/// A registry that wants a name and a password.
+async fn basic() -> Fake {
+    let fake = Fake::start(|asked| {
+        (authorization(asked) != Some(BASIC)).then(|| Reply::status(401).with("WWW-Authenticate", "Basic realm=\"x\""))
+    })
+    .await;
+    fake.put_image("1", &[b"a", b"b"]);
+    fake
+}
+
+/// A registry that wants a token, and the service that gives it to `user`, to whoever has the refresh token, or to all.
+async fn bearer(anonymous: bool) -> (Fake, Fake) {
+    let service = Fake::start(move |asked| {
+        let known = authorization(asked) == Some(BASIC)
+            || asked.method == "POST"
+                && asked.body.contains("grant_type=refresh_token")
+                && asked.body.contains(PASSWORD);
+        Some(match known || anonymous {
+            true => Reply::ok(r#"{"token":"t0ken","expires_in":60}"#),
+            false => Reply::status(401),
+        })
+    })
+    .await;
+    let realm = format!(
+        "Bearer realm=\"http://{}/token\",service=\"reg istry\",scope=\"repository:team/app:pull,push,delete\"",
+        service.address
+    );
+    let fake = Fake::start(move |asked| {
+        (authorization(asked) != Some("Bearer t0ken"))
+            .then(|| Reply::status(401).with("WWW-Authenticate", realm.clone()))
+    })
+    .await;
+    fake.put_image("1", &[b"a", b"b"]);
+    (fake, service)
+}
+
+fn unauthorized(error: &Arc<ImageError>) -> bool {
+    let told = format!("{error} {error:?}");
+    assert!(!told.contains(PASSWORD) && !told.contains(BASIC), "{told}");
+    matches!(**error, ImageError::Unauthorized { .. })
+}
+
+#[tokio::test]
+async fn a_password() {
+    let fake = basic().await;
+    let (place, reference) = (Place::new(), fake.reference(":1"));
+    let told = place.pull(&reference).await.unwrap_err();
+    assert!(unauthorized(&told) && told.to_string().contains("there are none"), "{told}");
+    assert!(fake.asked.lock().unwrap().iter().all(|asked| authorization(asked).is_none()));
+    let told = place.pull_as(&reference, credentials("wrong")).await.unwrap_err();
+    assert!(unauthorized(&told) && told.to_string().contains("does not accept"), "{told}");
+    place.pull_as(&reference, credentials(PASSWORD)).await.unwrap();
+    place.is_whole().await;
+}
+
+#[tokio::test]
+async fn a_token() {
+    for (anonymous, shown) in [(true, None), (false, credentials(PASSWORD))] {
+        let (fake, service) = bearer(anonymous).await;
+        Place::new().pull_as(&fake.reference(":1"), shown).await.unwrap();
+        let asked = service.asked.lock().unwrap();
+        // One token for all of it, for no more than reading, whatever scope the registry would like.
+        assert_eq!(asked.len(), 1);
+        assert_eq!(asked[0].path, "/token?service=reg%20istry&scope=repository%3Ateam%2Fapp%3Apull");
+        // The password went to the service, and the registry never saw it.
+        assert!(!fake.asked.lock().unwrap().iter().any(|asked| authorization(asked) == Some(BASIC)));
+    }
+    let (fake, _service) = bearer(false).await;
+    let place = Place::new();
+    assert!(unauthorized(&place.pull(&fake.reference(":1")).await.unwrap_err()));
+    assert!(unauthorized(&place.pull_as(&fake.reference(":1"), credentials("wrong")).await.unwrap_err()));
+}
+
+#[tokio::test]
+async fn a_refresh_token_and_a_token_of_the_registry() {
+    let (fake, service) = bearer(false).await;
+    let refresh = Credentials::IdentityToken(PASSWORD.to_owned().into());
+    Place::new().pull_as(&fake.reference(":1"), Some(refresh)).await.unwrap();
+    let asked = service.asked.lock().unwrap()[0].clone();
+    assert!(asked.method == "POST" && asked.body.contains("scope=repository%3Ateam%2Fapp%3Apull"), "{asked:?}");
+    assert!(!asked.path.contains(PASSWORD), "not in an address, which servers log");
+    let token = Credentials::RegistryToken("t0ken".to_owned().into());
+    Place::new().pull_as(&fake.reference(":1"), Some(token)).await.unwrap();
+    assert_eq!(service.asked.lock().unwrap().len(), 1);
+}
+
+/// Credentials are for the registry: whoever it sends us to gets none of them.
+#[tokio::test]
+async fn a_redirect_takes_no_credentials_along() {
+    let store = Fake::start(|_| Some(Reply::ok(b"a"))).await;
+    let (to, layer) = (format!("http://{}/blob", store.address), sha256(b"a"));
+    let fake = Fake::start(move |asked| match authorization(asked) == Some(BASIC) {
+        true => asked.path.ends_with(&layer).then(|| Reply::redirect(to.clone())),
+        false => Some(Reply::status(401).with("WWW-Authenticate", "Basic realm=\"x\"")),
+    })
+    .await;
+    fake.put_image("1", &[b"a"]);
+    Place::new().pull_as(&fake.reference(":1"), credentials(PASSWORD)).await.unwrap();
+    let asked = store.asked.lock().unwrap();
+    assert!(asked.len() == 1 && authorization(&asked[0]).is_none(), "{asked:?}");
+    // The control: the registry itself did get them for the same blob.
+    let path = format!("/blobs/{}", sha256(b"a"));
+    let asked = fake.asked.lock().unwrap();
+    assert!(asked.iter().any(|asked| asked.path.ends_with(&path) && authorization(asked) == Some(BASIC)));
+}
+
+/// A host that we are sent to cannot ask for them either.
+#[tokio::test]
+async fn a_redirect_cannot_ask_for_credentials() {
+    let thief =
+        Fake::start(|_| Some(Reply::status(401).with("WWW-Authenticate", "Basic realm=\"give me your password\"")))
+            .await;
+    let (to, layer) = (format!("http://{}/blob", thief.address), sha256(b"a"));
+    let fake = Fake::start(move |asked| asked.path.ends_with(&layer).then(|| Reply::redirect(to.clone()))).await;
+    fake.put_image("1", &[b"a"]);
+    let error = Place::new().pull_as(&fake.reference(":1"), credentials(PASSWORD)).await.unwrap_err();
+    assert!(unauthorized(&error), "{error}");
+    assert!(thief.asked.lock().unwrap().iter().all(|asked| authorization(asked).is_none()));
+}
+
+/// A token service that the registry has no business to name is not asked.
+#[tokio::test]
+async fn a_token_service_of_elsewhere() {
+    for realm in ["http://169.254.169.254/token", "http://10.1.2.3/token", "ftp://127.0.0.1/x", "http://a:b@127.0.0.1/"]
+    {
+        let challenge = format!("Bearer realm=\"{realm}\"");
+        let fake = Fake::start(move |_| Some(Reply::status(401).with("WWW-Authenticate", challenge.clone()))).await;
+        let error = Place::new().pull_as(&fake.reference(":1"), credentials(PASSWORD)).await.unwrap_err();
+        assert!(matches!(&*error, ImageError::Redirect { .. }), "{realm}: {error}");
+    }
+    let fake = Fake::start(|_| Some(Reply::status(403))).await;
+    assert!(unauthorized(&Place::new().pull_as(&fake.reference(":1"), credentials(PASSWORD)).await.unwrap_err()));
+}
+
+#[tokio::test]
+async fn the_operators_file() {
+    let fake = basic().await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.json");
+    let place = Place::with(|settings| settings.docker_config = Some(path.clone()));
+    let auth = BASIC.strip_prefix("Basic ").unwrap();
+    std::fs::write(&path, format!(r#"{{"auths": {{"{}": {{"auth": "{auth}"}}}}}}"#, fake.address)).unwrap();
+    place.pull(&fake.reference(":1")).await.unwrap();
+    // A call's own go before it.
+    assert!(unauthorized(&place.pull_as(&fake.reference(":1"), credentials("wrong")).await.unwrap_err()));
+    std::fs::write(&path, format!(r#"{{"credHelpers": {{"{}": "pass"}}}}"#, fake.address)).unwrap();
+    let error = place.pull(&fake.reference(":1")).await.unwrap_err();
+    assert!(matches!(&*error, ImageError::AuthFile { .. }), "{error}");
+}
+
+/// One caller's password is not another one's.
+#[tokio::test]
+async fn a_pull_is_shared_only_with_the_same_credentials() {
+    let fake = basic().await;
+    let place = Place::new();
+    let reference = fake.reference(":1");
+    let (good, bad) = tokio::join!(place.pull_as(&reference, credentials(PASSWORD)), place.pull(&reference));
+    assert!(good.is_ok() && unauthorized(&bad.unwrap_err()));
+}

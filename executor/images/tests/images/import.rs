@@ -1,0 +1,258 @@
+//! Layouts and archives: what is taken in, and what their names can do.
+
+use std::path::Path;
+
+use executor_core::image::ImageReference;
+use executor_images::{Form, ImageError, ImageRecord};
+use serde_json::json;
+
+use crate::fake::{arch, config, manifest, sha256};
+use crate::shelf::Place;
+
+/// What an entry of an archive is.
+enum Entry<'a> {
+    File(&'a [u8]),
+    Symlink(&'a str),
+    Hardlink(&'a str),
+}
+
+/// A tar archive, with names as they are given: the library would refuse some of them.
+fn tar(entries: &[(&str, Entry<'_>)]) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for (name, entry) in entries {
+        let mut header = tar::Header::new_gnu();
+        header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_mode(0o644);
+        let (kind, content, link) = match entry {
+            Entry::File(content) => (tar::EntryType::Regular, *content, ""),
+            Entry::Symlink(to) => (tar::EntryType::Symlink, &[][..], *to),
+            Entry::Hardlink(to) => (tar::EntryType::Link, &[][..], *to),
+        };
+        header.set_entry_type(kind);
+        header.as_old_mut().linkname[..link.len()].copy_from_slice(link.as_bytes());
+        header.set_size(content.len() as u64);
+        header.set_cksum();
+        builder.append(&header, content).unwrap();
+    }
+    builder.into_inner().unwrap()
+}
+
+async fn import(place: &Place, archive: &[u8], form: Form, name: Option<&str>) -> Result<ImageRecord, ImageError> {
+    let mut upload = place.images.upload().await?;
+    for piece in archive.chunks(1000) {
+        upload = upload.write(piece.to_vec()).await?;
+    }
+    let name = name.map(|name| ImageReference::parse_short(name).unwrap());
+    place.images.import(upload, form, name.as_ref()).await
+}
+
+/// `docker save`'s `manifest.json`.
+fn saved(config: &str, layers: &[&str]) -> String {
+    json!([{"Config": config, "RepoTags": ["team/app:1"], "Layers": layers}]).to_string()
+}
+
+#[tokio::test]
+async fn a_docker_archive_in_any_order_and_with_links() {
+    let config = config(&[b"lower", b"upper", b"lower"], arch());
+    let manifest = saved("c.json", &["a/layer.tar", "b.tar", "c/layer.tar"]);
+    let archive = tar(&[
+        ("b.tar", Entry::File(b"upper")),
+        ("c/layer.tar", Entry::Symlink("../a/layer.tar")),
+        ("a/layer.tar", Entry::Hardlink("x.tar")),
+        ("x.tar", Entry::File(b"lower")),
+        ("./c.json", Entry::File(config.as_bytes())),
+        ("manifest.json", Entry::File(manifest.as_bytes())),
+    ]);
+    let place = Place::new();
+    let record = import(&place, &archive, Form::DockerArchive, None).await.unwrap();
+    assert_eq!(record.references.keys().collect::<Vec<_>>(), ["docker://docker.io/team/app:1"]);
+    assert_eq!(record.layers.len(), 3);
+    place.is_whole().await;
+    assert_eq!(place.partials(), Vec::<String>::new(), "nothing of the archive stays");
+    // Again, under a name of our own: the same image.
+    let again = import(&place, &archive, Form::DockerArchive, Some("local/x")).await.unwrap();
+    assert_eq!((again.digest, again.references.len()), (record.digest, 2));
+}
+
+#[tokio::test]
+async fn what_an_archive_says_is_not_believed() {
+    let good = config(&[b"lower"], arch());
+    let strange = config(&[b"lower"], "s390x");
+    let file = |text: &'static str| Entry::File(text.as_bytes());
+    let manifest = saved("c.json", &["a.tar"]);
+    let outside = saved("../../../../etc/passwd", &["a.tar"]);
+    let absolute = saved("/etc/passwd", &["a.tar"]);
+    let two = json!([{"Config": "c.json", "Layers": ["a.tar"]}, {"Config": "c.json", "Layers": ["a.tar"]}]).to_string();
+    let archives: Vec<(&str, Vec<u8>)> = vec![
+        ("no tar", b"\0hello".to_vec()),
+        ("empty", tar(&[])),
+        ("compressed", [&[0x1f, 0x8b, 8][..], &[0; 600]].concat()),
+        ("no configuration", tar(&[("manifest.json", Entry::File(manifest.as_bytes())), ("a.tar", file("lower"))])),
+        (
+            "a configuration outside",
+            tar(&[("manifest.json", Entry::File(outside.as_bytes())), ("a.tar", file("lower"))]),
+        ),
+        ("an absolute name", tar(&[("manifest.json", Entry::File(absolute.as_bytes())), ("a.tar", file("lower"))])),
+        (
+            "a link outside",
+            tar(&[
+                ("manifest.json", Entry::File(manifest.as_bytes())),
+                ("c.json", Entry::Symlink("/etc/passwd")),
+                ("a.tar", Entry::Symlink("../../../etc/passwd")),
+            ]),
+        ),
+        (
+            "links in a circle",
+            tar(&[
+                ("manifest.json", Entry::File(manifest.as_bytes())),
+                ("c.json", Entry::File(good.as_bytes())),
+                ("a.tar", Entry::Symlink("b.tar")),
+                ("b.tar", Entry::Symlink("a.tar")),
+            ]),
+        ),
+        (
+            "another layer than the configuration has",
+            tar(&[
+                ("manifest.json", Entry::File(manifest.as_bytes())),
+                ("c.json", Entry::File(good.as_bytes())),
+                ("a.tar", file("LOWER")),
+            ]),
+        ),
+        (
+            "another machine",
+            tar(&[
+                ("manifest.json", Entry::File(manifest.as_bytes())),
+                ("c.json", Entry::File(strange.as_bytes())),
+                ("a.tar", file("lower")),
+            ]),
+        ),
+        (
+            "two images",
+            tar(&[
+                ("manifest.json", Entry::File(two.as_bytes())),
+                ("c.json", Entry::File(good.as_bytes())),
+                ("a.tar", file("lower")),
+            ]),
+        ),
+        ("no list", tar(&[("manifest.json", file("{}"))])),
+    ];
+    for (what, archive) in archives {
+        let place = Place::new();
+        let error = import(&place, &archive, Form::DockerArchive, None).await.expect_err(what);
+        assert!(!format!("{error}").contains("root:"), "{what}: {error}");
+        assert!(place.images.list().is_empty() && place.partials().is_empty(), "{what}");
+        place.is_whole().await;
+    }
+}
+
+#[tokio::test]
+async fn an_archive_that_is_too_large_or_cut() {
+    let config = config(&[b"lower"], arch());
+    let manifest = saved("c.json", &["a.tar"]);
+    let archive = tar(&[
+        ("manifest.json", Entry::File(manifest.as_bytes())),
+        ("c.json", Entry::File(config.as_bytes())),
+        ("a.tar", Entry::File(b"lower")),
+    ]);
+    let small = Place::with(|settings| settings.image_bytes_max = 1000);
+    let error = import(&small, &archive, Form::DockerArchive, None).await.unwrap_err();
+    assert!(matches!(error, ImageError::TooLarge { most: 1000, .. }), "{error}");
+    for end in [700, 1600, 2562] {
+        let place = Place::new();
+        let cut = import(&place, &archive[..end], Form::DockerArchive, None).await;
+        assert!(cut.is_err() && place.images.list().is_empty(), "{end}");
+    }
+    import(&Place::new(), &archive, Form::DockerArchive, None).await.unwrap();
+}
+
+/// A layout of one image under a name; its index may be the image's own.
+fn layout(dir: &Path, layers: &[&[u8]], name: &str) -> String {
+    let blobs = dir.join("blobs/sha256");
+    std::fs::create_dir_all(&blobs).unwrap();
+    let put = |bytes: &[u8]| {
+        let digest = sha256(bytes);
+        std::fs::write(blobs.join(&digest[7..]), bytes).unwrap();
+        digest
+    };
+    layers.iter().for_each(|layer| drop(put(layer)));
+    let config = config(layers, arch());
+    put(config.as_bytes());
+    let manifest = manifest(config.as_bytes(), layers);
+    let digest = put(manifest.as_bytes());
+    let index = json!({"schemaVersion": 2, "manifests": [{
+        "mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": digest, "size": manifest.len(),
+        "annotations": {"org.opencontainers.image.ref.name": name}}]});
+    std::fs::write(dir.join("index.json"), index.to_string()).unwrap();
+    std::fs::write(dir.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+    digest
+}
+
+fn reference(dir: &Path, name: &str) -> ImageReference {
+    format!("oci:{}{name}", dir.display()).parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_layout_is_read_where_it_lies_and_anew_each_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = Place::new();
+    let first = layout(dir.path(), &[b"a", b"b"], "v1");
+    for name in ["", ":v1"] {
+        let record = place.pull(&reference(dir.path(), name)).await.unwrap();
+        assert_eq!(record.digest.to_string(), first);
+    }
+    let missing = place.pull(&reference(dir.path(), ":v2")).await.unwrap_err();
+    assert!(matches!(&*missing, ImageError::NotFound { .. }), "{missing}");
+    let second = layout(dir.path(), &[b"a", b"c"], "v1");
+    let resolved = place.images.resolve(&reference(dir.path(), ":v1"), executor_images::Policy::IfMissing, None).await;
+    assert_eq!(resolved.unwrap().record.digest.to_string(), second);
+    place.is_whole().await;
+}
+
+#[tokio::test]
+async fn a_layouts_links_lead_nowhere_and_its_blobs_are_verified() {
+    type Change = (&'static str, fn(&Path));
+    let changes: [Change; 4] = [
+        ("index.json is a link to outside", |dir| {
+            std::fs::rename(dir.join("index.json"), dir.parent().unwrap().join("outside.json")).unwrap();
+            std::os::unix::fs::symlink("../outside.json", dir.join("index.json")).unwrap();
+        }),
+        ("blobs are a link to outside", |dir| {
+            std::fs::rename(dir.join("blobs"), dir.parent().unwrap().join("outside")).unwrap();
+            std::os::unix::fs::symlink(dir.parent().unwrap().join("outside"), dir.join("blobs")).unwrap();
+        }),
+        ("a layer was changed", |dir| std::fs::write(dir.join("blobs/sha256").join(&sha256(b"a")[7..]), b"A").unwrap()),
+        ("a layer is a pipe", |dir| {
+            let path = dir.join("blobs/sha256").join(&sha256(b"a")[7..]);
+            std::fs::remove_file(&path).unwrap();
+            rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR).unwrap();
+        }),
+    ];
+    for (what, change) in changes {
+        let outer = tempfile::tempdir().unwrap();
+        let dir = outer.path().join("layout");
+        layout(&dir, &[b"a"], "v1");
+        Place::new().pull(&reference(&dir, "")).await.expect("the control");
+        change(&dir);
+        let place = Place::new();
+        place.pull(&reference(&dir, "")).await.expect_err(what);
+        assert!(place.images.list().is_empty(), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_layout_in_an_archive() {
+    let dir = tempfile::tempdir().unwrap();
+    let digest = layout(dir.path(), &[b"a", b"b"], "registry.example/team/app:1");
+    let mut builder = tar::Builder::new(Vec::new());
+    builder.append_dir_all(".", dir.path()).unwrap();
+    let archive = builder.into_inner().unwrap();
+    let place = Place::new();
+    let record = import(&place, &archive, Form::OciArchive, None).await.unwrap();
+    assert_eq!(record.digest.to_string(), digest);
+    assert_eq!(record.references.keys().collect::<Vec<_>>(), ["docker://registry.example/team/app:1"]);
+    let path = dir.path().join("archive.tar");
+    std::fs::write(&path, &archive).unwrap();
+    let reference: ImageReference = format!("oci-archive:{}", path.display()).parse().unwrap();
+    assert_eq!(place.pull(&reference).await.unwrap().digest, record.digest);
+    place.is_whole().await;
+}

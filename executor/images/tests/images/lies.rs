@@ -1,0 +1,180 @@
+//! A registry that lies: each lie is told apart, and the store stays whole.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_images::ImageError;
+
+use crate::fake::{Asked, Content, Fake, REPOSITORY, Reply, config, manifest, sha256};
+use crate::shelf::Place;
+
+const LAYER: &[u8] = &[7; 5000];
+
+/// A registry with one good image under `1`, and what it says of the layer.
+async fn with_layer(answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Fake {
+    let layer = sha256(LAYER);
+    let fake = Fake::start(move |asked| asked.path.ends_with(&layer).then(|| answer(asked))).await;
+    fake.put_image("1", &[b"lower", LAYER]);
+    fake
+}
+
+async fn told(place: &Place, fake: &Fake) -> Arc<ImageError> {
+    let error = place.pull(&fake.reference(":1")).await.unwrap_err();
+    assert!(place.images.list().is_empty(), "nothing of it counts");
+    assert!(!place.shelf.layers.lock().unwrap().keys().any(|digest| digest.to_string() == sha256(LAYER)));
+    place.is_whole().await;
+    error
+}
+
+/// Whether what came of the layer waits to be taken up again.
+fn is_kept(place: &Place) -> bool {
+    place.partials().iter().any(|name| name.contains(&sha256(LAYER)[7..]))
+}
+
+/// The control: without the lie the same registry is believed.
+#[tokio::test]
+async fn the_truth_is_believed() {
+    let fake = with_layer(|_| Reply::ok(LAYER)).await;
+    let place = Place::new();
+    place.pull(&fake.reference(":1")).await.unwrap();
+    place.is_whole().await;
+}
+
+#[tokio::test]
+async fn another_content() {
+    let mut other = LAYER.to_vec();
+    other[4999] = 8;
+    let fake = with_layer(move |_| Reply::ok(other.clone())).await;
+    let place = Place::new();
+    let error = told(&place, &fake).await;
+    assert!(
+        matches!(&*error, ImageError::WrongDigest { declared, .. } if declared.to_string() == sha256(LAYER)),
+        "{error}"
+    );
+    assert!(!is_kept(&place), "what is wrong is not kept");
+}
+
+#[tokio::test]
+async fn an_early_end() {
+    let fake = with_layer(|_| Reply { body: Content::Cut(LAYER[..1000].to_vec(), 5000), ..Reply::ok("") }).await;
+    let place = Place::new();
+    let error = told(&place, &fake).await;
+    // It says 1,000 bytes each time, from the begin, and never goes on.
+    assert!(matches!(&*error, ImageError::Truncated { declared: 5000, got: 1000, .. }), "{error}");
+    assert!(is_kept(&place), "what is right can be taken up again");
+    let fake = with_layer(|_| Reply::ok(&LAYER[..1000])).await;
+    assert!(matches!(&*told(&Place::new(), &fake).await, ImageError::Truncated { got: 1000, .. }));
+}
+
+#[tokio::test]
+async fn no_end() {
+    for longer in [true, false] {
+        let fake = with_layer(move |_| {
+            let body = if longer { Content::Whole([LAYER, b"x"].concat()) } else { Content::Endless };
+            Reply { body, ..Reply::ok("") }
+        })
+        .await;
+        let place = Place::new();
+        let error = told(&place, &fake).await;
+        assert!(matches!(&*error, ImageError::Longer { declared: 5000, .. }), "{error}");
+        assert!(!is_kept(&place));
+    }
+}
+
+#[tokio::test]
+async fn documents_have_an_end_too() {
+    for what in ["/manifests/", "/blobs/"] {
+        let fake = Fake::start(move |asked| {
+            asked.path.contains(what).then(|| Reply { body: Content::Endless, ..Reply::ok("") })
+        })
+        .await;
+        fake.put_image("1", &[LAYER]);
+        let error = told(&Place::new(), &fake).await;
+        assert!(matches!(&*error, ImageError::TooLarge { most: 0x40_0000, .. }), "{what}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_manifest_by_digest_is_that_one() {
+    let fake = Fake::honest().await;
+    fake.put_image("1", &[b"a"]);
+    let other = sha256(b"another");
+    let (config, path) = (config(&[b"a"], "amd64"), format!("/v2/{REPOSITORY}/manifests/{other}"));
+    fake.put(&path, "application/vnd.oci.image.manifest.v1+json", manifest(config.as_bytes(), &[b"a"]).as_bytes());
+    let error = Place::new().pull(&fake.reference(&format!("@{other}"))).await.unwrap_err();
+    assert!(matches!(&*error, ImageError::WrongDigest { declared, .. } if declared.to_string() == other), "{error}");
+}
+
+#[tokio::test]
+async fn a_redirect_to_elsewhere() {
+    // Followed: another host as near as the registry (a store of blobs beside it).
+    let store = Fake::honest().await;
+    store.put("/signed?x=y", "application/octet-stream", LAYER);
+    let to = format!("http://{}/signed?x=y", store.address);
+    let fake = with_layer(move |_| Reply::redirect(to.clone())).await;
+    Place::new().pull(&fake.reference(":1")).await.unwrap();
+    assert_eq!(store.count("/signed"), 1);
+
+    for (to, word) in [
+        ("http://169.254.169.254/latest/meta-data/", "link-local"),
+        ("http://10.0.0.1/x", "private"),
+        ("http://[fe80::1]/x", "link-local"),
+        ("file:///etc/passwd", "no absolute"),
+        ("http://user:secret@127.0.0.1/x", "holds a user"),
+    ] {
+        let fake = with_layer(move |_| Reply::redirect(to)).await;
+        let error = told(&Place::new(), &fake).await;
+        assert!(matches!(&*error, ImageError::Redirect { why, .. } if why.contains(word)), "{to}: {error}");
+        assert!(!error.to_string().contains("secret") && !error.to_string().contains("meta-data"), "{error}");
+    }
+    let fake = with_layer(|asked| Reply::redirect(asked.path.clone())).await;
+    let error = told(&Place::new(), &fake).await;
+    assert!(matches!(&*error, ImageError::Redirect { why, .. } if why.contains("too many")), "{error}");
+}
+
+#[tokio::test]
+async fn too_slow() {
+    // 20 bytes in a second, where 1,000 in half of one are wanted; and nothing at all.
+    for body in [Some(Duration::from_millis(50)), None] {
+        let fake = with_layer(move |_| {
+            let body = match body {
+                Some(every) => Content::Drip(LAYER.to_vec(), every),
+                None => Content::Drip(LAYER.to_vec(), Duration::from_secs(3600)),
+            };
+            Reply { body, ..Reply::ok("") }
+        })
+        .await;
+        let place = Place::with(|settings| {
+            (settings.patience, settings.bytes_least) = (Duration::from_millis(500), 1000);
+        });
+        let error = told(&place, &fake).await;
+        assert!(matches!(&*error, ImageError::TooSlow { bytes, least: 1000, .. } if *bytes < 1000), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn more_than_is_taken() {
+    let fake = with_layer(|_| Reply::ok(LAYER)).await;
+    let place = Place::with(|settings| settings.image_bytes_max = 5004);
+    let error = told(&place, &fake).await;
+    assert!(matches!(&*error, ImageError::TooLarge { is: 5005, most: 5004, .. }), "{error}");
+    assert_eq!(fake.count(&sha256(LAYER)), 0, "told before it is fetched");
+}
+
+#[tokio::test]
+async fn what_is_not_there_and_what_fails() {
+    let fake = Fake::honest().await;
+    let error = told(&Place::new(), &fake).await;
+    assert!(matches!(&*error, ImageError::NotFound { .. }), "{error}");
+    let fake = with_layer(|_| Reply::status(500)).await;
+    let error = told(&Place::new(), &fake).await;
+    assert!(matches!(&*error, ImageError::Status { status: 500, .. }), "{error}");
+    assert_eq!(fake.count(&sha256(LAYER)), 3, "it was asked again");
+    let gone = format!("docker://127.0.0.1:{}/a", closed_port().await).parse().unwrap();
+    let error = Place::new().pull(&gone).await.unwrap_err();
+    assert!(matches!(&*error, ImageError::Connection { .. }), "{error}");
+}
+
+async fn closed_port() -> u16 {
+    tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
+}

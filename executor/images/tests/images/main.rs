@@ -1,0 +1,13 @@
+//! The crate against registries and archives that are right, and against ones that lie.
+
+#![allow(clippy::unwrap_used)] // a step of the harness that fails fails its test
+
+mod auth;
+mod fake;
+mod import;
+mod lies;
+mod pull;
+mod resume;
+mod shelf;
+mod store;
+mod tls;

@@ -1,0 +1,104 @@
+//! Pulls that go well.
+
+use std::sync::Arc;
+
+use executor_images::{ImageError, Policy, Stage};
+
+use crate::fake::{Fake, arch, sha256};
+use crate::shelf::Place;
+
+#[tokio::test]
+async fn an_image_comes_once_and_layer_by_layer() {
+    let fake = Fake::honest().await;
+    let digest = fake.put_image("1", &[b"lower", b"middle", b"upper"]);
+    let place = Place::new();
+    let reference = fake.reference(":1");
+    let mut watcher = place.images.pull(&reference, None);
+    let mut last = None;
+    while let Some(state) = watcher.next().await {
+        last = Some(state);
+    }
+    let last = last.unwrap();
+    assert!(last.progress.layers.iter().all(|layer| layer.stage == Stage::Done && layer.done == layer.size));
+    let record = last.outcome.unwrap().unwrap();
+    assert_eq!((record.digest.to_string(), record.layers.len()), (digest, 3));
+    assert!(record.references.contains_key(&reference.to_string()));
+    place.is_whole().await;
+    assert_eq!(place.partials(), Vec::<String>::new());
+
+    // Another tag of the same layers fetches none of them.
+    let blobs = fake.count("/blobs/");
+    fake.put_image("2", &[b"lower", b"middle", b"upper", b"top"]);
+    place.pull(&fake.reference(":2")).await.unwrap();
+    assert_eq!(fake.count("/blobs/"), blobs + 2, "a configuration and one layer");
+    let place = place.reopened();
+    assert_eq!(place.images.list().len(), 2);
+    place.is_whole().await;
+}
+
+#[tokio::test]
+async fn the_hosts_platform_is_chosen_and_a_digest_pins() {
+    let fake = Fake::honest().await;
+    let ours = fake.put_image("ours", &[b"ours"]);
+    let other = fake.put_manifest("other", "application/vnd.oci.image.manifest.v1+json", b"{}");
+    let index = fake.put_index("multi", &[(&other, "s390x", 2), (&ours, arch(), fake.size_of("ours"))]);
+    let place = Place::new();
+    let record = place.pull(&fake.reference(":multi")).await.unwrap();
+    assert_eq!(record.digest.to_string(), ours);
+    assert_eq!(record.index_digest.as_ref().map(ToString::to_string), Some(index.clone()));
+    // By any of its digests it is here, whatever the registry would say now.
+    for digest in [&ours, &index] {
+        let reference = fake.reference(&format!("@{digest}"));
+        let resolved = place.images.resolve(&reference, Policy::Never, None).await.unwrap();
+        assert_eq!(resolved.record.digest.to_string(), ours);
+        assert_eq!(resolved.defaults.user, "7");
+    }
+    let strange = fake.put_index("strange", &[(&other, "s390x", 2)]);
+    match &*place.pull(&fake.reference(&format!("@{strange}"))).await.unwrap_err() {
+        ImageError::NoPlatform { there, wanted, .. } => {
+            assert_eq!((there.join(" "), wanted.clone()), ("linux/s390x".into(), format!("linux/{}", arch())));
+        }
+        other => panic!("{other}"),
+    };
+}
+
+#[tokio::test]
+async fn the_pull_policy_decides() {
+    let fake = Fake::honest().await;
+    let first = fake.put_image("1", &[b"first"]);
+    let place = Place::new();
+    let reference = fake.reference(":1");
+    let resolve = |policy| {
+        let (images, reference) = (Arc::clone(&place.images), reference.clone());
+        async move { images.resolve(&reference, policy, None).await.map(|resolved| resolved.record.digest.to_string()) }
+    };
+    assert!(matches!(*resolve(Policy::Never).await.unwrap_err(), ImageError::NotHere { .. }));
+    assert_eq!(fake.count("/"), 0, "never is never");
+    assert_eq!(resolve(Policy::IfMissing).await.unwrap(), first);
+    let second = fake.put_image("1", &[b"second"]);
+    assert_eq!(resolve(Policy::IfMissing).await.unwrap(), first);
+    assert_eq!(resolve(Policy::Always).await.unwrap(), second);
+    assert_eq!(resolve(Policy::Never).await.unwrap(), second, "the tag has moved");
+    assert_eq!(place.images.list().iter().filter(|record| !record.references.is_empty()).count(), 1);
+    // A layer that went behind our back is fetched again.
+    place.shelf.layers.lock().unwrap().clear();
+    assert_eq!(resolve(Policy::IfMissing).await.unwrap(), second);
+    assert!(place.shelf.layers.lock().unwrap().keys().any(|digest| digest.to_string() == sha256(b"second")));
+}
+
+#[tokio::test]
+async fn who_wants_the_same_at_once_shares_one_pull() {
+    let fake = Fake::honest().await;
+    fake.put_image("1", &[&vec![1; 300_000], b"b"]);
+    let place = Place::new();
+    let reference = fake.reference(":1");
+    let all = (0..8).map(|_| {
+        let (images, reference) = (Arc::clone(&place.images), reference.clone());
+        tokio::spawn(async move { images.resolve(&reference, Policy::IfMissing, None).await.map(drop) })
+    });
+    for one in all.collect::<Vec<_>>() {
+        one.await.unwrap().unwrap();
+    }
+    assert_eq!(fake.count("/manifests/"), 1);
+    assert_eq!(fake.count("/blobs/"), 3);
+}

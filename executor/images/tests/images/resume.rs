@@ -1,0 +1,130 @@
+//! What broke off is taken up again, and never believed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use executor_images::ImageError;
+
+use crate::fake::{Content, Fake, Reply, sha256, until};
+use crate::shelf::Place;
+
+fn layer() -> Vec<u8> {
+    (0..1_000_000u32).map(|n| (n % 251) as u8).collect()
+}
+
+/// A registry whose connections break after 300,000 bytes of the layer, while `broken`.
+async fn breaking(broken: Arc<AtomicBool>) -> Fake {
+    let (layer, digest) = (layer(), sha256(&layer()));
+    let fake = Fake::start(move |asked| {
+        if !asked.path.ends_with(&digest) || !broken.load(Ordering::SeqCst) {
+            return None;
+        }
+        let range = asked.headers.get("range").and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-'));
+        let from: usize = range.and_then(|from| from.parse().ok()).unwrap_or(0);
+        let end = (from + 300_000).min(layer.len());
+        let reply = Reply { body: Content::Cut(layer[from..end].to_vec(), layer.len() - from), ..Reply::ok("") };
+        Some(match from {
+            0 => reply,
+            _ => Reply { status: 206, ..reply }.with("content-range", format!("bytes {from}-999999/1000000")),
+        })
+    })
+    .await;
+    fake.put_image("1", &[&self::layer()]);
+    fake
+}
+
+fn ranges(fake: &Fake) -> Vec<String> {
+    let asked = fake.asked.lock().unwrap();
+    asked.iter().filter_map(|asked| asked.headers.get("range").cloned()).collect()
+}
+
+#[tokio::test]
+async fn within_a_pull_it_goes_on_where_it_broke_off() {
+    let fake = breaking(Arc::new(AtomicBool::new(true))).await;
+    let place = Place::new();
+    place.pull(&fake.reference(":1")).await.unwrap();
+    assert_eq!(ranges(&fake), ["bytes=300000-", "bytes=600000-", "bytes=900000-"]);
+    place.is_whole().await;
+}
+
+#[tokio::test]
+async fn the_next_pull_goes_on_too_also_after_a_restart() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let (layer, digest, seen) = (layer(), sha256(&layer()), Arc::clone(&count));
+    let fake = Fake::start(move |asked| {
+        // The first time 400,000 bytes, then nothing for as long as it is asked for in that pull.
+        (asked.path.ends_with(&digest) && seen.fetch_add(1, Ordering::SeqCst) < 4).then(|| {
+            match asked.headers.contains_key("range") {
+                false => Reply { body: Content::Cut(layer[..400_000].to_vec(), layer.len()), ..Reply::ok("") },
+                true => Reply::status(503),
+            }
+        })
+    })
+    .await;
+    fake.put_image("1", &[&self::layer()]);
+    let place = Place::new();
+    let error = place.pull(&fake.reference(":1")).await.unwrap_err();
+    assert!(matches!(&*error, ImageError::Status { status: 503, .. }), "{error}");
+    assert_eq!(place.partials().len(), 1);
+    count.store(4, Ordering::SeqCst);
+    let place = place.reopened();
+    fake.asked.lock().unwrap().clear();
+    place.pull(&fake.reference(":1")).await.unwrap();
+    assert_eq!(ranges(&fake), ["bytes=400000-"]);
+    place.is_whole().await;
+    assert_eq!(place.partials(), Vec::<String>::new());
+}
+
+/// What lies in `ingest` may be anything: half of a blob, something else of the same size, more than it.
+#[tokio::test]
+async fn what_is_kept_is_verified_from_its_first_byte() {
+    let kept = [vec![0; 400_000], vec![0; 1_000_000], vec![0; 2_000_000], layer()];
+    for kept in kept {
+        let fake = Fake::honest().await;
+        fake.put_image("1", &[&layer()]);
+        let place = Place::new();
+        let name = format!("{}-1000000.partial", sha256(&layer()).replace(':', "-"));
+        std::fs::write(place.dir.path().join("images/ingest").join(name), &kept).unwrap();
+        place.pull(&fake.reference(":1")).await.unwrap();
+        place.is_whole().await;
+        let fetched = fake.count(&sha256(&layer()));
+        assert_eq!(fetched == 0, kept == layer(), "what was whole is not fetched");
+    }
+}
+
+/// A registry that does not know ranges sends it all.
+#[tokio::test]
+async fn without_ranges_it_begins_anew() {
+    let (whole, digest) = (layer(), sha256(&layer()));
+    let fake = Fake::start(move |asked| asked.path.ends_with(&digest).then(|| Reply::ok(whole.clone()))).await;
+    fake.put_image("1", &[&layer()]);
+    let place = Place::new();
+    let name = format!("{}-1000000.partial", sha256(&layer()).replace(':', "-"));
+    std::fs::write(place.dir.path().join("images/ingest").join(name), &layer()[..10]).unwrap();
+    place.pull(&fake.reference(":1")).await.unwrap();
+    place.is_whole().await;
+}
+
+/// Who goes away leaves nothing half, and what came is not lost.
+#[tokio::test]
+async fn a_pull_that_nobody_waits_for_ends() {
+    let stuck = Arc::new(AtomicBool::new(true));
+    let (held, digest) = (Arc::clone(&stuck), sha256(&layer()));
+    let fake = Fake::start(move |asked| {
+        let stalls = asked.path.ends_with(&digest) && held.load(Ordering::SeqCst);
+        stalls.then(|| Reply {
+            body: Content::Drip(layer()[..9].to_vec(), std::time::Duration::from_secs(3600)),
+            ..Reply::ok("")
+        })
+    })
+    .await;
+    fake.put_image("1", &[&layer()]);
+    let place = Place::new();
+    let reference = fake.reference(":1");
+    let watcher = place.images.pull(&reference, None);
+    until(|| fake.count(&sha256(&layer())) > 0).await;
+    drop(watcher);
+    stuck.store(false, Ordering::SeqCst);
+    place.pull(&reference).await.unwrap();
+    place.is_whole().await;
+}

@@ -1,0 +1,112 @@
+//! Layers in memory, in place of whoever unpacks: a layer is what its digest says, or it is refused.
+
+use std::collections::BTreeMap;
+use std::io::Read as _;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use executor_core::image::{Digest, ImageReference};
+use executor_images::{Credentials, ImageError, ImageRecord, Images, LayerStore, LayerToUnpack, Settings, UnpackError};
+use tempfile::TempDir;
+
+use crate::fake::sha256;
+
+#[derive(Clone, Default)]
+pub(crate) struct Shelf {
+    pub(crate) layers: Arc<Mutex<BTreeMap<Digest, Vec<u8>>>>,
+    /// Layers that somebody has mounted.
+    pub(crate) mounted: Arc<Mutex<Vec<Digest>>>,
+}
+
+impl LayerStore for Shelf {
+    async fn has(&self, diff_id: &Digest) -> Result<bool, UnpackError> {
+        Ok(self.layers.lock().unwrap().contains_key(diff_id))
+    }
+
+    async fn unpack(&self, layer: LayerToUnpack, mut blob: std::fs::File) -> Result<(), UnpackError> {
+        let mut bytes = Vec::new();
+        blob.read_to_end(&mut bytes).map_err(|error| UnpackError::Internal(error.to_string()))?;
+        let mut layers = self.layers.lock().unwrap();
+        if let Some(parent) = layer.parents.iter().find(|parent| !layers.contains_key(parent)) {
+            return Err(UnpackError::Refused(format!("its parent {parent} is not there")));
+        }
+        if sha256(&bytes) != layer.diff_id.to_string() {
+            return Err(UnpackError::Refused("its content is another".into()));
+        }
+        layers.insert(layer.diff_id, bytes);
+        Ok(())
+    }
+
+    async fn remove(&self, diff_id: &Digest) -> Result<(), UnpackError> {
+        if self.mounted.lock().unwrap().contains(diff_id) {
+            return Err(UnpackError::InUse("a container has it".into()));
+        }
+        self.layers.lock().unwrap().remove(diff_id);
+        Ok(())
+    }
+}
+
+/// A store of its own with everything that a test looks at.
+pub(crate) struct Place {
+    pub(crate) dir: TempDir,
+    pub(crate) shelf: Shelf,
+    pub(crate) images: Arc<Images<Shelf>>,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self::with(|_| ())
+    }
+
+    pub(crate) fn with(change: impl FnOnce(&mut Settings)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut settings, shelf) = (Settings::new(dir.path().join("images")), Shelf::default());
+        settings.patience = Duration::from_secs(10);
+        change(&mut settings);
+        let images = Images::open(settings, shelf.clone()).unwrap();
+        Self { dir, shelf, images }
+    }
+
+    /// The same store, as a daemon that is started anew finds it.
+    pub(crate) fn reopened(self) -> Self {
+        let settings = Settings::new(self.dir.path().join("images"));
+        let images = Images::open(settings, self.shelf.clone()).unwrap();
+        Self { images, ..self }
+    }
+
+    pub(crate) async fn pull(&self, reference: &ImageReference) -> Result<ImageRecord, Arc<ImageError>> {
+        self.pull_as(reference, None).await
+    }
+
+    pub(crate) async fn pull_as(
+        &self,
+        reference: &ImageReference,
+        credentials: Option<Credentials>,
+    ) -> Result<ImageRecord, Arc<ImageError>> {
+        let mut watcher = self.images.pull(reference, credentials);
+        let mut last = None;
+        while let Some(state) = watcher.next().await {
+            last = state.outcome;
+        }
+        last.expect("it ends")
+    }
+
+    /// What must be so whatever happened: every record's layers are there, and nothing counts that is not whole.
+    pub(crate) async fn is_whole(&self) {
+        for record in self.images.list() {
+            for layer in &record.layers {
+                assert!(self.shelf.has(&layer.diff_id).await.unwrap(), "{} of {}", layer.diff_id, record.digest);
+            }
+            self.images.configuration(&record).await.unwrap();
+        }
+        for (digest, bytes) in self.shelf.layers.lock().unwrap().iter() {
+            assert_eq!(sha256(bytes), digest.to_string());
+        }
+    }
+
+    /// Names of the blobs that wait to be taken up again.
+    pub(crate) fn partials(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.dir.path().join("images/ingest")).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+}

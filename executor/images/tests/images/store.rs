@@ -1,0 +1,123 @@
+//! What stays and what goes.
+
+use std::time::Duration;
+
+use executor_images::{ImageError, Policy, Wish};
+
+use crate::fake::Fake;
+use crate::shelf::Place;
+
+#[tokio::test]
+async fn names_go_one_by_one_and_the_image_with_the_last() {
+    let fake = Fake::honest().await;
+    let digest = fake.put_image("1", &[b"shared", b"own"]);
+    fake.put_image("same", &[b"shared", b"own"]);
+    fake.put_image("other", &[b"shared"]);
+    let place = Place::new();
+    for tag in [":1", ":same", ":other"] {
+        place.pull(&fake.reference(tag)).await.unwrap();
+    }
+    assert_eq!(place.images.list().len(), 2);
+    let name = |tag: &str| fake.reference(tag).to_string();
+    assert!(!place.images.remove(&name(":1"), |_| None).await.unwrap().1);
+    assert!(matches!(place.images.find(&name(":1")), Err(ImageError::NotFound { .. })));
+    let error = place.images.remove(&name(":same"), |_| Some("web-1".into())).await.unwrap_err();
+    assert!(matches!(&error, ImageError::InUse { by, .. } if by == "container web-1"), "{error}");
+    // By the begin of its digest.
+    let (record, gone) = place.images.remove(&digest[7..19], |_| None).await.unwrap();
+    assert!(gone && record.digest.to_string() == digest);
+    assert_eq!(place.shelf.layers.lock().unwrap().len(), 1, "what is shared stays");
+    let place = place.reopened();
+    assert_eq!(place.images.list().len(), 1);
+    place.is_whole().await;
+    assert!(matches!(place.images.remove("nope", |_| None).await, Err(ImageError::NotFound { .. })));
+}
+
+#[tokio::test]
+async fn what_is_about_to_be_used_stays() {
+    let fake = Fake::honest().await;
+    fake.put_image("1", &[b"a"]);
+    let (place, reference) = (Place::new(), fake.reference(":1"));
+    let resolved = place.images.resolve(&reference, Policy::IfMissing, None).await.unwrap();
+    let name = reference.to_string();
+    assert!(matches!(place.images.remove(&name, |_| None).await, Err(ImageError::InUse { .. })));
+    let all = Wish { unused_for: Some(Duration::ZERO), ..Wish::default() };
+    let pruned = place.images.prune(all, |_| None).await.unwrap();
+    assert!(pruned.images.is_empty() && pruned.in_use == 1);
+    drop(resolved);
+    assert_eq!(place.images.prune(all, |_| Some("c".into())).await.unwrap().in_use, 1);
+    let dry = place.images.prune(Wish { dry_run: true, ..all }, |_| None).await.unwrap();
+    assert_eq!((dry.images.len(), dry.layers, place.images.list().len()), (1, 1, 1));
+    let pruned = place.images.prune(all, |_| None).await.unwrap();
+    assert_eq!((pruned.images.len(), pruned.layers), (1, 1));
+    assert!(place.images.list().is_empty() && place.shelf.layers.lock().unwrap().is_empty());
+}
+
+/// A container that goes on without its image (one that was removed by force of time) keeps its layers.
+#[tokio::test]
+async fn a_layer_that_is_mounted_stays_and_is_found_again() {
+    let fake = Fake::honest().await;
+    fake.put_image("1", &[b"a"]);
+    let place = Place::new();
+    let record = place.pull(&fake.reference(":1")).await.unwrap();
+    place.shelf.mounted.lock().unwrap().push(record.layers[0].diff_id.clone());
+    assert!(place.images.remove(&fake.reference(":1").to_string(), |_| None).await.unwrap().1);
+    assert_eq!(place.shelf.layers.lock().unwrap().len(), 1);
+    let place = place.reopened();
+    place.shelf.mounted.lock().unwrap().clear();
+    assert_eq!(place.images.prune(Wish::default(), |_| None).await.unwrap().layers, 1);
+    assert!(place.shelf.layers.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn the_budget_is_kept() {
+    let fake = Fake::honest().await;
+    let place = Place::with(|settings| settings.bytes_budget = 2500);
+    for tag in ["1", "2", "3"] {
+        fake.put_image(tag, &[&[tag.as_bytes()[0]; 1000]]);
+        place.pull(&fake.reference(&format!(":{tag}"))).await.unwrap();
+        place.images.keep_to_budget(|_| None).await.unwrap();
+    }
+    assert_eq!(place.images.list().len(), 2);
+    assert!(place.images.find(&fake.reference(":1").to_string()).is_err(), "the oldest went");
+    place.is_whole().await;
+}
+
+/// A crash leaves unfinished files, records without documents, documents without records: none of them counts.
+#[tokio::test]
+async fn what_a_crash_leaves_counts_for_nothing() {
+    let fake = Fake::honest().await;
+    fake.put_image("1", &[b"a"]);
+    fake.put_image("2", &[b"b"]);
+    let place = Place::new();
+    let one = place.pull(&fake.reference(":1")).await.unwrap();
+    place.pull(&fake.reference(":2")).await.unwrap();
+    let dir = place.dir.path().join("images");
+    let name = |digest: &dyn ToString| digest.to_string().replace(':', "-");
+    let record = std::fs::read(dir.join("records").join(format!("{}.json", name(&one.digest)))).unwrap();
+    std::fs::write(dir.join(format!("records/{}.json.new", name(&one.digest))), &record[..40]).unwrap();
+    std::fs::write(dir.join(format!("records/sha256-{}.json", "0".repeat(64))), &record).unwrap();
+    std::fs::write(dir.join("records/nonsense.json"), b"{}").unwrap();
+    std::fs::write(dir.join(format!("documents/sha256-{}", "0".repeat(64))), b"{}").unwrap();
+    std::fs::write(dir.join("ingest/upload-1234"), b"half an archive").unwrap();
+    std::fs::remove_file(dir.join("documents").join(name(&one.config_digest))).unwrap();
+    let place = place.reopened();
+    assert_eq!(place.images.list().len(), 1);
+    place.is_whole().await;
+    for sub in ["records", "documents", "ingest"] {
+        let left = std::fs::read_dir(dir.join(sub)).unwrap().count();
+        assert_eq!(
+            left,
+            match sub {
+                "records" => 1,
+                "documents" => 2,
+                _ => 0,
+            },
+            "{sub}"
+        );
+    }
+    // A document that was changed on disk is found out, and the image is fetched again.
+    let two = place.images.find(&fake.reference(":2").to_string()).unwrap();
+    std::fs::write(dir.join("documents").join(name(&two.config_digest)), b"{}").unwrap();
+    assert!(place.images.configuration(&two).await.is_err());
+}

@@ -1,0 +1,282 @@
+//! Who one is to a registry: credentials, and how Docker's configuration file has them.
+//!
+//! In goes the content of a `config.json` (or of the `auth.json` that Podman and Skopeo write), out come the credentials
+//! for one repository. It is used on both sides: by executord for the file that the operator configured, by agent-cli
+//! for the caller's own. Programs that such a file names (`credHelpers`, `credsStore`) are never run: a file that keeps
+//! the wanted credentials in one is refused with a word that says so. No value is printed by anything here.
+
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use serde::{Deserialize, Deserializer};
+use zeroize::Zeroizing;
+
+/// Largest file, in bytes.
+pub const FILE_MAX: usize = 1 << 20;
+/// Longest user name, password or token, in bytes.
+pub const VALUE_MAX: usize = 64 << 10;
+/// What Docker's file calls its own registry.
+const DOCKER_HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
+
+/// A text that is overwritten when it is dropped.
+pub type Secret = Zeroizing<String>;
+
+/// What is shown to a registry.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Credentials {
+    /// A user's name and password.
+    Basic {
+        /// The name.
+        username: String,
+        /// The password.
+        password: Secret,
+    },
+    /// A refresh token (OAuth 2), which the registry's token service takes in place of a password.
+    IdentityToken(Secret),
+    /// A bearer token for the registry itself.
+    RegistryToken(Secret),
+}
+
+/// Why there are no credentials to be had from a file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AuthFileError {
+    /// It is too large.
+    #[error("has {0} bytes; at most {FILE_MAX}")]
+    Size(usize),
+    /// It is no such file. The parser's words could repeat a value, so only the place is told.
+    #[error("is no configuration of Docker's: line {line}, column {column}")]
+    Form {
+        /// Counted from 1.
+        line: usize,
+        /// Counted from 1.
+        column: usize,
+    },
+    /// The entry is there, but not readable.
+    #[error("auths[{0:?}].auth is not `user:password` in base64")]
+    Encoding(String),
+    /// A value cannot be one.
+    #[error("auths[{0:?}] has an empty user name, or a value of more than {VALUE_MAX} bytes")]
+    Value(String),
+    /// The credentials are with a program.
+    #[error(
+        "keeps the credentials for {registry} with the program docker-credential-{helper}, which is not run: name them otherwise"
+    )]
+    Helper {
+        /// Whose credentials.
+        registry: String,
+        /// The program.
+        helper: String,
+    },
+}
+
+impl Credentials {
+    /// A user's name and password, checked.
+    ///
+    /// # Errors
+    /// What is wrong with them; neither is repeated.
+    pub fn basic(username: impl Into<String>, password: Secret) -> Result<Self, &'static str> {
+        let username = username.into();
+        match () {
+            () if username.is_empty() => Err("the user name is empty"),
+            () if username.contains([':', '\0', '\n', '\r']) => {
+                Err("the user name contains a colon or a control character")
+            }
+            () if username.len() > VALUE_MAX || password.len() > VALUE_MAX => Err("is too long"),
+            () => Ok(Self::Basic { username, password }),
+        }
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Basic { .. } => "Basic([REDACTED])",
+            Self::IdentityToken(_) => "IdentityToken([REDACTED])",
+            Self::RegistryToken(_) => "RegistryToken([REDACTED])",
+        })
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct File {
+    auths: BTreeMap<String, Entry>,
+    #[serde(rename = "credHelpers")]
+    helpers: BTreeMap<String, String>,
+    #[serde(rename = "credsStore")]
+    store: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Entry {
+    #[serde(deserialize_with = "secret")]
+    auth: Secret,
+    username: String,
+    #[serde(deserialize_with = "secret")]
+    password: Secret,
+    #[serde(deserialize_with = "secret", rename = "identitytoken")]
+    identity_token: Secret,
+    #[serde(deserialize_with = "secret", rename = "registrytoken")]
+    registry_token: Secret,
+}
+
+fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error> {
+    String::deserialize(deserializer).map(Zeroizing::new)
+}
+
+/// The credentials that a file has for a repository of a registry: of the longest entry that covers it. `None` where it
+/// has none.
+///
+/// # Errors
+/// See [`AuthFileError`].
+pub fn from_docker_config(
+    content: &[u8],
+    registry: &str,
+    repository: &str,
+) -> Result<Option<Credentials>, AuthFileError> {
+    if content.len() > FILE_MAX {
+        return Err(AuthFileError::Size(content.len()));
+    }
+    let file: File = serde_json::from_slice(content)
+        .map_err(|error| AuthFileError::Form { line: error.line(), column: error.column() })?;
+    let helper = file.helpers.iter().find(|(name, _)| covers(name, registry, "") > 0).map(|(_, helper)| helper);
+    if let Some(helper) = helper {
+        return Err(AuthFileError::Helper { registry: registry.to_owned(), helper: helper.clone() });
+    }
+    let entries = file.auths.iter().map(|(name, entry)| (covers(name, registry, repository), name, entry));
+    let Some((_, name, entry)) = entries.filter(|(length, ..)| *length > 0).max_by_key(|(length, ..)| *length) else {
+        return Ok(None);
+    };
+    match of_entry(name, entry)? {
+        // An entry without anything in it says that the store has it.
+        None if !file.store.is_empty() => {
+            Err(AuthFileError::Helper { registry: registry.to_owned(), helper: file.store })
+        }
+        other => Ok(other),
+    }
+}
+
+/// How much of a repository's name an entry covers; 0 where it is another's.
+fn covers(name: &str, registry: &str, repository: &str) -> usize {
+    let bare = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://"));
+    // Docker's own entries are URLs with a path that means nothing; the others' paths are namespaces.
+    let (host, path) = match (bare, name.split_once('/')) {
+        (Some(bare), _) => (bare.split('/').next().unwrap_or(bare), ""),
+        (None, Some((host, path))) => (host, path.trim_end_matches('/')),
+        (None, None) => (name, ""),
+    };
+    let same = host.eq_ignore_ascii_case(registry) || (DOCKER_HUB.contains(&host) && DOCKER_HUB.contains(&registry));
+    let below = match repository.strip_prefix(path) {
+        Some(rest) => path.is_empty() || rest.is_empty() || rest.starts_with('/'),
+        None => false,
+    };
+    if same && below { 1 + path.len() } else { 0 }
+}
+
+fn of_entry(name: &str, entry: &Entry) -> Result<Option<Credentials>, AuthFileError> {
+    let too_long = [&entry.auth, &entry.password, &entry.identity_token, &entry.registry_token];
+    if too_long.iter().any(|value| value.len() > VALUE_MAX) {
+        return Err(AuthFileError::Value(name.to_owned()));
+    }
+    if !entry.identity_token.is_empty() {
+        return Ok(Some(Credentials::IdentityToken(entry.identity_token.clone())));
+    }
+    if !entry.registry_token.is_empty() {
+        return Ok(Some(Credentials::RegistryToken(entry.registry_token.clone())));
+    }
+    let (username, password) = if entry.auth.is_empty() {
+        (entry.username.clone(), entry.password.clone())
+    } else {
+        decoded(&entry.auth).ok_or_else(|| AuthFileError::Encoding(name.to_owned()))?
+    };
+    if username.is_empty() && password.is_empty() {
+        return Ok(None);
+    }
+    Credentials::basic(username, password).map(Some).map_err(|_| AuthFileError::Value(name.to_owned()))
+}
+
+fn decoded(auth: &str) -> Option<(String, Secret)> {
+    let bytes = STANDARD.decode(auth).or_else(|_| STANDARD_NO_PAD.decode(auth)).ok()?;
+    let text = match String::from_utf8(bytes) {
+        Ok(text) => Zeroizing::new(text),
+        Err(error) => {
+            drop(Zeroizing::new(error.into_bytes()));
+            return None;
+        }
+    };
+    let (username, password) = text.split_once(':')?;
+    // Older versions of Docker pad the password with NULs.
+    Some((username.to_owned(), Zeroizing::new(password.trim_end_matches('\0').to_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = r#"{
+        "auths": {
+            "https://index.docker.io/v1/": {"auth": "aHViOmh1YnB3"},
+            "r.example:5000": {"auth": "dTpwOndpdGg6Y29sb25z"},
+            "r.example:5000/team/app": {"username": "app", "password": "apppw"},
+            "token.example": {"auth": "", "identitytoken": "refresh"},
+            "stored.example": {},
+            "bad.example": {"auth": "%%%"}
+        },
+        "credHelpers": {"helped.example": "pass"},
+        "credsStore": "desktop",
+        "HttpHeaders": {"x": "y"}
+    }"#;
+
+    fn of(registry: &str, repository: &str) -> Result<Option<Credentials>, AuthFileError> {
+        from_docker_config(FILE.as_bytes(), registry, repository)
+    }
+
+    fn basic(username: &str, password: &str) -> Option<Credentials> {
+        Credentials::basic(username, Zeroizing::new(password.to_owned())).ok()
+    }
+
+    #[test]
+    fn the_longest_entry_that_covers_counts() {
+        assert_eq!(of("docker.io", "library/debian"), Ok(basic("hub", "hubpw")));
+        assert_eq!(of("r.example:5000", "x"), Ok(basic("u", "p:with:colons")));
+        assert_eq!(of("r.example:5000", "team/app"), Ok(basic("app", "apppw")));
+        assert_eq!(of("r.example:5000", "team/app/sub"), Ok(basic("app", "apppw")));
+        assert_eq!(of("r.example:5000", "team/apple"), Ok(basic("u", "p:with:colons")));
+        assert_eq!(of("r.example", "x"), Ok(None), "another port is another registry");
+        let token = Credentials::IdentityToken(Zeroizing::new("refresh".into()));
+        assert_eq!(of("token.example", "x"), Ok(Some(token)));
+    }
+
+    #[test]
+    fn programs_are_named_and_not_run() {
+        for (registry, program) in [("helped.example", "pass"), ("stored.example", "desktop")] {
+            let told = of(registry, "x").unwrap_err().to_string();
+            assert!(told.contains(&format!("docker-credential-{program}")) && told.contains("not run"), "{told}");
+        }
+    }
+
+    #[test]
+    fn nothing_repeats_a_value() {
+        const CANARY: &str = "canary-77c1";
+        let told = format!("{:?} {:?}", basic("u", CANARY), Credentials::RegistryToken(CANARY.to_owned().into()));
+        assert!(told.contains("[REDACTED]") && !told.contains(CANARY), "{told}");
+        let files = [
+            format!(r#"{{"auths": {{"r": {{"password": 1{CANARY}}}}}}}"#),
+            format!(r#"{{"auths": {{"r": {{"auth": "{CANARY}"}}}}}}"#),
+            format!(r#"{{"auths": {{"r": {{"password": ["{CANARY}"]}}}}}}"#),
+        ];
+        for file in files {
+            let error = from_docker_config(file.as_bytes(), "r", "x").unwrap_err();
+            let told = format!("{error} {error:?}");
+            assert!(!told.contains(CANARY), "{told}");
+        }
+        assert!(matches!(of("bad.example", "x"), Err(AuthFileError::Encoding(_))));
+        let huge = vec![b' '; FILE_MAX + 1];
+        assert_eq!(from_docker_config(&huge, "r", "x"), Err(AuthFileError::Size(FILE_MAX + 1)));
+    }
+}
