@@ -14,6 +14,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use crate::audit::inputs::SIZES;
 use crate::failure::Failure;
 use crate::isolation::IsolationArgs;
+use crate::network::NetworkArgs;
 use crate::{exit, signals, units};
 
 pub(crate) use bindings::{BindingArgs, BindingsCommand, CheckArgs, DeliveryArgs, ShowArgs, WriteArgs};
@@ -209,9 +210,6 @@ pub(crate) struct RunArgs {
     /// Label to find it by; may be repeated
     #[arg(long = "label", short, value_name = "NAME=VALUE", value_parser = label)]
     pub(crate) labels: Vec<(String, String)>,
-    /// Network
-    #[arg(long, value_enum, default_value_t = NetworkArg::None)]
-    pub(crate) network: NetworkArg,
     /// Mark of its log lines
     #[arg(long, value_name = "NAME")]
     pub(crate) log_source: Option<String>,
@@ -225,6 +223,8 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = "Options of the command")]
     pub(crate) keep: bool,
     #[command(flatten)]
+    pub(crate) network: NetworkArgs,
+    #[command(flatten)]
     pub(crate) isolation: IsolationArgs,
     #[command(flatten)]
     pub(crate) bindings: DeliveryArgs,
@@ -233,14 +233,6 @@ pub(crate) struct RunArgs {
     /// The program (an absolute path, or a name to look up in PATH of --env) and its arguments
     #[arg(last = true, required = true, value_names = ["CMD", "ARG"])]
     pub(crate) command: Vec<String>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum NetworkArg {
-    /// A network of its own: loopback and nothing else
-    None,
-    /// This machine's, where executord's configuration allows it
-    Host,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -569,7 +561,7 @@ mod tests {
             "run --memory 0 -- true",
             "run --memry 5 -- true",
             "run --grace 10 -- true",
-            "run --network lan -- true",
+            "run --network= -- true",
             "run --label a -- true",
             "run --output /a --output-dir /b --keep -- true",
             "cp web-1:/out",

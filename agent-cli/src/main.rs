@@ -18,6 +18,7 @@ mod fields;
 mod interrupt;
 mod isolation;
 mod local;
+mod network;
 mod output;
 mod request;
 mod signals;

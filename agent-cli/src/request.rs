@@ -10,12 +10,11 @@ use std::ffi::OsString;
 use std::io::Read;
 
 use executor_proto::v1::{
-    self, Action, EnvironmentVariable, Limits, Network, Redaction, ResourceLimits, RunAction, RunRequest,
-    SecretArgument,
+    self, Action, EnvironmentVariable, Limits, Redaction, ResourceLimits, RunAction, RunRequest, SecretArgument,
 };
 use zeroize::Zeroize;
 
-use crate::cli::{NetworkArg, RedactArg, RunArgs};
+use crate::cli::{RedactArg, RunArgs};
 use crate::failure::Failure;
 use crate::source::{self, Argument, Content, Flag};
 
@@ -70,10 +69,6 @@ impl Request {
             }),
             labels: labels(args.labels)?,
             grace_period: args.grace.map(to_proto).transpose()?,
-            network: match args.network {
-                NetworkArg::None => Network::None.into(),
-                NetworkArg::Host => Network::Host.into(),
-            },
             outputs: args.outputs.declared(),
             redaction: match args.redact {
                 RedactArg::Auto => Redaction::Auto,
@@ -84,6 +79,7 @@ impl Request {
             runtime_token_path: args.runtime_token.unwrap_or_default(),
             ..RunRequest::default()
         };
+        args.network.apply(&mut request);
         args.isolation.apply(&mut request)?;
         Ok(Self(Box::new(request)))
     }
@@ -317,7 +313,7 @@ mod tests {
             Some(Limits { memory_bytes: 64 << 20, pids: 20, cpu_millis: 500, ..Limits::default() })
         );
         assert_eq!(message.grace_period, Some(prost_types::Duration { seconds: 90, nanos: 0 }));
-        assert_eq!(message.network, Network::Host as i32);
+        assert_eq!(message.network, v1::Network::Host as i32);
         assert_eq!(message.labels, HashMap::from([("app".to_owned(), "web".to_owned())]));
         assert_eq!((run.path.as_str(), run.args.join("|").as_str()), ("/bin/sh", "-c|exit 3||"));
         let secret: Vec<_> = run.secret_arguments.iter().map(|a| (a.index, a.value.as_str())).collect();

@@ -2,12 +2,13 @@
 //! interface carries no value and no digest.
 
 mod isolation;
+mod network;
 
 use std::time::SystemTime;
 
 use executor_proto::v1::{Container, ContainerSpec, MountKind, Redaction, Result as Ending, SecretFile, WipeReceipt};
 
-use super::human::{self, age, bytes, ending, network, state, time, wire_span};
+use super::human::{self, age, bytes, ending, state, time, wire_span};
 use super::style::{Role, Style};
 use super::table::{Table, plain};
 use crate::exit::Outcome;
@@ -68,7 +69,8 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
         _ => asked.to_owned(),
     };
     table.pair("user", user);
-    table.pair("network", network(spec.network));
+    table.pair("network", network::kind(container, spec));
+    network::pairs(&mut table, container, spec);
     let names = spec.environment_names.join(", ");
     table.pair("environment", if names.is_empty() { "-".into() } else { names });
     secrets(&mut table, spec);

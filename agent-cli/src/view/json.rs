@@ -5,6 +5,7 @@
 //! what is not known is null. [`Ending::exit_status`] is the status that `agent-cli wait` exits with.
 
 mod isolation;
+mod networks;
 mod outputs;
 
 use std::collections::{BTreeMap, HashMap};
@@ -34,6 +35,7 @@ pub(crate) struct Container {
     finished_at: Option<String>,
     files_generation: u64,
     files_updated_at: Option<String>,
+    network_status: Option<networks::Status>,
     result: Option<Ending>,
 }
 
@@ -58,6 +60,7 @@ struct Spec {
     limits: Limits,
     isolation: isolation::Isolation,
     network: String,
+    connectivity: networks::Connectivity,
     grace_period_seconds: Option<f64>,
     labels: BTreeMap<String, String>,
     log_source: String,
@@ -269,6 +272,7 @@ impl From<&v1::Container> for Container {
             finished_at: time(container.finished_at.as_ref()),
             files_generation: container.files_generation,
             files_updated_at: time(container.files_updated_at.as_ref()),
+            network_status: container.network_status.as_ref().map(networks::Status::from),
             result: container.result.as_ref().map(Ending::from),
         }
     }
@@ -307,6 +311,7 @@ impl From<&v1::ContainerSpec> for Spec {
             },
             isolation: spec.into(),
             network: network(spec.network),
+            connectivity: spec.into(),
             grace_period_seconds: seconds(spec.grace_period),
             labels: sorted(&spec.labels),
             log_source: spec.log_source.clone(),

@@ -1,0 +1,34 @@
+//! What a container reaches and is reached by.
+
+use executor_proto::v1::{Container, ContainerSpec};
+
+use crate::network::written;
+use crate::view::human;
+use crate::view::table::Table;
+
+/// Which network, in one line.
+pub(super) fn kind(container: &Container, spec: &ContainerSpec) -> String {
+    let of_cni = || {
+        let status = container.network_status.as_ref();
+        let name = status.map_or(&spec.network_name, |status| &status.name);
+        let egress = if spec.egress { ", with egress" } else { "" };
+        if name.is_empty() { format!("cni{egress}") } else { format!("cni, {name}{egress}") }
+    };
+    if spec.network() == executor_proto::v1::Network::Cni { of_cni() } else { human::network(spec.network) }
+}
+
+/// What there is to tell beyond that.
+pub(super) fn pairs(table: &mut Table, container: &Container, spec: &ContainerSpec) {
+    let mut pair = |name: &str, words: Vec<String>| {
+        if !words.is_empty() {
+            table.pair(name, words.join(", "));
+        }
+    };
+    pair("addresses", container.network_status.as_ref().map(|status| status.addresses.clone()).unwrap_or_default());
+    pair("published ports", spec.ports.iter().map(written).collect());
+    pair("host name", Some(spec.hostname.clone()).filter(|name| !name.is_empty()).into_iter().collect());
+    let dns = spec.dns.clone().unwrap_or_default();
+    pair("name servers", dns.servers);
+    pair("search domains", dns.searches);
+    pair("resolver options", dns.options);
+}

@@ -1,0 +1,73 @@
+//! What a container reaches and is reached by.
+
+use executor_proto::v1;
+use serde::Serialize;
+
+use crate::view::human::word;
+
+/// As it was asked for.
+#[derive(Serialize)]
+pub(super) struct Connectivity {
+    network_name: String,
+    ports: Vec<Port>,
+    egress: bool,
+    hostname: String,
+    dns: Dns,
+}
+
+#[derive(Serialize)]
+struct Port {
+    host_ip: String,
+    host_port: u32,
+    container_port: u32,
+    protocol: String,
+}
+
+#[derive(Serialize)]
+struct Dns {
+    servers: Vec<String>,
+    searches: Vec<String>,
+    options: Vec<String>,
+}
+
+/// As it is.
+#[derive(Serialize)]
+pub(super) struct Status {
+    name: String,
+    addresses: Vec<String>,
+    ports: Vec<Port>,
+}
+
+impl From<&v1::ContainerSpec> for Connectivity {
+    fn from(spec: &v1::ContainerSpec) -> Self {
+        let dns = spec.dns.clone().unwrap_or_default();
+        Self {
+            network_name: spec.network_name.clone(),
+            ports: spec.ports.iter().map(Port::from).collect(),
+            egress: spec.egress,
+            hostname: spec.hostname.clone(),
+            dns: Dns { servers: dns.servers, searches: dns.searches, options: dns.options },
+        }
+    }
+}
+
+impl From<&v1::NetworkStatus> for Status {
+    fn from(status: &v1::NetworkStatus) -> Self {
+        Self {
+            name: status.name.clone(),
+            addresses: status.addresses.clone(),
+            ports: status.ports.iter().map(Port::from).collect(),
+        }
+    }
+}
+
+impl From<&v1::PortMapping> for Port {
+    fn from(port: &v1::PortMapping) -> Self {
+        Self {
+            host_ip: port.host_ip.clone(),
+            host_port: port.host_port,
+            container_port: port.container_port,
+            protocol: word(port.protocol().as_str_name(), "PROTOCOL_"),
+        }
+    }
+}
