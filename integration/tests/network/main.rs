@@ -3,6 +3,10 @@
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
+mod faulty;
+mod names;
+mod ways_out;
+
 use executor_proto::v1::{self, Container, PortMapping, RunRequest};
 use integration::daemon::Daemon;
 use integration::network::{BEYOND, BEYOND_PORT, BEYOND_SAYS, GATEWAY, Network};
@@ -32,6 +36,11 @@ fn seen(daemon: &Daemon, request: RunRequest) -> String {
     let container = daemon.api.ran(request);
     let output = daemon.api.output(&container.id);
     format!("{}{}", output.text(), String::from_utf8_lossy(&output.stderr))
+}
+
+/// A container that goes on until it is stopped.
+fn sleeping(id: &str, rootfs: &Rootfs) -> RunRequest {
+    on_cni(sh("exec sleep 100000").id(id).rootfs(&rootfs.reference()))
 }
 
 /// What connecting from a container says.
@@ -90,4 +99,60 @@ fn egress_is_closed_unless_it_is_asked_for() {
     }
     on_host.kill().unwrap();
     on_host.wait().unwrap();
+}
+
+/// Root of the container has the default capabilities, and cannot change what keeps it in.
+#[test]
+fn root_of_the_container_does_not_open_it() {
+    let (network, rootfs) = (Network::new(), Rootfs::busybox());
+    network.configure("10-test.conflist", "test", &[]);
+    let daemon = network.daemon("allow_egress = true");
+    let script = format!(
+        "busybox ip route add 198.51.100.0/24 via {GATEWAY}; busybox ip link set eth0 down; busybox ip addr add 10.9.9.9/24 dev eth0; \
+         busybox ping -c 1 -W 1 {BEYOND}; busybox unshare -n true; busybox nc -w 2 {BEYOND} {BEYOND_PORT} </dev/null; \
+         busybox ip route"
+    );
+    let told = seen(&daemon, on_cni(sh(&script).rootfs(&rootfs.reference())));
+    assert!(!told.contains(BEYOND_SAYS), "{told}");
+    assert!(told.contains("default via 10.123.0.1") && !told.contains("198.51.100.0"), "{told}");
+    assert!(told.matches("Operation not permitted").count() >= 3, "{told}");
+    let raw = v1::Capabilities { add: vec!["NET_RAW".into()], ..v1::Capabilities::default() };
+    let asked = |egress| RunRequest { capabilities: Some(raw.clone()), egress, ..sleeping("raw", &rootfs) };
+    let refused = daemon.api.run(asked(false)).unwrap_err();
+    assert!(refused.message().contains("CAP_NET_RAW would let the container reach beyond"), "{refused:?}");
+    daemon.api.run(asked(true)).unwrap();
+}
+
+/// The command line: a network by name, published ports, what `inspect` tells.
+#[test]
+fn the_command_line_names_networks_and_publishes_ports() {
+    let (network, rootfs) = (Network::new(), Rootfs::busybox());
+    network.configure("10-test.conflist", "test", &[]);
+    network.configure("20-other.conflist", "other", &[]);
+    let daemon = network.daemon("");
+    let ran = |words: &str, command: &[&str]| {
+        let words: Vec<&str> = words.split(' ').collect();
+        let reference = rootfs.reference();
+        let run = [&["run", "--rootfs", reference.as_str()], &words[..], &["--"], command].concat();
+        integration::cli::run(&daemon.socket(), &run)
+    };
+    let up = "--network other -p 127.0.0.1:18090:8080 -p 18091:53/udp --hostname web.example --dns 10.9.9.9 --detach --id web";
+    let started = ran(up, &["/bin/sleep", "100000"]);
+    assert_eq!(started.status, 0, "{started:?}");
+    let inspect = |more: &[&str]| integration::cli::run(&daemon.socket(), &[&["inspect", "web"], more].concat());
+    let shown = inspect(&[]).stdout;
+    for words in ["cni, other", "10.123.0.", "127.0.0.1:18090:8080/tcp, 18091:53/udp", "web.example", "10.9.9.9"] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    let json = inspect(&["--json"]).json();
+    let json = json.as_array().map_or(&json, |all| &all[0]);
+    assert_eq!(json["network_status"]["name"], "other");
+    assert_eq!(json["network_status"]["ports"][1]["protocol"], "udp");
+    assert_eq!(json["spec"]["connectivity"]["dns"]["servers"][0], "10.9.9.9");
+    let first = ran("--network cni", &["/bin/busybox", "ip", "-o", "-4", "addr", "show", "eth0"]);
+    assert!(first.stdout.contains("10.123.0."), "{first:?}");
+    let missing = ran("--network nope", &["/bin/true"]);
+    assert!(missing.status != 0 && missing.stderr.contains("no network `nope` is configured"), "{missing:?}");
+    let egress = ran("--network test --egress", &["/bin/true"]);
+    assert!(egress.stderr.contains("allow_egress"), "{egress:?}");
 }

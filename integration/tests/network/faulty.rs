@@ -1,0 +1,121 @@
+//! Plugins that misbehave: the container is refused in words that tell which one and why, and all of them take back
+//! what they did.
+
+use integration::host;
+use integration::network::Network;
+use integration::request::Words;
+use integration::rootfs::Rootfs;
+use serde_json::json;
+
+use crate::sleeping;
+
+/// A first plugin that does as it should, and a second one that does not; only at ADD.
+#[test]
+fn a_faulty_plugin_is_named_and_everything_is_taken_back() {
+    let (network, rootfs) = (Network::new(), Rootfs::busybox());
+    let table = [
+        ("hangs", "sleep 100000", "plugin `faulty`, ADD: no answer within 3 s"),
+        ("hangs-and-ignores", "trap '' TERM INT HUP; while :; do sleep 1000; done", "no answer within 3 s"),
+        ("garbage", "echo hello", "plugin `faulty`, ADD: its answer is no JSON object: expected value"),
+        ("nothing", ":", "its answer is no JSON object: EOF"),
+        ("list", "echo '[1]'", "its answer is no JSON object: it is something else"),
+        ("endless", "yes", "plugin `faulty`, ADD: its answer has more than 1048576 bytes"),
+        ("complains", "yes >&2", "no answer within 3 s"),
+        (
+            "fails",
+            "echo '{\"code\":7,\"msg\":\"no such range\",\"details\":\"10.0.0.0/33\"}'; exit 1",
+            "no such range: 10.0.0.0/33 (code 7)",
+        ),
+        ("dies", "echo 'cannot open shared object' >&2; exit 127", "ADD: cannot open shared object"),
+        ("killed", "kill -9 $$", "it was ended by signal 9"),
+        (
+            "wrong",
+            "echo '{\"cniVersion\":\"1.0.0\",\"ips\":[{\"address\":\"x\"}]}'",
+            "plugin `faulty`: `ips[0]` of the result",
+        ),
+    ];
+    network.plugin("fine", "[ $CNI_COMMAND = ADD ] && echo '{\"cniVersion\":\"1.0.0\"}'; exit 0");
+    let list = json!({"cniVersion": "1.0.0", "name": "test", "plugins": [{"type": "fine"}, {"type": "faulty"}]});
+    std::fs::write(network.dir().join("net.d/10-test.conflist"), list.to_string()).unwrap();
+    let daemon = network.daemon("");
+    let before = daemon.footprint();
+    let mut calls = 0;
+    for (id, script, words) in table {
+        network.plugin("faulty", &format!("[ $CNI_COMMAND = ADD ] || exit 0; {script}"));
+        let refused = daemon.api.run(sleeping(id, &rootfs)).unwrap_err();
+        assert!(
+            refused.message().contains("network `test`: ") && refused.message().contains(words),
+            "{id}: {refused:?}"
+        );
+        let made = network.calls();
+        let expected = ["ADD fine netns", "ADD faulty netns", "DEL faulty netns", "DEL fine netns"];
+        assert_eq!(made[calls..], expected, "{id}");
+        calls = made.len();
+        assert_eq!(network.leftovers(daemon.setup()), Vec::<String>::new(), "{id}");
+        daemon.is_back_at(&before);
+    }
+    let left = host::processes().into_iter().filter(|pid| {
+        std::fs::read(format!("/proc/{pid}/environ"))
+            .is_ok_and(|all| String::from_utf8_lossy(&all).contains("CNI_CONTAINERID"))
+    });
+    assert_eq!(left.collect::<Vec<_>>(), Vec::<i32>::new(), "no plugin is left");
+}
+
+/// What a plugin finds: its own variables and nothing of ours, three descriptors, the host's mounts, its configuration.
+#[test]
+fn a_plugin_finds_the_host_and_nothing_of_ours() {
+    let (network, rootfs) = (Network::new(), Rootfs::busybox());
+    let dir = network.dir().display();
+    let look = format!(
+        "[ $CNI_COMMAND = ADD ] || exit 0; cat >{dir}/stdin; env -u _ -u PWD -u SHLVL -u OLDPWD | sort >{dir}/environment; \
+         ls /proc/self/fd >{dir}/descriptors; readlink /proc/self/ns/mnt /proc/self/ns/net >{dir}/namespaces; \
+         grep -c . /proc/self/cgroup >/dev/null; cat /proc/self/cgroup >{dir}/cgroup; \
+         grep SigBlk /proc/self/status >{dir}/signals; echo '{{\"cniVersion\":\"1.0.0\"}}'"
+    );
+    network.plugin("look", &look);
+    let list = json!({"cniVersion": "1.0.0", "name": "test", "type": "look", "own": [1, 2]});
+    std::fs::write(network.dir().join("net.d/10-test.conf"), list.to_string()).unwrap();
+    let daemon = network.daemon("");
+    daemon.api.started(sleeping("looked-at", &rootfs).env("TOKEN", "of-the-container"));
+    let read = |name: &str| std::fs::read_to_string(network.dir().join(name)).unwrap();
+    let environment = read("environment");
+    let names: Vec<&str> = environment.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
+    assert_eq!(names, ["CNI_ARGS", "CNI_COMMAND", "CNI_CONTAINERID", "CNI_IFNAME", "CNI_NETNS", "CNI_PATH", "PATH"]);
+    assert!(
+        environment.contains("CNI_CONTAINERID=looked-at-") && environment.contains("CNI_IFNAME=eth0"),
+        "{environment}"
+    );
+    let netns = daemon.setup().run_dir().join("netns/looked-at");
+    assert!(environment.contains(&format!("CNI_NETNS={}", netns.display())), "{environment}");
+    let given: serde_json::Value = serde_json::from_str(&read("stdin")).unwrap();
+    assert_eq!(given, json!({"cniVersion": "1.0.0", "name": "test", "type": "look", "own": [1, 2]}));
+    // `ls` has one open itself.
+    assert_eq!(read("descriptors").split_whitespace().collect::<Vec<_>>(), ["0", "1", "2", "3"]);
+    let mounts = std::fs::read_link("/proc/self/ns/mnt").unwrap();
+    assert_eq!(read("namespaces").lines().next(), mounts.to_str(), "the host's own mounts");
+    assert_eq!(read("signals").split_whitespace().nth(1), Some("0000000000000000"));
+    assert!(read("cgroup").contains("/.network.looked-at"), "{}", read("cgroup"));
+}
+
+/// Programs and configurations that others than root could have written are not used.
+#[test]
+fn only_what_root_wrote_is_run() {
+    use std::os::unix::fs::PermissionsExt;
+    let (network, rootfs) = (Network::new(), Rootfs::busybox());
+    network.plugin("open", "echo '{}'");
+    let list = json!({"cniVersion": "1.0.0", "name": "test", "type": "open"});
+    let conf = network.dir().join("net.d/10-test.conf");
+    std::fs::write(&conf, list.to_string()).unwrap();
+    let daemon = network.daemon("");
+    let mode = |path: &std::path::Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    daemon.api.started(sleeping("control", &rootfs));
+    mode(&network.dir().join("bin/open"), 0o777);
+    let refused = |id: &str| daemon.api.run(sleeping(id, &rootfs)).unwrap_err().message().to_owned();
+    assert!(refused("program").contains("bin/open can be written by others than root"));
+    mode(&network.dir().join("bin/open"), 0o755);
+    mode(&conf, 0o666);
+    assert!(refused("configuration").contains("can be written by others than root"));
+    mode(&conf, 0o644);
+    std::fs::remove_file(network.dir().join("bin/open")).unwrap();
+    assert!(refused("gone").contains("plugin `open`, ADD: there is no such program in"));
+}

@@ -1,0 +1,167 @@
+//! However a container ends, it is taken off its network: no rule, no address, no cable, no namespace is left.
+
+use executor_proto::v1::{PortMapping, RunRequest};
+use integration::daemon::{Daemon, ended, kill};
+use integration::network::Network;
+use integration::request::{Words, program};
+use integration::rootfs::Rootfs;
+use integration::wait;
+
+use crate::{on_cni, sleeping};
+
+fn published(id: &str, rootfs: &Rootfs) -> RunRequest {
+    let port = PortMapping { host_port: 18080, container_port: 80, ..PortMapping::default() };
+    RunRequest { ports: vec![port], ..sleeping(id, rootfs) }
+}
+
+/// A network with firewall's rules as well.
+fn network() -> (Network, Rootfs) {
+    let network = Network::new();
+    network.configure("10-test.conflist", "test", &[serde_json::json!({"type": "firewall"})]);
+    (network, Rootfs::busybox())
+}
+
+fn is_clean(network: &Network, daemon: &Daemon) {
+    wait::until_ok("nothing is left on the network", || match network.leftovers(daemon.setup()) {
+        left if left.is_empty() => Ok(()),
+        left => Err(left.join("\n")),
+    });
+}
+
+fn end(pid: i32) {
+    kill(pid, 9);
+    wait::until("it is gone", || ended(pid).then_some(()));
+}
+
+#[test]
+fn an_end_in_order_and_starts_that_fail() {
+    let (network, rootfs) = network();
+    let daemon = network.daemon("");
+    daemon.api.started(published("ends", &rootfs));
+    let there = network.leftovers(daemon.setup());
+    let kinds = ["CNI-DN-", " id: ", "10.123.0.", "veth", "networks/ends.json", "netns/ends"];
+    for kind in kinds {
+        assert!(there.iter().any(|one| one.contains(kind)), "the control: {kind} is there: {there:#?}");
+    }
+    daemon.api.stop("ends", Some(0)).unwrap();
+    daemon.api.wait("ends").unwrap();
+    is_clean(&network, &daemon);
+
+    // After every plugin has done its part: the program is not there.
+    let nowhere = daemon.api.run(on_cni(program("/nope", &[]).id("nowhere").rootfs(&rootfs.reference())));
+    assert!(nowhere.is_err() || daemon.api.wait("nowhere").is_ok());
+    is_clean(&network, &daemon);
+}
+
+#[test]
+fn the_shim_is_killed() {
+    let (network, rootfs) = network();
+    let daemon = network.daemon("");
+    daemon.api.started(published("lost", &rootfs));
+    end(daemon.record("lost").shim.pid);
+    daemon.api.wait("lost").unwrap();
+    is_clean(&network, &daemon);
+    daemon.api.started(published("next", &rootfs)); // the port is free again
+}
+
+#[test]
+fn everything_is_killed_and_started_again() {
+    let (network, rootfs) = network();
+    let mut daemon = network.daemon("");
+    daemon.api.started(published("swept", &rootfs));
+    daemon.api.started(sleeping("ends-alone", &rootfs));
+    let init = |id: &str| daemon.record(id).prepared.unwrap().init.pid;
+    let (shim, launcher, both) =
+        (daemon.record("swept").shim.pid, daemon.launcher().unwrap(), [init("swept"), init("ends-alone")]);
+    // The configuration of that time is what counts.
+    network.forget("10-test.conflist");
+    daemon.kill();
+    end(launcher);
+    // One ends with its shim and without a launcher, the other one loses all.
+    end(both[1]);
+    end(shim);
+    end(both[0]);
+    daemon.start_again();
+    daemon.api.wait("swept").unwrap();
+    daemon.api.wait("ends-alone").unwrap();
+    is_clean(&network, &daemon);
+}
+
+/// In the middle of a plugin: it is ended with everything that it started, and asked to take back what it did.
+#[test]
+fn the_shim_is_killed_in_the_middle_of_a_plugin() {
+    let network = Network::new();
+    let rootfs = Rootfs::busybox();
+    let stays = network.dir().join("stays");
+    let script = format!(
+        "[ $CNI_COMMAND = ADD ] || exit 0; sleep 100001 & echo $! >{}.new; mv {0}.new {0}; wait",
+        stays.display()
+    );
+    network.plugin("waits", &script);
+    network.configure("10-test.conflist", "test", &[serde_json::json!({"type": "waits"})]);
+    let daemon = network.setup("").start();
+    let request = published("middle", &rootfs);
+    std::thread::scope(|scope| {
+        let run = scope.spawn(|| daemon.api.run(request));
+        let left: i32 = wait::until("the plugin runs", || std::fs::read_to_string(&stays).ok()?.trim().parse().ok());
+        end(daemon.record("middle").shim.pid);
+        wait::until("what the plugin started is gone", || ended(left).then_some(()));
+        let _ = run.join();
+    });
+    is_clean(&network, &daemon);
+    assert_eq!(network.calls(), ["ADD waits netns", "DEL waits netns"]);
+}
+
+/// After a reboot there is no namespace any more: plugins are told so, and give back what they keep on disk.
+#[test]
+fn the_machine_was_started_again() {
+    let network = Network::new();
+    let rootfs = Rootfs::busybox();
+    let note = "[ $CNI_COMMAND = ADD ] && sed 's/.*\"prevResult\":\\({.*}\\),\"type.*/\\1/'; exit 0";
+    network.plugin("note", note);
+    network.configure("10-test.conflist", "test", &[serde_json::json!({"type": "note"})]);
+    let mut daemon = network.daemon("");
+    daemon.api.started(sleeping("before", &rootfs));
+    let record = daemon.record("before");
+    let (shim, init, launcher) = (record.shim.pid, record.prepared.unwrap().init.pid, daemon.launcher().unwrap());
+    daemon.kill();
+    for pid in [launcher, shim, init] {
+        end(pid);
+    }
+    let path = daemon.setup().state_dir().join("networks/before.json");
+    let kept = std::fs::read_to_string(&path).unwrap();
+    let other = kept.replace(&record.shim.boot_id, "00000000-0000-0000-0000-000000000000");
+    assert_ne!(kept, other);
+    std::fs::write(&path, other).unwrap();
+    daemon.start_again();
+    daemon.api.wait("before").unwrap();
+    assert_eq!(network.calls(), ["ADD note netns", "DEL note"]);
+    let left = network.leftovers(daemon.setup());
+    assert!(!left.iter().any(|one| one.contains("10.123.0.") && !one.contains("CNI-")), "{left:?}");
+}
+
+/// A plugin that fails at the end keeps nothing but its own: the container is completed, and it is asked again.
+#[test]
+fn a_plugin_that_fails_at_the_end_is_asked_again() {
+    let network = Network::new();
+    let rootfs = Rootfs::busybox();
+    let flag = network.dir().join("fails");
+    let pass = "sed 's/.*\"prevResult\":\\({.*}\\),\"type.*/\\1/'";
+    let script = format!(
+        "[ $CNI_COMMAND = ADD ] && {{ {pass}; exit 0; }}; [ -e {} ] && {{ echo '{{\"code\":100,\"msg\":\"not now\"}}'; exit 1; }}; exit 0",
+        flag.display()
+    );
+    network.plugin("late", &script);
+    network.configure("10-test.conflist", "test", &[serde_json::json!({"type": "late"})]);
+    let daemon = network.daemon("");
+    daemon.api.started(sleeping("late", &rootfs));
+    std::fs::write(&flag, "").unwrap();
+    daemon.api.stop("late", Some(0)).unwrap();
+    daemon.api.wait("late").unwrap();
+    let logged = daemon.setup().logged();
+    assert!(logged.contains("network `test`: plugin `late`, DEL: not now (code 100)"), "{logged}");
+    assert!(daemon.setup().state_dir().join("networks/late.json").exists());
+    std::fs::remove_file(&flag).unwrap();
+    daemon.api.delete("late", false).unwrap();
+    is_clean(&network, &daemon);
+}
