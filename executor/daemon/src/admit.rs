@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use executor_core::lifecycle::State;
 use executor_core::payload::{self, ProcessPayload};
-use executor_core::plan::Plan;
-use executor_core::validate::{Policy, validate};
+use executor_core::plan::{Plan, PlannedImage};
+use executor_core::validate::{Draft, Policy, Violation, validate};
 use executor_proto::v1;
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
@@ -21,6 +21,7 @@ use crate::container::Handle;
 use crate::container::actor::{self, Cargo};
 use crate::container::facts::Facts;
 use crate::container::link::ShimLink;
+use crate::images;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::registry::Admission;
@@ -30,11 +31,11 @@ use crate::tag;
 ///
 /// # Errors
 /// Those that the interface lists for Run. After them nothing is left and the id is free.
-pub async fn run(node: &Arc<Node>, mut request: v1::RunRequest) -> Result<(Arc<Facts>, bool), Problem> {
+pub async fn run(node: &Arc<Node>, request: v1::RunRequest) -> Result<(Arc<Facts>, bool), Problem> {
+    let mut request = Wiped(request);
     // An id may be that of a container that an earlier daemon launched in its last moment.
     node.until_found().await;
-    let outcome = admit(node, &mut request);
-    wipe(&mut request);
+    let outcome = admit(node, &mut request.0).await;
     drop(request);
     executor_secrets::scrub_stack(); // the hash of the request held a block of it at a time
     let (handle, created) = outcome?;
@@ -45,12 +46,26 @@ pub async fn run(node: &Arc<Node>, mut request: v1::RunRequest) -> Result<(Arc<F
     Ok((facts, created))
 }
 
+/// A request that is overwritten when it goes, also where its caller went away while its image was fetched.
+struct Wiped(v1::RunRequest);
+
+impl Drop for Wiped {
+    fn drop(&mut self) {
+        wipe(&mut self.0);
+    }
+}
+
 /// Everything up to the task that goes on alone.
-fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Handle>, bool), Problem> {
+async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Handle>, bool), Problem> {
     if request.id.is_empty() {
         request.id = uuid::Uuid::new_v4().to_string();
     }
-    let plan = planned(request, &node.policy)?;
+    let image = images::reference(request)?;
+    // With an image: everything but what it will say, before anything is fetched for nothing.
+    let mut plan = match &image {
+        None => planned(request, &node.policy)?,
+        Some(_) => planned_early(request, &node.policy)?,
+    };
     let used = node.registry.get(&plan.id);
     let Some(key) = node.launcher.tag_key() else {
         return Err(node.launcher.session().err().unwrap_or_else(|| {
@@ -61,13 +76,28 @@ fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Handle>,
     if let Some(handle) = used {
         return same_or_not(handle, &tag);
     }
-    let session = node.launcher.session()?;
+    node.launcher.session()?;
     node.takes_containers()?;
+    let mut resolved = None;
+    if let Some(reference) = image {
+        let policy = images::policy(request)?;
+        let credentials = images::credentials(request.registry_credentials.take(), "registry_credentials")?;
+        let ready = images::resolve(node, &reference, policy, credentials).await?;
+        let image = images::apply(request, &ready)?;
+        plan = planned_with(request, &node.policy, Some(image))?;
+        resolved = Some(ready);
+        // It took its time.
+        node.takes_containers()?;
+    }
+    let session = node.launcher.session()?;
     let cargo = load(&plan, request).map_err(|error| {
         Problem::new(Kind::Exhausted, format!("no memory or descriptors for container {}: {error}", plan.id))
     })?;
     let facts = Facts::admitted(plan, tag.clone(), crate::now(), node.boot_id.clone());
-    match node.registry.admit(facts.clone()) {
+    let admitted = node.registry.admit(facts.clone());
+    // From here on the container itself keeps its image.
+    drop(resolved);
+    match admitted {
         Ok(Admission::New(handle)) => {
             handle.set_shim(Some(Arc::clone(&cargo.ours)));
             tokio::spawn(actor::launch(Arc::clone(node), Arc::clone(&handle), facts, session, cargo));
@@ -89,8 +119,28 @@ fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Handle>,
 /// # Errors
 /// Not one action that is carried out; fields that are not as they must be.
 pub fn planned(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, Problem> {
-    let (draft, mut violations) = draft::of(request)?;
-    match validate(&draft, policy) {
+    planned_with(request, policy, None)
+}
+
+/// The same as far as it can be told before the image is known: the program and all that the image may say is left out.
+fn planned_early(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, Problem> {
+    let (mut draft, violations) = draft::of(request)?;
+    draft.image = Some(images::placeholder(request));
+    if draft.path.is_empty() {
+        draft.path = "/";
+    }
+    judged(&draft, violations, policy)
+}
+
+/// The same with the image that was resolved.
+fn planned_with(request: &v1::RunRequest, policy: &Policy, image: Option<PlannedImage>) -> Result<Plan, Problem> {
+    let (mut draft, violations) = draft::of(request)?;
+    draft.image = image;
+    judged(&draft, violations, policy)
+}
+
+fn judged(draft: &Draft<'_>, mut violations: Vec<Violation>, policy: &Policy) -> Result<Plan, Problem> {
+    match validate(draft, policy) {
         Ok(plan) if violations.is_empty() => Ok(plan),
         Ok(_) => Err(Problem::invalid(violations)),
         Err(found) => {

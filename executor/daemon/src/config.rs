@@ -2,6 +2,8 @@
 //!
 //! Every value is checked here, once; a fault names the file, the key and the value.
 
+mod images;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -66,6 +68,7 @@ struct File {
     capacity: Capacity,
     server: Server,
     retention: Keep,
+    images: images::Images,
     /// The launcher's own; read here so that a key that it does not know is told.
     launcher: LauncherSettings,
 }
@@ -133,6 +136,8 @@ pub struct Config {
     pub policy: Policy,
     /// What there is to give.
     pub capacity: Amount,
+    /// Where images come from and how many are kept.
+    pub images: executor_images::Settings,
     /// Bounds of the server.
     pub bounds: Bounds,
     /// Largest request.
@@ -206,8 +211,10 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
     if !(1 << 16..=1 << 30).contains(&message_bytes_max) {
         return Err(check.fault("server.message_bytes_max", &message_bytes_max, "65536 to 1073741824 is allowed"));
     }
+    let paths = Paths { run_dir, state_dir };
     Ok(Config {
-        paths: Paths { run_dir, state_dir },
+        images: file.images.resolve(&check, &paths)?,
+        paths,
         listen,
         launcher: args.launcher.clone().or(file.launcher_program),
         keep_root: args.keep_root || (file.keep_root && args.user.is_none()),

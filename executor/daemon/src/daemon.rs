@@ -8,6 +8,7 @@ use executor_core::capacity::Amount;
 use executor_core::ident::ContainerId;
 use executor_core::time::Timestamp;
 use executor_core::validate::Policy;
+use executor_images::{ImageError, Images};
 use executor_sys::seqpacket::Seqpacket;
 use tokio::time::timeout;
 
@@ -15,6 +16,8 @@ use crate::api::auth::Access;
 use crate::api::serve::{self, Bounds, Entrance};
 use crate::container::facts::Facts;
 use crate::events::EventLog;
+use crate::images::LauncherLayers;
+use crate::launcher::Launcher;
 use crate::ledger::{Ledger, LedgerError};
 use crate::node::{Node, Parts};
 use crate::paths::Paths;
@@ -38,6 +41,9 @@ pub enum ServeError {
     /// No way to follow logs.
     #[error("no inotify instance is left for this user (fs.inotify.max_user_instances)")]
     Inotify(#[source] std::io::Error),
+    /// No images.
+    #[error("the store of images cannot be used")]
+    Images(#[source] ImageError),
     /// The listening socket cannot be used.
     #[error("the listening socket cannot be used")]
     Listen(#[source] std::io::Error),
@@ -59,6 +65,8 @@ pub struct Settings {
     pub kept: (usize, Duration),
     /// Events that are kept.
     pub events_kept: usize,
+    /// Where images come from and how many are kept.
+    pub images: executor_images::Settings,
     /// Who may call.
     pub access: Access,
     /// Bounds of the server.
@@ -69,7 +77,7 @@ pub struct Settings {
     pub ephemeral: bool,
 }
 
-/// Serves until `stop` resolves: clients, and containers where there is a second socket. `launcher` is a connection to the launcher where there is one already, `obituary`
+/// Serves until `stop` resolves: clients, and containers where there is a second socket. `connection` is one to the launcher where there is one already, `obituary`
 /// says why a launcher that went will not come back, `ready` is called when clients are heard.
 ///
 /// # Errors
@@ -77,7 +85,7 @@ pub struct Settings {
 pub async fn serve(
     settings: Settings,
     (listener, runtime): (UnixListener, Option<UnixListener>),
-    launcher: Option<Seqpacket>,
+    connection: Option<Seqpacket>,
     obituary: impl FnMut() -> Option<String> + Send + 'static,
     ready: impl FnOnce(),
     stop: impl Future<Output = ()>,
@@ -85,7 +93,11 @@ pub async fn serve(
     let (ledger, loaded) = Ledger::open(&settings.paths.ledger())?;
     tracing::info!(starts = loaded.starts, cursor = loaded.events.next.saturating_sub(1), "ledger read");
     let ledger = Arc::new(ledger);
+    let launcher = Arc::new(Launcher::new(settings.paths.launcher_socket()));
+    let layers = LauncherLayers::new(Arc::clone(&launcher));
     let node = Node::new(Parts {
+        images: Images::open(settings.images, layers).map_err(ServeError::Images)?,
+        launcher: Arc::clone(&launcher),
         events: EventLog::new(loaded.events, Arc::clone(&ledger), settings.events_kept),
         ledger,
         paths: settings.paths,
@@ -108,7 +120,7 @@ pub async fn serve(
             }
         }
     };
-    tokio::spawn(Arc::clone(&node.launcher).keep(launcher, finished, obituary));
+    tokio::spawn(launcher.keep(connection, finished, obituary));
     tokio::spawn(retention::keep(Arc::clone(&node)));
     let routes = api::routes(&node, settings.message_bytes_max).await?;
     let listener = tokio::net::UnixListener::from_std(listener).map_err(ServeError::Listen)?;

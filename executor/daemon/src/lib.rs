@@ -6,7 +6,8 @@
 //!   ├──> rotate ───────────────────────────────────> shims      what its files become
 //!   ├──> events, ledger, retention, recover      what was
 //!   ├──> logs                                    what they printed
-//!   └──> outputs                                 what they left behind
+//!   ├──> outputs                                 what they left behind
+//!   └──> images ──> executor_images, launcher      what they are made of
 //! ```
 //! What goes in: `executor.v1` over a unix socket, records that shims write. What comes out: requests to the
 //! launcher and to shims over SOCK_SEQPACKET, events, a ledger. It serves without any privilege, and no secret stays
@@ -25,6 +26,7 @@ pub mod container;
 pub mod daemon;
 pub mod deletion;
 pub mod events;
+pub mod images;
 pub mod launcher;
 pub mod ledger;
 pub mod logs;

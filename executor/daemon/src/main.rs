@@ -79,6 +79,7 @@ async fn serve(config: Config, booted: Booted) -> anyhow::Result<()> {
         paths: config.paths,
         policy: config.policy,
         capacity: config.capacity,
+        images: config.images,
         kept: config.kept,
         events_kept: config.events_kept,
         access,

@@ -6,11 +6,13 @@ use executor_core::capacity::Amount;
 use executor_core::ident::ContainerId;
 use executor_core::time::Timestamp;
 use executor_core::validate::Policy;
+use executor_images::Images;
 use rustix::fs::StatVfs;
 use tokio::sync::watch;
 
 use crate::container::Handle;
 use crate::events::EventLog;
+use crate::images::LauncherLayers;
 use crate::launcher::Launcher;
 use crate::ledger::Ledger;
 use crate::logs::watch::DirectoryWatch;
@@ -40,6 +42,8 @@ pub struct Node {
     pub ledger: Arc<Ledger>,
     /// Who makes containers.
     pub launcher: Arc<Launcher>,
+    /// What containers are made of.
+    pub images: Arc<Images<LauncherLayers>>,
     /// Who tells of new log lines.
     pub log_watch: DirectoryWatch,
     /// This boot.
@@ -71,6 +75,10 @@ pub struct Parts {
     pub events: EventLog,
     /// This boot.
     pub boot_id: String,
+    /// What containers are made of.
+    pub images: Arc<Images<LauncherLayers>>,
+    /// Who makes containers.
+    pub launcher: Arc<Launcher>,
 }
 
 impl Node {
@@ -80,7 +88,8 @@ impl Node {
     /// The kernel has no more inotify instances for this user.
     pub fn new(parts: Parts) -> std::io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            launcher: Arc::new(Launcher::new(parts.paths.launcher_socket())),
+            launcher: parts.launcher,
+            images: parts.images,
             registry: Registry::new(parts.capacity),
             log_watch: DirectoryWatch::new()?,
             paths: parts.paths,

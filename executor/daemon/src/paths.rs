@@ -65,6 +65,11 @@ impl Paths {
         self.kept_container(id).join("exit.json")
     }
 
+    /// The daemon's images.
+    pub fn images(&self) -> PathBuf {
+        self.state_dir.join("images")
+    }
+
     /// The daemon's own directory.
     pub fn ledger(&self) -> PathBuf {
         self.state_dir.join("ledger")

@@ -26,6 +26,8 @@ pub enum Kind {
     OutOfRange,
     /// It was made from a state of things that is no longer.
     Aborted,
+    /// What came is not what its name or its sender says.
+    Corrupt,
     /// The caller did not say who it is.
     Unauthenticated,
     /// The caller may not.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use executor_core::image::{Digest, LAYERS_MAX};
+use executor_core::image::{Algorithm, Digest, LAYERS_MAX};
 use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest};
 use serde::Deserialize;
 
@@ -133,6 +133,10 @@ pub(crate) fn layers(
     for (descriptor, diff_id) in layers.iter().zip(diff_ids) {
         let (digest, size) = named(descriptor, what)?;
         let diff_id: Digest = diff_id.parse().map_err(|bad| malformed(format!("a diffID {bad}")))?;
+        if diff_id.algorithm() != Algorithm::Sha256 {
+            let why = format!("its layer {digest} has a diffID of {}; sha256 is taken", diff_id.algorithm().name());
+            return Err(ImageError::Unsupported { what: what.to_owned(), why });
+        }
         let media_type = layer_type(descriptor.media_type().as_ref()).ok_or_else(|| {
             let why = format!(
                 "its layer {digest} has media type {:?}, which is not taken",

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use executor_core::image::{Digest, ImageDefaults, ImageReference, Repository, Selector};
+use executor_core::image::{Algorithm, Digest, ImageDefaults, ImageReference, Repository, Selector};
 use executor_registry_auth::Credentials;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -129,8 +129,7 @@ async fn documents(
     let (mut declared, mut size, mut index_digest) = (selector.digest().cloned(), None, None);
     for _ in 0..=INDEXES_MAX {
         let document = registry.manifest(&wanted, what).await?;
-        let digest =
-            declared.clone().unwrap_or_else(|| hash::digest(executor_core::image::Algorithm::Sha256, &document.bytes));
+        let digest = declared.clone().unwrap_or_else(|| hash::digest(Algorithm::Sha256, &document.bytes));
         if let Some(size) = size {
             sized(size, &document.bytes, &format!("the manifest {digest} of {what}"))?;
         }
@@ -142,7 +141,12 @@ async fn documents(
                 let config = registry.small_blob(&config_digest.to_string(), &config_what).await?.bytes;
                 sized(config_size, &config, &config_what)?;
                 verified(&config_digest, &config, &config_what)?;
-                let manifest = (digest, document.bytes);
+                // An image is known by its SHA-256, also where it was asked for by another.
+                let known = hash::digest(Algorithm::Sha256, &document.bytes);
+                if known != digest {
+                    index_digest.get_or_insert(digest);
+                }
+                let manifest = (known, document.bytes);
                 return Documents::of(manifest, index_digest, (config_digest, config), image_bytes_max, what);
             }
             Manifest::Index(index) => {

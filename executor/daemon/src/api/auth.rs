@@ -17,7 +17,7 @@ enum Who {
 }
 
 /// Every method that is served.
-const TABLE: [(&str, Who); 17] = [
+const TABLE: [(&str, Who); 23] = [
     ("/executor.v1.Executor/Run", Who::Operators),
     ("/executor.v1.Executor/Get", Who::Operators),
     ("/executor.v1.Executor/List", Who::Operators),
@@ -31,6 +31,12 @@ const TABLE: [(&str, Who); 17] = [
     ("/executor.v1.Executor/UpdateFiles", Who::Operators),
     (GET_SECRETS, Who::TokenHolders),
     ("/executor.v1.Executor/GetOutputs", Who::Operators),
+    ("/executor.v1.Images/Pull", Who::Operators),
+    ("/executor.v1.Images/Import", Who::Operators),
+    ("/executor.v1.Images/List", Who::Operators),
+    ("/executor.v1.Images/Inspect", Who::Operators),
+    ("/executor.v1.Images/Remove", Who::Operators),
+    ("/executor.v1.Images/Prune", Who::Operators),
     ("/grpc.health.v1.Health/Check", Who::Operators),
     ("/grpc.health.v1.Health/Watch", Who::Operators),
     ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Who::Operators),
@@ -150,6 +156,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(methods, 13);
+        assert_eq!(methods, 19);
     }
 }

@@ -30,7 +30,7 @@ pub(super) fn carries_secrets(request: &v1::RunRequest) -> bool {
             || run.env.iter().chain(&run.secret_environment).any(|variable| !variable.value.is_empty())
             || files_carry_secrets(&run.volume_mounted_files)
     });
-    in_action || files_carry_secrets(&request.volume_mounted_files)
+    in_action || files_carry_secrets(&request.volume_mounted_files) || request.registry_credentials.is_some()
 }
 
 /// Files hold something that the connection must not keep.

@@ -7,6 +7,7 @@ mod crowd;
 pub(crate) mod draft;
 mod events;
 mod health;
+mod images;
 mod info;
 mod logs;
 mod outputs;
@@ -53,6 +54,7 @@ pub async fn routes(node: &Arc<Node>, message_bytes_max: usize) -> Result<Routes
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     Ok(Routes::new(executor)
+        .add_service(images::service(node))
         .add_service(health::follow(node).await)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?))

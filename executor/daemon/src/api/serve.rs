@@ -39,7 +39,8 @@ const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from
 /// When no connection can be accepted (out of descriptors), before the next attempt.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The methods whose requests carry secrets.
-const CARRY_SECRETS: [&str; 2] = ["/executor.v1.Executor/Run", "/executor.v1.Executor/UpdateFiles"];
+const CARRY_SECRETS: [&str; 3] =
+    ["/executor.v1.Executor/Run", "/executor.v1.Executor/UpdateFiles", "/executor.v1.Images/Pull"];
 
 /// Bounds of the server.
 #[derive(Clone, Copy, Debug)]

@@ -22,6 +22,7 @@ impl From<Problem> for Status {
             Kind::Exhausted => Code::ResourceExhausted,
             Kind::OutOfRange => Code::OutOfRange,
             Kind::Aborted => Code::Aborted,
+            Kind::Corrupt => Code::DataLoss,
             Kind::Unauthenticated => Code::Unauthenticated,
             Kind::Denied => Code::PermissionDenied,
             Kind::Unavailable => Code::Unavailable,

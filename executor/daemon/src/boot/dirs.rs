@@ -2,14 +2,16 @@
 
 use std::fs::{DirBuilder, File, Permissions, TryLockError};
 use std::io::{Read as _, Seek as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown, lchown,
+};
 use std::path::Path;
 
 use super::{Account, BootError};
 use crate::paths::Paths;
 
-/// Makes what is missing. Directories that are there keep their owners and modes, but for the ledger's, which is the
-/// daemon's alone.
+/// Makes what is missing. Directories that are there keep their owners and modes, but for the ledger's and
+/// the images', which are the daemon's alone.
 ///
 /// # Errors
 /// They cannot be made, or the account cannot come to them.
@@ -20,8 +22,9 @@ pub(super) fn prepare(paths: &Paths, account: &Account, root: bool) -> Result<()
             reachable(dir, account)?;
         }
     }
-    let (ledger, runtime) = (paths.ledger(), paths.runtime_dir());
+    let (ledger, runtime, images) = (paths.ledger(), paths.runtime_dir(), paths.images());
     make(&ledger, 0o700)?;
+    make(&images, 0o700)?;
     if root {
         // Without root the launcher makes it, or systemd.
         make(&runtime, 0o755)?;
@@ -32,6 +35,32 @@ pub(super) fn prepare(paths: &Paths, account: &Account, root: bool) -> Result<()
         // Files of an earlier daemon that served as another user.
         for entry in std::fs::read_dir(&ledger).map_err(failed("read"))? {
             own(&entry.map_err(failed("read"))?.path(), account)?;
+        }
+        own_images(&images, account)?;
+    }
+    Ok(())
+}
+
+/// The images' directory, its directories, and the files in them.
+fn own_images(dir: &Path, account: &Account) -> Result<(), BootError> {
+    let failed = |source| BootError::Path { what: "read", path: dir.to_owned(), source };
+    own(dir, account)?;
+    for sub in std::fs::read_dir(dir).map_err(failed)? {
+        let sub = sub.map_err(failed)?;
+        // What is below belongs to the same user: it was made in one go.
+        if sub.metadata().map_err(failed)?.uid() == account.uid {
+            continue;
+        }
+        own(&sub.path(), account)?;
+        if sub.file_type().map_err(failed)?.is_dir() {
+            for entry in std::fs::read_dir(sub.path()).map_err(failed)? {
+                let path = entry.map_err(failed)?.path();
+                lchown(&path, Some(account.uid), Some(account.gid)).map_err(|source| BootError::Path {
+                    what: "change the owner of",
+                    path,
+                    source,
+                })?;
+            }
         }
     }
     Ok(())

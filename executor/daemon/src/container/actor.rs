@@ -108,7 +108,7 @@ impl Actor {
         let refused = match answer {
             Ok(LauncherAnswer::Done(_)) => None,
             // Nobody knows whether a shim was forked: its connection will tell.
-            Err(Lost::NotAnswered | Lost::Late) => {
+            Err(Lost::NotAnswered | Lost::Late(_)) => {
                 self.unconfirmed = vec![cargo.process, cargo.files];
                 return Ok(cargo.ours);
             }

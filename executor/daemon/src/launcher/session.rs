@@ -43,8 +43,8 @@ pub(crate) enum Lost {
     #[error("the connection was lost before the answer came")]
     NotAnswered,
     /// It does not answer.
-    #[error("it did not answer within {} s", ANSWER.as_secs())]
-    Late,
+    #[error("it did not answer within {} s", .0.as_secs())]
+    Late(Duration),
 }
 
 impl Session {
@@ -63,12 +63,25 @@ impl Session {
     /// # Errors
     /// No answer came.
     pub(crate) async fn call(&self, call: LauncherCall, fds: &[BorrowedFd<'_>]) -> Result<LauncherAnswer, Lost> {
+        self.call_within(ANSWER, call, fds).await
+    }
+
+    /// The same for something that may take its time.
+    ///
+    /// # Errors
+    /// No answer came.
+    pub(crate) async fn call_within(
+        &self,
+        limit: Duration,
+        call: LauncherCall,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<LauncherAnswer, Lost> {
         let (sequence, answer) = self.calls.register().ok_or(Lost::NotSent)?;
         let request = LauncherRequest { sequence, call: Some(call) };
         self.packets.send(&request.encode_to_vec(), fds).await.map_err(|_| Lost::NotSent)?;
-        match timeout(ANSWER, answer).await {
+        match timeout(limit, answer).await {
             Ok(answer) => answer.map_err(|_| Lost::NotAnswered),
-            Err(_) => Err(Lost::Late),
+            Err(_) => Err(Lost::Late(limit)),
         }
     }
 

@@ -1,0 +1,280 @@
+//! The service of images.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::image::{ImageDefaults, ImageReference};
+use executor_core::time::Timestamp;
+use executor_images::{Credentials, Form, ImageError, ImageRecord, Progress, Stage, Wish};
+use executor_proto::v1;
+use executor_proto::v1::images_server::{Images, ImagesServer};
+use executor_proto::v1::import_image_request::Part;
+use executor_proto::v1::pull_image_response::News;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::serve::Harmless;
+use super::{STREAM_DEPTH, convert};
+use crate::images::{self, of_image};
+use crate::node::Node;
+use crate::problem::{Kind, Problem};
+
+/// Largest message: a piece of an archive.
+const MESSAGE_MAX: usize = 4 << 20;
+/// Between two messages about the same pull.
+const EVERY: Duration = Duration::from_millis(100);
+/// For the next piece of an archive to come.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The service on a node.
+#[derive(Clone, Debug)]
+pub(super) struct ImageService {
+    node: Arc<Node>,
+}
+
+/// The service of images on a node.
+pub(super) fn service(node: &Arc<Node>) -> ImagesServer<ImageService> {
+    ImagesServer::new(ImageService { node: Arc::clone(node) })
+        .max_decoding_message_size(MESSAGE_MAX)
+        .max_encoding_message_size(usize::MAX)
+}
+
+#[tonic::async_trait]
+impl Images for ImageService {
+    type PullStream = ReceiverStream<Result<v1::PullImageResponse, Status>>;
+
+    async fn pull(&self, request: Request<v1::PullImageRequest>) -> Result<Response<Self::PullStream>, Status> {
+        let harmless = request.extensions().get::<Harmless>().cloned();
+        let v1::PullImageRequest { reference, credentials } = request.into_inner();
+        if let Some(harmless) = harmless.filter(|_| credentials.is_none()) {
+            harmless.declare();
+        }
+        let reference = parsed(&reference, "reference")?;
+        let credentials = images::credentials(credentials, "credentials")?;
+        // Told at once, and not after all of it was fetched.
+        self.node.launcher.session()?;
+        let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
+        tokio::spawn(attend(Arc::clone(&self.node), reference, credentials, sender));
+        Ok(Response::new(ReceiverStream::new(receiver)))
+    }
+
+    async fn import(
+        &self,
+        request: Request<Streaming<v1::ImportImageRequest>>,
+    ) -> Result<Response<v1::ImportImageResponse>, Status> {
+        let mut parts = request.into_inner();
+        let Some(Part::Header(header)) = next(&mut parts).await?.and_then(|message| message.part) else {
+            return Err(Problem::invalid_field("header", "is not the first message").into());
+        };
+        let form = match header.form() {
+            v1::import_header::Form::OciArchive => Form::OciArchive,
+            v1::import_header::Form::DockerArchive => Form::DockerArchive,
+            v1::import_header::Form::Unspecified => {
+                return Err(Problem::invalid_field("header.form", "is not set").into());
+            }
+        };
+        let name = match header.reference.as_str() {
+            "" => None,
+            name => match parsed(name, "header.reference")? {
+                name @ ImageReference::Registry(..) => Some(name),
+                _ => return Err(Problem::invalid_field("header.reference", "is no name of a registry's form").into()),
+            },
+        };
+        self.node.launcher.session()?;
+        let told = |error: ImageError| Status::from(of_image(&error));
+        let mut upload = self.node.images.upload().await.map_err(told)?;
+        while let Some(message) = next(&mut parts).await? {
+            match message.part {
+                Some(Part::Data(data)) => upload = upload.write(data).await.map_err(told)?,
+                _ => return Err(Problem::invalid_field("data", "is not all that follows the header").into()),
+            }
+        }
+        // A task of its own: once begun it is not left half done because a caller went away.
+        let images = Arc::clone(&self.node.images);
+        let task = tokio::spawn(async move { images.import(upload, form, name.as_ref()).await });
+        let record = task.await.map_err(|error| Problem::new(Kind::Internal, error.to_string()))?.map_err(told)?;
+        images::keep_to_budget(&self.node);
+        Ok(Response::new(v1::ImportImageResponse { image: Some(image(&record)) }))
+    }
+
+    async fn list(&self, _: Request<v1::ListImagesRequest>) -> Result<Response<v1::ListImagesResponse>, Status> {
+        let images = self.node.images.list().iter().map(image).collect();
+        Ok(Response::new(v1::ListImagesResponse { images }))
+    }
+
+    async fn inspect(
+        &self,
+        request: Request<v1::InspectImageRequest>,
+    ) -> Result<Response<v1::InspectImageResponse>, Status> {
+        let told = |error: ImageError| Status::from(of_image(&error));
+        let record = self.node.images.find(images::wanted(&request.get_ref().image)?).map_err(told)?;
+        let json = self.node.images.configuration(&record).await.map_err(told)?;
+        let broken =
+            |why: String| Problem::new(Kind::Corrupt, format!("the configuration of {}: {why}", record.digest));
+        let parsed = serde_json::from_slice(&json).map_err(|error| broken(error.to_string()))?;
+        let defaults = ImageDefaults::of(&parsed).map_err(|error| broken(error.to_string()))?;
+        let config_json = String::from_utf8(json).map_err(|error| broken(error.to_string()))?;
+        let (image, config) = (Some(image(&record)), Some(config(defaults)));
+        Ok(Response::new(v1::InspectImageResponse { image, config, config_json }))
+    }
+
+    async fn remove(
+        &self,
+        request: Request<v1::RemoveImageRequest>,
+    ) -> Result<Response<v1::RemoveImageResponse>, Status> {
+        let wanted = images::wanted(&request.get_ref().image)?.to_owned();
+        let node = Arc::clone(&self.node);
+        let task = tokio::spawn(async move {
+            let used_by = |digest: &_| images::used_by(&node, digest);
+            node.images.remove(&wanted, used_by).await
+        });
+        let done = task.await.map_err(|error| Problem::new(Kind::Internal, error.to_string()))?;
+        let (record, removed) = done.map_err(|error| of_image(&error))?;
+        tracing::info!(image = %record.digest, removed, "image removed");
+        Ok(Response::new(v1::RemoveImageResponse { image: Some(image(&record)), removed }))
+    }
+
+    async fn prune(
+        &self,
+        request: Request<v1::PruneImagesRequest>,
+    ) -> Result<Response<v1::PruneImagesResponse>, Status> {
+        let v1::PruneImagesRequest { unused_for, bytes_budget, dry_run } = request.into_inner();
+        let unused_for = match unused_for {
+            None => None,
+            Some(duration) => {
+                Some(duration.try_into().map_err(|_| Problem::invalid_field("unused_for", "must not be negative"))?)
+            }
+        };
+        let node = Arc::clone(&self.node);
+        let task = tokio::spawn(async move {
+            let used_by = |digest: &_| images::used_by(&node, digest);
+            node.images.prune(Wish { unused_for, bytes_budget, dry_run }, used_by).await
+        });
+        let done = task.await.map_err(|error| Problem::new(Kind::Internal, error.to_string()))?;
+        let pruned = done.map_err(|error| of_image(&error))?;
+        Ok(Response::new(v1::PruneImagesResponse {
+            images: pruned.images.iter().map(image).collect(),
+            layers: pruned.layers,
+            partial_bytes: pruned.partial_bytes,
+            in_use: pruned.in_use,
+        }))
+    }
+}
+
+/// A reference of a caller, which may be short.
+fn parsed(text: &str, field: &str) -> Result<ImageReference, Problem> {
+    ImageReference::parse_short(text).map_err(|bad| {
+        let fault =
+            |fault: &executor_core::image::Fault| executor_core::validate::Violation::new(field, fault.to_string());
+        Problem::invalid(bad.0.iter().map(fault).collect())
+    })
+}
+
+/// The next message of a client, in time.
+async fn next(parts: &mut Streaming<v1::ImportImageRequest>) -> Result<Option<v1::ImportImageRequest>, Status> {
+    let late = |_| Problem::new(Kind::Unavailable, format!("nothing of the archive came in {} s", PATIENCE.as_secs()));
+    tokio::time::timeout(PATIENCE, parts.message()).await.map_err(late)?
+}
+
+/// Tells a client of its pull, for as long as it listens.
+async fn attend(
+    node: Arc<Node>,
+    reference: ImageReference,
+    credentials: Option<Credentials>,
+    sender: mpsc::Sender<Result<v1::PullImageResponse, Status>>,
+) {
+    let told = tokio::select! {
+        told = follow(&node, &reference, credentials, &sender) => told,
+        () = node.until_stopping() => Err(Problem::stopping()),
+        () = sender.closed() => return,
+    };
+    let last = match told {
+        Ok(record) => {
+            images::keep_to_budget(&node);
+            Ok(v1::PullImageResponse { news: Some(News::Image(image(&record))) })
+        }
+        Err(problem) => Err(problem.into()),
+    };
+    let _ = sender.send(last).await;
+}
+
+async fn follow(
+    node: &Arc<Node>,
+    reference: &ImageReference,
+    credentials: Option<Credentials>,
+    sender: &mpsc::Sender<Result<v1::PullImageResponse, Status>>,
+) -> Result<ImageRecord, Problem> {
+    loop {
+        let mut watcher = node.images.pull(reference, credentials.clone());
+        let mut before = None;
+        while let Some(state) = watcher.next().await {
+            if let Some(outcome) = state.outcome {
+                return outcome.map_err(|error| of_image(&error));
+            }
+            if !state.progress.layers.is_empty() && before.as_ref() != Some(&state.progress) {
+                let news = News::Progress(progress(&state.progress));
+                let _ = sender.send(Ok(v1::PullImageResponse { news: Some(news) })).await;
+                before = Some(state.progress);
+                tokio::time::sleep(EVERY).await;
+            }
+        }
+        // Joined in the moment in which it was given up: begun anew.
+    }
+}
+
+fn progress(progress: &Progress) -> v1::PullProgress {
+    use v1::pull_progress::Stage as Told;
+    let layers = progress.layers.iter().map(|layer| v1::pull_progress::Layer {
+        digest: layer.digest.to_string(),
+        size: layer.size,
+        done: layer.done,
+        stage: match layer.stage {
+            Stage::Waiting => Told::Waiting,
+            Stage::Fetching => Told::Fetching,
+            Stage::Fetched => Told::Fetched,
+            Stage::Unpacking => Told::Unpacking,
+            Stage::Done => Told::Done,
+            Stage::Present => Told::Present,
+        }
+        .into(),
+    });
+    v1::PullProgress {
+        digest: progress.digest.as_ref().map(ToString::to_string).unwrap_or_default(),
+        layers: layers.collect(),
+    }
+}
+
+fn image(record: &ImageRecord) -> v1::Image {
+    let layers = record.layers.iter().map(|layer| v1::ImageLayer {
+        diff_id: layer.diff_id.to_string(),
+        digest: layer.digest.to_string(),
+        size: layer.size,
+        media_type: layer.media_type.clone(),
+    });
+    v1::Image {
+        digest: record.digest.to_string(),
+        index_digest: record.index_digest.as_ref().map(ToString::to_string).unwrap_or_default(),
+        config_digest: record.config_digest.to_string(),
+        references: record.references.keys().cloned().collect(),
+        platform: record.platform.clone(),
+        size: record.size,
+        layers: layers.collect(),
+        pulled_at: Some(convert::timestamp(Timestamp(record.pulled_at))),
+        last_used_at: Some(convert::timestamp(Timestamp(record.last_used_at))),
+    }
+}
+
+fn config(defaults: ImageDefaults) -> v1::ImageConfig {
+    v1::ImageConfig {
+        entrypoint: defaults.entrypoint,
+        cmd: defaults.cmd,
+        env: defaults.env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
+        working_dir: defaults.working_dir,
+        user: defaults.user,
+        stop_signal: defaults.stop_signal.map_or(0, i32::unsigned_abs),
+        labels: defaults.labels.into_iter().collect::<HashMap<_, _>>(),
+        volumes: defaults.volumes,
+    }
+}

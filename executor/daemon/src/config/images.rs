@@ -1,0 +1,66 @@
+//! The table `images`: where they come from, and how many are kept.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use executor_images::Settings;
+use serde::Deserialize;
+
+use super::{Check, ConfigError};
+use crate::paths::Paths;
+
+/// Most registries that can be listed.
+const REGISTRIES_MAX: usize = 1000;
+/// Longest patience, in seconds.
+const PATIENCE_MAX: u64 = 3600;
+
+/// As the file has it. What it leaves out is as [`Settings::new`] has it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Images {
+    insecure_registries: Option<Vec<String>>,
+    ca_file: Option<PathBuf>,
+    docker_config: Option<PathBuf>,
+    image_bytes_max: Option<u64>,
+    bytes_budget: Option<u64>,
+    patience_seconds: Option<u64>,
+    bytes_least: Option<u64>,
+}
+
+impl Images {
+    pub(super) fn resolve(self, check: &Check, paths: &Paths) -> Result<Settings, ConfigError> {
+        let mut settings = Settings::new(paths.images());
+        if let Some(registries) = self.insecure_registries {
+            let is_one = |name: &String| !name.is_empty() && name.len() <= 255 && !name.contains(['/', '@', ' ']);
+            if let Some(bad) = registries.iter().find(|name| !is_one(name)) {
+                return Err(check.fault("images.insecure_registries", bad, "is no host with an optional port"));
+            }
+            if registries.len() > REGISTRIES_MAX {
+                let why = format!("has more than {REGISTRIES_MAX} entries");
+                return Err(check.fault("images.insecure_registries", &registries.len(), &why));
+            }
+            settings.insecure_registries = registries.into_iter().map(|name| name.to_ascii_lowercase()).collect();
+        }
+        for (key, path) in [("images.ca_file", &self.ca_file), ("images.docker_config", &self.docker_config)] {
+            path.as_ref().map_or(Ok(()), |path| check.absolute(key, path))?;
+        }
+        (settings.ca_file, settings.docker_config) = (self.ca_file, self.docker_config);
+        if let Some(bytes) = self.image_bytes_max {
+            check.at_least_one("images.image_bytes_max", bytes)?;
+            settings.image_bytes_max = bytes;
+        }
+        settings.bytes_budget = self.bytes_budget.unwrap_or(settings.bytes_budget);
+        if let Some(seconds) = self.patience_seconds {
+            if !(1..=PATIENCE_MAX).contains(&seconds) {
+                let why = format!("1 to {PATIENCE_MAX} is allowed");
+                return Err(check.fault("images.patience_seconds", &seconds, &why));
+            }
+            settings.patience = Duration::from_secs(seconds);
+        }
+        if let Some(bytes) = self.bytes_least {
+            check.at_least_one("images.bytes_least", bytes)?;
+            settings.bytes_least = bytes;
+        }
+        Ok(settings)
+    }
+}

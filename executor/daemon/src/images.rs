@@ -1,0 +1,151 @@
+//! Images in the daemon: who unpacks them, what uses them, and what a request becomes with one.
+//!
+//! ```text
+//!  api::images ──> executor_images ──> LauncherLayers ──> launcher      fetch, take in, remove
+//!  admit ──> resolve ──> apply                                          from a reference to a plan's image
+//! ```
+//! The bytes are `executor_images`' business, which verifies them; to unpack them is the launcher's, which verifies the
+//! layers once more. Nothing here looks into either.
+
+mod apply;
+mod layers;
+mod problem;
+
+use std::sync::Arc;
+
+use executor_core::image::{Digest, ImageReference};
+use executor_core::plan::{PlannedImage, Rootfs};
+use executor_core::validate::Violation;
+use executor_images::{Credentials, Policy, Resolved};
+use executor_proto::v1;
+use zeroize::Zeroizing;
+
+use crate::node::Node;
+use crate::problem::{Kind, Problem};
+
+pub(crate) use apply::apply;
+pub use layers::LauncherLayers;
+pub(crate) use problem::{of_image, of_image_in_field};
+
+/// The image that a request's root file system is, where it is one.
+///
+/// # Errors
+/// It looks like one and is none.
+pub(crate) fn reference(request: &v1::RunRequest) -> Result<Option<ImageReference>, Problem> {
+    if !ImageReference::is_image(&request.rootfs) {
+        return Ok(None);
+    }
+    let parsed = request.rootfs.parse::<ImageReference>();
+    parsed.map(Some).map_err(|bad| {
+        Problem::invalid(bad.0.iter().map(|fault| Violation::new("rootfs", fault.to_string())).collect())
+    })
+}
+
+/// Stands for an image that is not resolved yet, so that everything else of a request can be judged before.
+pub(crate) fn placeholder(request: &v1::RunRequest) -> PlannedImage {
+    let digest = format!("sha256:{}", "0".repeat(64));
+    PlannedImage {
+        reference: request.rootfs.clone(),
+        layers: vec![digest.clone()],
+        digest,
+        volumes: Vec::new(),
+        labels: std::collections::BTreeMap::new(),
+    }
+}
+
+/// When a request wants its image fetched.
+///
+/// # Errors
+/// A number that means nothing.
+pub(crate) fn policy(request: &v1::RunRequest) -> Result<Policy, Problem> {
+    match v1::PullPolicy::try_from(request.pull_policy) {
+        Ok(v1::PullPolicy::IfMissing) => Ok(Policy::IfMissing),
+        Ok(v1::PullPolicy::Always) => Ok(Policy::Always),
+        Ok(v1::PullPolicy::Never) => Ok(Policy::Never),
+        Err(_) => {
+            let why = format!("is {}; 0 (if missing), 1 (always) and 2 (never) are known", request.pull_policy);
+            Err(Problem::invalid_field("pull_policy", why))
+        }
+    }
+}
+
+/// Takes the credentials out of a message: no copy of them stays in it.
+///
+/// # Errors
+/// They cannot be any.
+pub(crate) fn credentials(given: Option<v1::RegistryCredentials>, field: &str) -> Result<Option<Credentials>, Problem> {
+    let Some(v1::RegistryCredentials { username, password, identity_token }) = given else { return Ok(None) };
+    let (password, token) = (Zeroizing::new(password), Zeroizing::new(identity_token));
+    match (username.is_empty() && password.is_empty(), token.is_empty()) {
+        (true, true) => Ok(None),
+        (true, false) => Ok(Some(Credentials::IdentityToken(token))),
+        (false, false) => {
+            Err(Problem::invalid_field(field, "has a user and a token; one of them says who the caller is"))
+        }
+        (false, true) => Credentials::basic(username, password)
+            .map(Some)
+            .map_err(|why| Problem::invalid_field(format!("{field}.username"), why)),
+    }
+}
+
+/// The image of a reference, ready to be used. It stays while the answer lives.
+///
+/// # Errors
+/// See the interface.
+pub(crate) async fn resolve(
+    node: &Arc<Node>,
+    reference: &ImageReference,
+    policy: Policy,
+    credentials: Option<Credentials>,
+) -> Result<Resolved, Problem> {
+    // Without a launcher nothing could be unpacked, nor run.
+    node.launcher.session()?;
+    tokio::select! {
+        resolved = node.images.resolve(reference, policy, credentials) => {
+            resolved.map_err(|error| of_image_in_field(&error, "rootfs"))
+        }
+        () = node.until_stopping() => Err(Problem::stopping()),
+    }
+}
+
+/// The name of a container that has an image and is not over.
+pub(crate) fn used_by(node: &Node, digest: &Digest) -> Option<String> {
+    let digest = digest.to_string();
+    let mut user = None;
+    node.registry.visit(None, |handle| {
+        let has = |facts: &crate::container::facts::Facts| match &facts.plan.rootfs {
+            Rootfs::Image(image) => image.digest == digest,
+            Rootfs::Host | Rootfs::Dir(_) => false,
+        };
+        if !handle.is_over() && handle.facts().is_some_and(|facts| has(&facts)) {
+            user = Some(handle.id().to_string());
+        }
+        user.is_none()
+    });
+    user
+}
+
+/// Keeps to the operator's budget after an image came. Nobody waits for it.
+pub(crate) fn keep_to_budget(node: &Arc<Node>) {
+    let node = Arc::clone(node);
+    tokio::spawn(async move {
+        match node.images.keep_to_budget(|digest| used_by(&node, digest)).await {
+            Ok(pruned) if !pruned.images.is_empty() => {
+                tracing::info!(images = pruned.images.len(), layers = pruned.layers, "removed: over the budget");
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!("images over the budget are not removed: {}", crate::chain(&error)),
+        }
+    });
+}
+
+/// A text of a caller that means an image.
+///
+/// # Errors
+/// It is too long to be one.
+pub(crate) fn wanted(text: &str) -> Result<&str, Problem> {
+    match text.len() {
+        1..=4700 => Ok(text),
+        length => Err(Problem::new(Kind::Invalid, format!("image: has {length} bytes; 1 to 4700 are allowed"))),
+    }
+}

@@ -1,0 +1,129 @@
+//! The launcher as the one who unpacks.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use executor_core::image::Digest;
+use executor_core::protocol::{LauncherAnswer, LauncherCall, Reason, Refused, RemoveLayer, UnpackLayer};
+use executor_images::{LayerStore, LayerToUnpack, UnpackError};
+
+use crate::launcher::Launcher;
+use crate::locked;
+
+/// For a layer to be unpacked: the largest ones have gigabytes, and disks are slow.
+const UNPACKING: Duration = Duration::from_secs(3600);
+/// For everything else.
+const SHORT: Duration = Duration::from_secs(60);
+
+/// Layers, unpacked by the launcher.
+#[derive(Debug)]
+pub struct LauncherLayers {
+    launcher: Arc<Launcher>,
+    /// Those that the launcher said are there, and to how many launchers it had been said hello by then: with a new one
+    /// it is asked anew.
+    known: Mutex<(u64, HashSet<Digest>)>,
+}
+
+impl LauncherLayers {
+    /// Layers behind a launcher.
+    pub fn new(launcher: Arc<Launcher>) -> Self {
+        Self { launcher, known: Mutex::default() }
+    }
+
+    fn note<T>(&self, change: impl FnOnce(&mut HashSet<Digest>) -> T) -> T {
+        let greeted = *self.launcher.watch_greetings().borrow();
+        let mut known = locked(&self.known);
+        if known.0 != greeted {
+            *known = (greeted, HashSet::new());
+        }
+        change(&mut known.1)
+    }
+
+    async fn call(
+        &self,
+        limit: Duration,
+        call: LauncherCall,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), (Reason, UnpackError)> {
+        let absent = |message: String| (Reason::Busy, UnpackError::Unavailable(message));
+        let session = self.launcher.session().map_err(|problem| absent(problem.message))?;
+        match session.call_within(limit, call, fds).await {
+            Ok(LauncherAnswer::Done(_)) => Ok(()),
+            Ok(LauncherAnswer::Refused(refused)) => Err((refused.reason(), said(refused))),
+            Ok(_) => Err((Reason::Internal, UnpackError::Internal("the launcher answers something else".into()))),
+            Err(lost) => Err(absent(lost.to_string())),
+        }
+    }
+}
+
+fn said(refused: Refused) -> UnpackError {
+    let reason = refused.reason();
+    let message = refused.message;
+    match reason {
+        Reason::Invalid | Reason::Precondition | Reason::Denied | Reason::NotFound => UnpackError::Refused(message),
+        Reason::Exhausted => UnpackError::NoSpace(message),
+        Reason::Busy | Reason::Stale | Reason::Exists => UnpackError::InUse(message),
+        Reason::Internal => UnpackError::Internal(message),
+    }
+}
+
+impl LayerStore for LauncherLayers {
+    async fn has(&self, diff_id: &Digest) -> Result<bool, UnpackError> {
+        if self.note(|known| known.contains(diff_id)) {
+            return Ok(true);
+        }
+        // Without a descriptor it only looks.
+        let look = UnpackLayer { diff_id: diff_id.to_string(), ..UnpackLayer::default() };
+        match self.call(SHORT, LauncherCall::UnpackLayer(look), &[]).await {
+            Ok(()) => {
+                self.note(|known| known.insert(diff_id.clone()));
+                Ok(true)
+            }
+            Err((Reason::NotFound, _)) => Ok(false),
+            Err((_, error)) => Err(error),
+        }
+    }
+
+    async fn unpack(&self, layer: LayerToUnpack, blob: File) -> Result<(), UnpackError> {
+        let bytes = |digest: &Digest| hex_bytes(digest.hex());
+        let order = UnpackLayer {
+            diff_id: layer.diff_id.to_string(),
+            media_type: layer.media_type.to_owned(),
+            bytes_max: layer.bytes_max,
+            parents: layer.parents.iter().map(bytes).collect(),
+        };
+        let done = self.call(UNPACKING, LauncherCall::UnpackLayer(order), &[blob.as_fd()]).await;
+        done.map_err(|(_, error)| error)?;
+        self.note(|known| known.insert(layer.diff_id));
+        Ok(())
+    }
+
+    async fn remove(&self, diff_id: &Digest) -> Result<(), UnpackError> {
+        // First: whoever asks meanwhile asks the launcher.
+        self.note(|known| known.remove(diff_id));
+        let remove = RemoveLayer { diff_id: diff_id.to_string() };
+        match self.call(UNPACKING, LauncherCall::RemoveLayer(remove), &[]).await {
+            Ok(()) | Err((Reason::NotFound, _)) => Ok(()),
+            Err((_, error)) => Err(error),
+        }
+    }
+}
+
+/// The bytes of hexadecimal digits.
+fn hex_bytes(digits: &str) -> Vec<u8> {
+    let value = |b: u8| char::from(b).to_digit(16).and_then(|digit| u8::try_from(digit).ok()).unwrap_or(0);
+    digits.as_bytes().chunks(2).map(|pair| pair.iter().fold(0, |byte, b| byte << 4 | value(*b))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_become_bytes() {
+        assert_eq!(hex_bytes("00ff1a"), [0, 255, 0x1a]);
+    }
+}
