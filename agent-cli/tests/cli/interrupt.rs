@@ -130,7 +130,7 @@ fn an_ignored_signal_stays_ignored() {
     let fake = Fake::start();
     let agent = agent_cli(&fake, &[]);
     let script = format!("trap '' HUP; exec {} run -- x", agent.get_program().to_string_lossy());
-    let mut shell = crate::program::bare(std::path::Path::new("/bin/sh"), &["-c", &script]);
+    let mut shell = bare(Path::new("/bin/sh"), &["-c", &script]);
     let child = shell.env("EXECUTOR_SOCKET", fake.socket()).spawn().unwrap();
     fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
     send(&child, Signal::HUP);
