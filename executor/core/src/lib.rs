@@ -12,6 +12,7 @@ pub mod capacity;
 pub mod cni;
 pub mod disclosure;
 pub mod ident;
+pub mod idmap;
 pub mod image;
 pub mod lifecycle;
 pub mod logline;

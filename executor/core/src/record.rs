@@ -97,6 +97,9 @@ pub struct ContainerRecord {
     /// When they were replaced last.
     #[serde(default)]
     pub files_updated_at: Option<Timestamp>,
+    /// First id of the host that its users have, where it has a user namespace.
+    #[serde(default)]
+    pub id_range_start: Option<u32>,
 }
 
 impl ContainerRecord {

@@ -18,7 +18,7 @@ use oci_spec::runtime::{
 };
 
 use crate::names;
-use crate::plan::{Limits, Network, Plan, Rootfs};
+use crate::plan::{Limits, Network, Plan, Rootfs, UserNamespace};
 use crate::users::ResolvedUser;
 
 pub use capabilities::{Held, ROOT_CAPABILITIES, held};
@@ -52,6 +52,8 @@ pub struct Resolved<'a> {
     pub cgroup: &'a Path,
     /// The kernel accounts swap, so that a limit on it can be set.
     pub swap_limit: bool,
+    /// The user namespace to enter, made before.
+    pub user_namespace: Option<&'a Path>,
 }
 
 /// Builds the specification.
@@ -66,7 +68,7 @@ pub fn build(plan: &Plan, resolved: &Resolved<'_>) -> Result<Spec, OciSpecError>
         if privileged { Vec::new() } else { paths.iter().map(|path| (*path).to_owned()).collect() }
     };
     let linux = LinuxBuilder::default()
-        .namespaces(namespaces(plan.network)?)
+        .namespaces(namespaces(plan.network, resolved.user_namespace)?)
         .cgroups_path(Path::new("/").join(resolved.cgroup))
         .resources(resources(resolved.limits, resolved.swap_limit, privileged)?)
         .masked_paths(unless_privileged(&MASKED))
@@ -76,7 +78,7 @@ pub fn build(plan: &Plan, resolved: &Resolved<'_>) -> Result<Spec, OciSpecError>
         .version("1.0.2")
         .root(root)
         .hostname(names::hostname(plan))
-        .mounts(mounts(&plan.rootfs, privileged)?)
+        .mounts(mounts(plan)?)
         .process(process(plan, resolved)?)
         .linux(linux)
         .build()
@@ -90,13 +92,21 @@ pub fn fresh_mounts(rootfs: &Rootfs) -> Vec<PathBuf> {
     }
 }
 
-fn namespaces(network: Network) -> Result<Vec<LinuxNamespace>, OciSpecError> {
-    use LinuxNamespaceType::{Cgroup, Ipc, Mount, Network as Net, Pid, Uts};
+fn namespaces(network: Network, user: Option<&Path>) -> Result<Vec<LinuxNamespace>, OciSpecError> {
+    use LinuxNamespaceType::{Cgroup, Ipc, Mount, Network as Net, Pid, User, Uts};
     let mut kinds = vec![Pid, Mount, Ipc, Uts, Cgroup];
     if network != Network::Host {
         kinds.push(Net);
     }
-    kinds.into_iter().map(|kind| LinuxNamespaceBuilder::default().typ(kind).build()).collect()
+    // By its path, and not for libcontainer to make: it would take systemd's cgroups for a container that has its own.
+    let user = user.map(|path| LinuxNamespaceBuilder::default().typ(User).path(path).build());
+    user.into_iter().chain(kinds.into_iter().map(|kind| LinuxNamespaceBuilder::default().typ(kind).build())).collect()
+}
+
+/// Whether the host's /sys is shown instead of one of the container's own: that of the host's network cannot be mounted
+/// by a user namespace.
+pub fn shows_hosts_sys(plan: &Plan) -> bool {
+    plan.network == Network::Host && plan.isolation.user_namespace == UserNamespace::Own
 }
 
 fn resources(limits: &Limits, swap_limit: bool, all_devices: bool) -> Result<LinuxResources, OciSpecError> {
@@ -166,16 +176,20 @@ fn process(plan: &Plan, resolved: &Resolved<'_>) -> Result<Process, OciSpecError
         .build()
 }
 
-fn mounts(rootfs: &Rootfs, writable_sys: bool) -> Result<Vec<Mount>, OciSpecError> {
+fn mounts(plan: &Plan) -> Result<Vec<Mount>, OciSpecError> {
+    let writable_sys = plan.isolation.privileged;
     let mut all = vec![
         mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"])?,
         mount("/dev", "tmpfs", "tmpfs", &["nosuid", "noexec", "strictatime", "mode=755", "size=64k", "nr_inodes=128"])?,
         mount("/dev/pts", "devpts", "devpts", &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"])?,
         mount("/dev/shm", "tmpfs", "shm", &["nosuid", "noexec", "nodev", "mode=1777", "size=64m"])?,
         mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"])?,
-        mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", if writable_sys { "rw" } else { "ro" }])?,
     ];
-    if *rootfs == Rootfs::Host {
+    if !shows_hosts_sys(plan) {
+        let access = if writable_sys { "rw" } else { "ro" };
+        all.push(mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", access])?);
+    }
+    if plan.rootfs == Rootfs::Host {
         all.push(mount("/tmp", "tmpfs", "tmpfs", &["nosuid", "nodev", "mode=1777", "size=50%"])?);
         all.push(mount("/run", "tmpfs", "tmpfs", &["nosuid", "nodev", "noexec", "mode=755", "size=16m"])?);
     }

@@ -23,9 +23,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::ident::ContainerId;
+use crate::idmap::RANGE;
 use crate::plan::{
     Connectivity, Isolation, Limits, Network, OutputSource, Plan, PlannedFile, PlannedImage, PlannedProcess, Principal,
-    Redaction, Rootfs, SIGTERM, UserRef,
+    Redaction, Rootfs, SIGTERM, UserNamespace, UserRef,
 };
 
 pub use image::LAYERS_MAX;
@@ -189,7 +190,8 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     let mut report = Report::default();
     let id = draft.id.parse::<ContainerId>().map_err(|bad| report.add("id", bad.to_string())).ok();
     process::check(draft, &mut report);
-    let user = parse_user(draft.user).map_err(|why| report.add("action.run.user", why)).ok();
+    let user = parse_user(draft.user).and_then(|user| fits(user, draft.isolation.user_namespace));
+    let user = user.map_err(|why| report.add("action.run.user", why)).ok();
     let rootfs = parse_rootfs(draft).map_err(|why| report.add("rootfs", why)).ok();
     let limits = limits(draft, policy, &mut report);
     labels(&draft.labels, &mut report);
@@ -459,6 +461,19 @@ fn parse_user(text: &str) -> Result<UserRef, String> {
     match text.split_once(':') {
         None => Ok(UserRef { user: one(text, "user")?, group: None }),
         Some((user, group)) => Ok(UserRef { user: one(user, "user")?, group: Some(one(group, "group")?) }),
+    }
+}
+
+/// A user namespace has fewer ids than a host.
+fn fits(user: UserRef, namespace: UserNamespace) -> Result<UserRef, String> {
+    let ids = [("user", Some(&user.user)), ("group", user.group.as_ref())];
+    let beyond = ids.into_iter().find_map(|(what, principal)| match principal {
+        Some(Principal::Id(id)) if *id >= RANGE && namespace == UserNamespace::Own => Some((what, *id)),
+        _ => None,
+    });
+    match beyond {
+        Some((what, id)) => Err(format!("the {what} {id} is larger than {}, the last of a user namespace", RANGE - 1)),
+        None => Ok(user),
     }
 }
 

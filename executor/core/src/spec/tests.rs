@@ -1,16 +1,19 @@
 use super::*;
+use crate::plan::Isolation;
 use crate::validate::{Draft, Policy, validate};
 
 fn spec_of(draft: Draft<'_>, uid: u32) -> serde_json::Value {
-    let policy = Policy { allow_host_network: true, ..Policy::default() };
+    let policy = Policy { allow_host_network: true, allow_host_userns: true, ..Policy::default() };
     let plan = validate(&Draft { id: "c1", path: "/bin/app", ..draft }, &policy).unwrap();
     let user = ResolvedUser { uid, gid: uid, groups: vec![4], home: "/".into() };
+    let own = plan.isolation.user_namespace == UserNamespace::Own;
     let resolved = Resolved {
         rootfs: Path::new("/run/x/rootfs"),
         user: &user,
         limits: &plan.limits,
         cgroup: Path::new("executor/0/c1"),
         swap_limit: true,
+        user_namespace: own.then_some(Path::new("/proc/self/fd/9")),
     };
     serde_json::to_value(build(&plan, &resolved).unwrap()).unwrap()
 }
@@ -50,14 +53,20 @@ fn home_is_always_set_and_new_privileges_never() {
 }
 
 #[test]
-fn namespaces_follow_the_network() {
-    let kinds = |network| {
-        let spec = spec_of(Draft { network: Some(network), ..Draft::default() }, 0);
+fn namespaces_follow_the_request() {
+    let kinds = |network, user_namespace| {
+        let isolation = Isolation { user_namespace, ..Isolation::default() };
+        let spec = spec_of(Draft { network: Some(network), isolation, ..Draft::default() }, 0);
         let list = spec["linux"]["namespaces"].as_array().unwrap().clone();
-        list.iter().map(|ns| ns["type"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        let kinds = list.iter().map(|ns| ns["type"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+        let sys = spec["mounts"].as_array().unwrap().iter().any(|mount| mount["destination"] == "/sys");
+        (kinds.join(" "), sys)
     };
-    assert_eq!(kinds(Network::None), ["pid", "mount", "ipc", "uts", "cgroup", "network"]);
-    assert_eq!(kinds(Network::Host), ["pid", "mount", "ipc", "uts", "cgroup"]);
+    let (own, hosts) = (UserNamespace::Own, UserNamespace::Host);
+    assert_eq!(kinds(Network::None, own), ("user pid mount ipc uts cgroup network".into(), true));
+    assert_eq!(kinds(Network::Host, own), ("user pid mount ipc uts cgroup".into(), false));
+    assert_eq!(kinds(Network::None, hosts), ("pid mount ipc uts cgroup network".into(), true));
+    assert_eq!(kinds(Network::Host, hosts), ("pid mount ipc uts cgroup".into(), true));
 }
 
 #[test]
@@ -95,12 +104,13 @@ fn every_weight_comes_out_as_it_went_in() {
 #[test]
 fn a_privileged_container_has_nothing_hidden() {
     let policy = Policy { allow_privileged: true, ..Policy::default() };
-    let isolation = crate::plan::Isolation { privileged: true, ..Default::default() };
+    let isolation = Isolation { privileged: true, ..Default::default() };
     let draft = Draft { id: "c1", path: "/a", rootfs: "dir:/x", isolation, ..Draft::default() };
     let plan = validate(&draft, &policy).unwrap();
     let user = ResolvedUser { uid: 0, gid: 0, groups: vec![], home: "/".into() };
     let (rootfs, cgroup) = (Path::new("/r"), Path::new("c"));
-    let resolved = Resolved { rootfs, user: &user, limits: &plan.limits, cgroup, swap_limit: false };
+    let resolved =
+        Resolved { rootfs, user: &user, limits: &plan.limits, cgroup, swap_limit: false, user_namespace: None };
     let spec = serde_json::to_value(build(&plan, &resolved).unwrap()).unwrap();
     assert_eq!(spec["process"]["capabilities"]["effective"].as_array().unwrap().len(), 41);
     assert_eq!(spec["linux"]["maskedPaths"].as_array().map_or(0, Vec::len), 0);

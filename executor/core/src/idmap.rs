@@ -1,0 +1,206 @@
+//! Ids of a container on its host: each user namespace has a range of its own, from a pool of the operator's.
+//!
+//! Pure: in go the policy, what is taken and what the host's files say; out come a free range, and what speaks against
+//! the pool.
+
+use std::collections::BTreeSet;
+
+use crate::record::ContainerRecord;
+use crate::validate::Policy;
+
+/// How many ids a user namespace has: 0 to 65,535, as the files of images expect them.
+pub const RANGE: u32 = 65_536;
+/// Most lines of a host's file that are told as being in the way.
+const TOLD_MAX: usize = 5;
+
+/// What an id of a container is on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdMap(Option<u32>);
+
+impl IdMap {
+    /// The host's ids as they are.
+    pub const HOST: Self = Self(None);
+
+    /// The range that begins at `start`, or the host's ids where there is none.
+    pub fn of(start: Option<u32>) -> Self {
+        Self(start)
+    }
+
+    /// The id on the host. One that the container does not have is nobody's: the last one of its range.
+    pub fn host(self, id: u32) -> u32 {
+        self.0.map_or(id, |start| start + id.min(RANGE - 1))
+    }
+
+    /// There is a user namespace.
+    pub fn is_mapped(self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Highest id that the container has.
+    pub fn highest(self) -> u32 {
+        if self.is_mapped() { RANGE - 1 } else { crate::validate::ID_MAX }
+    }
+}
+
+impl ContainerRecord {
+    /// What its ids are on the host.
+    pub fn id_map(&self) -> IdMap {
+        IdMap::of(self.id_range_start)
+    }
+}
+
+/// The host's ids that are for containers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool {
+    start: u32,
+    ranges: u32,
+    next: u32,
+}
+
+impl Pool {
+    /// The pool that the policy names.
+    ///
+    /// # Errors
+    /// It begins among the host's own ids or ends beyond the last one: with the keys and the numbers.
+    pub fn new(policy: &Policy) -> Result<Self, String> {
+        let (start, ranges) = (policy.userns_pool_start, policy.userns_pool_ranges);
+        let told = format!("userns_pool_start {start} with userns_pool_ranges {ranges}");
+        if start < RANGE {
+            return Err(format!("{told}: the pool must not begin below {RANGE}"));
+        }
+        let end = u64::from(start) + u64::from(ranges) * u64::from(RANGE);
+        if end > u64::from(crate::validate::ID_MAX) {
+            return Err(format!("{told}: the pool must end before id {}, not at {end}", crate::validate::ID_MAX));
+        }
+        Ok(Self { start, ranges, next: 0 })
+    }
+
+    /// How many ranges there are.
+    pub fn ranges(&self) -> u32 {
+        self.ranges
+    }
+
+    /// A range that overlaps none of those that are `taken`, by their starts. One that was given back is given out again
+    /// as late as can be.
+    pub fn free(&mut self, taken: &BTreeSet<u32>) -> Option<u32> {
+        let candidates = (0..self.ranges).map(|offset| (self.next + offset) % self.ranges);
+        let overlaps = |start: u32| {
+            taken.range(start.saturating_sub(RANGE - 1)..=start.saturating_add(RANGE - 1)).next().is_some()
+        };
+        let range = candidates.into_iter().find(|range| !overlaps(self.start + range * RANGE))?;
+        self.next = (range + 1) % self.ranges;
+        Some(self.start + range * RANGE)
+    }
+
+    /// Lines of the host's files whose ids lie in the pool: users, groups, and ranges that belong to users. `files` are
+    /// names and contents: /etc/passwd, /etc/group, /etc/subuid, /etc/subgid.
+    pub fn conflicts(&self, files: &[(&str, &[u8])]) -> Vec<String> {
+        let end = u64::from(self.start) + u64::from(self.ranges) * u64::from(RANGE);
+        let mut conflicts = Vec::new();
+        for (name, content) in files {
+            let subordinate = name.ends_with("/subuid") || name.ends_with("/subgid");
+            for line in content.split(|byte| *byte == b'\n') {
+                let mut fields = line.split(|byte| *byte == b':').map(|field| String::from_utf8_lossy(field));
+                let who = fields.next().unwrap_or_default().into_owned();
+                let ids = if subordinate {
+                    fields.next().zip(fields.next()).map(|(first, count)| (first, Some(count)))
+                } else {
+                    fields.nth(1).map(|id| (id, None))
+                };
+                let Some((first, count)) = ids else { continue };
+                let number = |text: &str| text.trim().parse::<u64>().ok();
+                let (Some(first), Some(count)) = (number(&first), count.map_or(Some(1), |count| number(&count))) else {
+                    continue;
+                };
+                if count > 0 && first < end && first.saturating_add(count) > u64::from(self.start) {
+                    let last = first.saturating_add(count - 1);
+                    conflicts.push(format!("{name}: `{who}` has {first} to {last}"));
+                }
+            }
+        }
+        if conflicts.len() > TOLD_MAX {
+            let more = conflicts.len() - TOLD_MAX;
+            conflicts.truncate(TOLD_MAX);
+            conflicts.push(format!("and {more} more"));
+        }
+        conflicts
+    }
+}
+
+impl std::fmt::Display for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let end = u64::from(self.start) + u64::from(self.ranges) * u64::from(RANGE);
+        write!(f, "{} to {}", self.start, end.saturating_sub(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(start: u32, ranges: u32) -> Result<Pool, String> {
+        Pool::new(&Policy { userns_pool_start: start, userns_pool_ranges: ranges, ..Policy::default() })
+    }
+
+    #[test]
+    fn the_bounds_of_a_pool_are_told_with_their_numbers() {
+        assert!(pool(0x7000_0000, 1024).is_ok() && pool(RANGE, 0).is_ok() && pool(RANGE, 65_534).is_ok());
+        let low = pool(1000, 1).unwrap_err();
+        assert!(low.contains("userns_pool_start 1000") && low.contains("65536"), "{low}");
+        let high = pool(0x7000_0000, 65_000).unwrap_err();
+        assert!(high.contains("userns_pool_ranges 65000") && high.contains("4294967294"), "{high}");
+    }
+
+    #[test]
+    fn a_range_is_given_once_and_again_as_late_as_can_be() {
+        let mut pool = pool(100_000, 3).unwrap();
+        let mut taken = BTreeSet::new();
+        for expected in [Some(100_000), Some(165_536), Some(231_072), None] {
+            let range = pool.free(&taken);
+            assert_eq!(range, expected);
+            taken.extend(range);
+        }
+        taken.remove(&100_000);
+        taken.remove(&165_536);
+        assert_eq!((pool.free(&taken), pool.free(&taken)), (Some(100_000), Some(165_536)));
+        // Of a pool that began elsewhere: what overlaps is not free.
+        assert_eq!(pool.free(&BTreeSet::from([231_073])), Some(100_000));
+        assert_eq!(pool.free(&BTreeSet::from([165_535])), Some(231_072));
+    }
+
+    #[test]
+    fn no_range_overlaps_another() {
+        let mut pool = pool(1 << 20, 50).unwrap();
+        let mut taken = BTreeSet::new();
+        while let Some(range) = pool.free(&taken) {
+            assert!(taken.iter().all(|other: &u32| range.abs_diff(*other) >= RANGE));
+            taken.insert(range);
+        }
+        assert_eq!(taken.len(), 50);
+    }
+
+    #[test]
+    fn what_the_host_has_in_the_pool_is_found() {
+        let pool = pool(100_000, 2).unwrap();
+        let passwd = b"root:x:0:0::/:/bin/sh\nlow:x:99999:1::/:\nin:x:100000:1::/:\nlast:x:231071:1::/:\nout:x:231072:1::/:\nbroken\n";
+        let subuid = b"a:34464:65536\nb:34464:65537\nc:231071:1\nd:231072:65536\nzero:150000:0\nbad:x:y\n";
+        let found = pool.conflicts(&[("/etc/passwd", passwd), ("/etc/subuid", subuid)]);
+        let expected = [
+            "/etc/passwd: `in` has 100000 to 100000",
+            "/etc/passwd: `last` has 231071 to 231071",
+            "/etc/subuid: `b` has 34464 to 100000",
+            "/etc/subuid: `c` has 231071 to 231071",
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(pool.to_string(), "100000 to 231071");
+        let many: String = (0..20).map(|number| format!("u{number}:x:{}:0::/:\n", 100_000 + number)).collect();
+        assert_eq!(pool.conflicts(&[("/etc/passwd", many.as_bytes())]).len(), TOLD_MAX + 1);
+    }
+
+    #[test]
+    fn an_id_that_a_container_does_not_have_is_nobodys() {
+        let map = IdMap::of(Some(200_000));
+        assert_eq!([0, 1000, 65_535, 70_000].map(|id| map.host(id)), [200_000, 201_000, 265_535, 265_535]);
+        assert_eq!(IdMap::HOST.host(70_000), 70_000);
+    }
+}
