@@ -16,3 +16,4 @@ pub mod pty;
 pub mod seqpacket;
 pub mod startup;
 pub mod tree;
+pub mod userns;

@@ -137,8 +137,23 @@ pub fn set_writable(mount: BorrowedFd<'_>) -> io::Result<()> {
     change_attributes(mount, 0, libc::MOUNT_ATTR_RDONLY, false)
 }
 
+/// Shows the files of a detached mount with the owners that a user namespace maps theirs to: id 0 on the disk is the
+/// namespace's root.
+///
+/// # Errors
+/// `InvalidInput`: the file system cannot do that, or the mount is not detached. `PermissionDenied`: it is mapped
+/// already.
+pub fn map_ids(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>, recursive: bool) -> io::Result<()> {
+    let namespace = u64::try_from(user_namespace.as_raw_fd()).map_err(io::Error::other)?;
+    set_attr(mount, libc::MOUNT_ATTR_IDMAP, 0, namespace, recursive)
+}
+
 fn change_attributes(mount: BorrowedFd<'_>, set: u64, clear: u64, recursive: bool) -> io::Result<()> {
-    let attr = libc::mount_attr { attr_set: set, attr_clr: clear, propagation: 0, userns_fd: 0 };
+    set_attr(mount, set, clear, 0, recursive)
+}
+
+fn set_attr(mount: BorrowedFd<'_>, set: u64, clear: u64, userns_fd: u64, recursive: bool) -> io::Result<()> {
+    let attr = libc::mount_attr { attr_set: set, attr_clr: clear, propagation: 0, userns_fd };
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     let empty: &CStr = c"";
     // SAFETY: the path is a NUL-terminated empty string, `attr` is a valid structure whose size is told, and both

@@ -178,9 +178,27 @@ pub fn mount_namespace(pid: i32) -> io::Result<OwnedFd> {
 /// # Errors
 /// It has ended; no privilege.
 pub fn enter_namespaces(pidfd: BorrowedFd<'_>, mount: bool, network: bool) -> io::Result<()> {
-    let flags = if mount { libc::CLONE_NEWNS } else { 0 } | if network { libc::CLONE_NEWNET } else { 0 };
+    setns(pidfd, if mount { libc::CLONE_NEWNS } else { 0 } | if network { libc::CLONE_NEWNET } else { 0 })
+}
+
+/// Enters a user namespace, by its own descriptor or that of a process in it, and becomes its root: with every
+/// capability over what belongs to the namespace, and none over anything else. For good.
+///
+/// # Errors
+/// No privilege; it has no root; it is the caller's own.
+pub fn become_root_of(user_namespace: BorrowedFd<'_>) -> io::Result<()> {
+    setns(user_namespace, libc::CLONE_NEWUSER)?;
+    nix::unistd::setgroups(&[])?;
+    let (user, group) = (nix::unistd::Uid::from_raw(0), nix::unistd::Gid::from_raw(0));
+    nix::unistd::setresgid(group, group, group)?;
+    nix::unistd::setresuid(user, user, user)?;
+    // A change of the user made this process one that others of that user may look into.
+    forbid_dumps()
+}
+
+fn setns(fd: BorrowedFd<'_>, flags: i32) -> io::Result<()> {
     // SAFETY: a plain system call on integers. The caller has one thread and shares no file system information.
-    if unsafe { libc::setns(pidfd.as_raw_fd(), flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if unsafe { libc::setns(fd.as_raw_fd(), flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// How a child ended.

@@ -1,0 +1,111 @@
+//! User namespaces that are made before anything runs in them.
+//!
+//! A namespace is made by whoever enters it, and its ids are written by whoever has privilege outside: a child makes it,
+//! the caller writes its ids, takes a descriptor, and the child ends. The descriptor keeps the namespace, serves as the
+//! mapping of mounts ([`crate::mount::map_ids`]) and is what a container's processes enter later.
+
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
+use rustix::fs::{Mode, OFlags};
+
+use crate::process::{self, Fork};
+
+/// Makes a user namespace whose ids 0 to `size` - 1, of users and of groups, are the caller's `start` and up. It belongs
+/// to the caller's user.
+///
+/// # Errors
+/// The kernel makes none (`user.max_user_namespaces`, or it was built without); the caller has no privilege over these
+/// ids, or more than one thread.
+pub fn create(start: u32, size: u32) -> io::Result<OwnedFd> {
+    let (mut ours, mut theirs) = UnixStream::pair()?;
+    let pid = match process::fork()? {
+        Fork::Parent(pid) => pid,
+        Fork::Child => {
+            drop(ours);
+            let made = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUSER);
+            let errno = made.err().map_or(0, |errno| errno as i32);
+            let _ = theirs.write_all(&errno.to_le_bytes());
+            let _ = theirs.read(&mut [0]); // until the caller is done, or gone
+            process::exit_now(0)
+        }
+    };
+    drop(theirs);
+    let result = take(&mut ours, pid, start, size);
+    drop(ours);
+    let _ = process::wait_for(pid);
+    result
+}
+
+fn take(child: &mut UnixStream, pid: i32, start: u32, size: u32) -> io::Result<OwnedFd> {
+    let mut errno = [0; 4];
+    child.read_exact(&mut errno)?;
+    match i32::from_le_bytes(errno) {
+        0 => {}
+        errno => return Err(io::Error::from_raw_os_error(errno)),
+    }
+    map(pid, start, size)?;
+    open(pid)
+}
+
+/// Writes the ids of the user namespace that a process is in, which has none yet.
+fn map(pid: i32, start: u32, size: u32) -> io::Result<()> {
+    let mapping = format!("0 {start} {size}");
+    std::fs::write(format!("/proc/{pid}/uid_map"), &mapping)?;
+    std::fs::write(format!("/proc/{pid}/gid_map"), &mapping)
+}
+
+/// The user namespace of a process.
+///
+/// # Errors
+/// It has ended; no privilege.
+pub fn open(pid: i32) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(format!("/proc/{pid}/ns/user"), flags, Mode::empty())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+    use crate::mount::{clone_tree, map_ids, open_dir, open_in_root};
+
+    /// A view of a directory shows its owners mapped, the directory itself stays as it is, and what is made through the
+    /// view is owned by whom the mapping says. The namespace is made by a program here, because the threads of the test
+    /// keep this process from forking.
+    #[test]
+    fn a_view_shows_mapped_owners_and_the_files_keep_theirs() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let mut child = std::process::Command::new("unshare").args(["--user", "sleep", "1000"]).spawn().unwrap();
+        let pid = child.id() as i32;
+        let name = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/user")).unwrap();
+        while name(&pid.to_string()) == name("self") {
+            std::thread::yield_now();
+        }
+        map(pid, 200_000, 65_536).unwrap();
+        let namespace = open(pid).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+
+        let dir = tempfile::tempdir_in(std::env::current_dir().unwrap()).unwrap();
+        std::fs::write(dir.path().join("file"), "x").unwrap();
+        std::os::unix::fs::chown(dir.path().join("file"), Some(5), Some(6)).unwrap();
+        let view = clone_tree(open_dir(dir.path()).unwrap().as_fd(), std::path::Path::new(""), false).unwrap();
+        map_ids(view.as_fd(), namespace.as_fd(), false).unwrap();
+        let at = |name: &str, flags| {
+            let follow = crate::mount::Follow::NoLinks;
+            open_in_root(view.as_fd(), std::path::Path::new(name), flags, Mode::empty(), follow).unwrap()
+        };
+        let shown = rustix::fs::fstat(at("file", OFlags::PATH)).unwrap();
+        assert_eq!((shown.st_uid, shown.st_gid), (200_005, 200_006));
+        let kept = std::fs::metadata(dir.path().join("file")).unwrap();
+        assert_eq!((kept.uid(), kept.gid()), (5, 6), "the control: nothing was changed");
+        let twice = map_ids(view.as_fd(), namespace.as_fd(), false);
+        assert!(twice.is_err(), "a view is mapped once");
+    }
+}
