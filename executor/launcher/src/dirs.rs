@@ -4,7 +4,8 @@
 //! RUN_DIR/containers/ID/     0750 root:daemon    while it lives
 //!    container.json          0640                what it is and how far (replaced by rename)
 //!    shim.sock               0660                its shim listens here
-//!    bundle/ oci/ rootfs/    0700                libcontainer's; the root is mounted in the shim's namespace only
+//!    bundle/ oci/            0700                libcontainer's
+//! RUN_DIR/root/              0711                every shim mounts its container's root here, in its own namespace only
 //! STATE_DIR/containers/ID/   0750 root:daemon    until it is deleted
 //!    container.json          0640                what was asked for: all that is left after the machine stopped
 //!    log, log.1              0640                what it printed
@@ -44,6 +45,8 @@ pub(crate) struct Dirs {
     pub run: PathBuf,
     /// Below STATE_DIR.
     pub state: PathBuf,
+    /// Where its root is mounted, in its shim's mount namespace.
+    pub stage: PathBuf,
     gid: u32,
 }
 
@@ -53,13 +56,15 @@ impl Dirs {
         Self {
             run: host.containers_run().join(id.as_str()),
             state: host.containers_state().join(id.as_str()),
+            stage: host.stage(),
             gid: host.daemon_gid,
         }
     }
 
     /// Those of a container that never got any: whatever is removed there is not there.
     pub(crate) fn nowhere() -> Self {
-        Self { run: "/nonexistent/executor".into(), state: "/nonexistent/executor".into(), gid: 0 }
+        let nowhere = PathBuf::from("/nonexistent/executor");
+        Self { run: nowhere.clone(), state: nowhere.clone(), stage: nowhere, gid: 0 }
     }
 
     /// Makes both.
@@ -209,13 +214,11 @@ impl Dirs {
         fs::rename(&ahead, path)
     }
 
-    /// Removes what a container needs only while it lives. `rootfs` must be mounted nowhere in this namespace any
-    /// more: it is removed as the empty directory that it is, and nothing else is removed where it is not empty.
+    /// Removes what a container needs only while it lives.
     ///
     /// # Errors
-    /// Something is mounted there; the disk.
+    /// The disk.
     pub(crate) fn remove_run(&self) -> io::Result<()> {
-        absent_is_fine(fs::remove_dir(self.run.join("rootfs")))?;
         absent_is_fine(fs::remove_dir_all(&self.run))
     }
 

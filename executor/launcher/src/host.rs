@@ -82,6 +82,12 @@ impl Host {
         self.state_dir.join("layers")
     }
 
+    /// Where each shim mounts its container's root, in its own mount namespace: an empty directory that every user may pass
+    /// through, as the root of a container is one.
+    pub(crate) fn stage(&self) -> PathBuf {
+        self.run_dir.join("root")
+    }
+
     /// What is kept of containers.
     pub(crate) fn containers_state(&self) -> PathBuf {
         self.state_dir.join("containers")

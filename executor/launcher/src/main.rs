@@ -12,6 +12,7 @@ mod cli;
 mod dirs;
 mod finish;
 mod host;
+mod ids;
 mod layers;
 mod log;
 mod memfd_exec;
@@ -91,6 +92,7 @@ fn begin(args: &cli::Args) -> Result<(), Failed> {
     rustix::thread::set_name(c"executor-launch").map_err(io::Error::from)?; // the kernel took the memory file's name
     process::forbid_dumps()?;
     process::become_subreaper()?;
+    nix::unistd::setgroups(&[]).map_err(io::Error::from)?; // a container's processes keep what nobody takes away
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     let mounts = process::mount_namespace(std::process::id() as i32)?;
     isolate()?;
@@ -98,9 +100,10 @@ fn begin(args: &cli::Args) -> Result<(), Failed> {
         log::line(Level::Error, "", "this build wipes no secret: it is the control of a test");
     }
     let host = host::Host::probe(args, config, mounts)?;
+    let pool = ids::pool(&host.policy)?;
     let filter = seccomp::Filter::compile(&executor_core::spec::Held::default())
         .map_err(|error| io::Error::other(log::chain(&error)))?;
-    server::serve(Arc::new(host), Arc::new(filter), args)?;
+    server::serve(Arc::new(host), Arc::new(filter), pool, args)?;
     Ok(())
 }
 

@@ -10,20 +10,22 @@ mod image;
 mod overlay;
 
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use executor_core::idmap::IdMap;
 use executor_core::placement::{Content, Entry, MountPoint, PlacementError, RootfsView, place};
 use executor_core::plan::{Plan, PlannedFile, Rootfs};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::spec;
 use executor_core::users::{self, ResolvedUser};
 use executor_core::validate::Violation;
-use executor_sys::mount::{Follow, open_dir, open_in_root};
-use rustix::fs::{FileType, Mode, OFlags, fstat, mkdirat};
+use executor_sys::mount::{Attributes, Follow, attach, clone_tree, open_dir, open_in_root, set_attributes};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid, chownat, fstat, mkdirat};
 
 use crate::dirs::{Dirs, plain};
 use crate::host::Host;
+use crate::ids::Ids;
 
 /// Directories that must be real ones: libcontainer follows a symbolic link there before it has pivoted, and
 /// creates and deletes what it points to on the host.
@@ -38,24 +40,31 @@ pub(crate) struct Tree {
     root: OwnedFd,
     /// [`REAL`], open.
     real: Vec<OwnedFd>,
+    /// What the owners of files are on the host.
+    ids: IdMap,
 }
 
 impl Tree {
-    /// Puts it together at `at`, an empty directory. A `dir:` must lie below one of the policy's `rootfs_dirs`, where there
-    /// are any.
+    /// Puts it together at the shims' stage, an empty directory. A `dir:` must lie below one of the policy's `rootfs_dirs`,
+    /// where there are any.
     ///
     /// # Errors
     /// The reference does not fit the host: a violation of `rootfs`. A full disk under the state directory.
-    pub(crate) fn assemble(of: &Host, rootfs: &Rootfs, at: &Path, dirs: &Dirs) -> Result<Self, Refused> {
+    pub(crate) fn assemble(of: &Host, plan: &Plan, dirs: &Dirs, ids: &Ids) -> Result<Self, Refused> {
+        let (rootfs, at) = (&plan.rootfs, &dirs.stage);
         match rootfs {
-            Rootfs::Host => host::assemble(at).map_err(|error| failed("rootfs `host`", &error))?,
-            Rootfs::Dir(lower) => dir::assemble(lower, &of.policy.rootfs_dirs, at, dirs)?,
-            Rootfs::Image(image) => image::assemble(image, &of.layers(), at, dirs)?,
+            Rootfs::Host => host::assemble(at, ids).map_err(|error| failed("rootfs `host`", &error))?,
+            Rootfs::Dir(lower) => dir::assemble(lower, &of.policy.rootfs_dirs, dirs, ids)?,
+            Rootfs::Image(image) => image::assemble(image, &of.layers(), dirs, ids)?,
         }
-        let mut tree = Self { root: open_dir(at).map_err(|error| failed("rootfs", &error))?, real: Vec::new() };
+        let root = open_dir(at).map_err(|error| failed("rootfs", &error))?;
+        let mut tree = Self { root, real: Vec::new(), ids: ids.map() };
         tree.require_real_directories(rootfs)?;
         if let Rootfs::Image(image) = rootfs {
             tree.make_volumes(image)?;
+        }
+        if spec::shows_hosts_sys(plan) {
+            tree.show_hosts_sys().map_err(|error| failed("/sys", &error))?;
         }
         Ok(tree)
     }
@@ -65,8 +74,9 @@ impl Tree {
         for name in REAL {
             match self.entry(Path::new(name)) {
                 Ok(Entry::Directory) => {}
-                Ok(Entry::Missing) => mkdirat(&self.root, name, Mode::from_raw_mode(0o755))
-                    .map_err(|error| failed(&format!("rootfs `{rootfs}`: /{name}"), &error.into()))?,
+                Ok(Entry::Missing) => self
+                    .make_dir(&Path::new("/").join(name))
+                    .map_err(|error| failed(&format!("rootfs `{rootfs}`: /{name}"), &error))?,
                 Ok(kind) => {
                     let what = if kind == Entry::Symlink { "a symbolic link" } else { "no directory" };
                     violations.push(Violation::new(
@@ -92,9 +102,17 @@ impl Tree {
     /// A name that they do not have: a violation of `action.run.user`.
     pub(crate) fn resolve_user(&self, plan: &Plan) -> Result<ResolvedUser, Refused> {
         let read = |path: &str| self.read(Path::new(path)).map_err(|error| failed(&format!("rootfs: {path}"), &error));
-        users::resolve(&plan.user, &read("/etc/passwd")?, &read("/etc/group")?).map_err(|unknown| {
-            Refused::of_fields(Reason::Precondition, &[Violation::new("action.run.user", unknown.to_string())])
-        })
+        let violation =
+            |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("action.run.user", why)]);
+        let user = users::resolve(&plan.user, &read("/etc/passwd")?, &read("/etc/group")?)
+            .map_err(|unknown| violation(unknown.to_string()))?;
+        let highest = self.ids.highest();
+        match [user.uid, user.gid].iter().chain(&user.groups).find(|id| **id > highest) {
+            Some(id) => {
+                Err(violation(format!("`{}` has id {id}; {highest} is the last of a user namespace", plan.user)))
+            }
+            None => Ok(user),
+        }
     }
 
     /// A small file of the tree; empty where it is not there.
@@ -128,7 +146,7 @@ impl Tree {
         })?;
         let mut violations = Vec::new();
         for mount in mounts.iter().filter(|mount| !mount.in_fresh_mount) {
-            if let Err(error) = make_target(self.root.as_fd(), mount) {
+            if let Err(error) = make_target(self.root.as_fd(), mount, Some(self.ids.host(0))) {
                 match error.kind() {
                     io::ErrorKind::ReadOnlyFilesystem => {
                         let field = field_of(plan, mount);
@@ -145,7 +163,7 @@ impl Tree {
 
 impl Tree {
     /// Its root.
-    pub(crate) fn root(&self) -> std::os::fd::BorrowedFd<'_> {
+    pub(crate) fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
 
@@ -156,7 +174,17 @@ impl Tree {
         };
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let parent = open_in_root(self.root.as_fd(), parent, flags, Mode::empty(), Follow::NoLinks)?;
-        Ok(mkdirat(&parent, name, Mode::from_raw_mode(0o755))?)
+        mkdirat(&parent, name, Mode::from_raw_mode(0o755))?;
+        own(parent.as_fd(), Path::new(name), self.ids.host(0))
+    }
+
+    /// Shows the host's /sys, without what is mounted below it, read-only.
+    fn show_hosts_sys(&self) -> io::Result<()> {
+        let view = clone_tree(open_dir(Path::new("/sys"))?.as_fd(), Path::new(""), false)?;
+        let shown = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
+        set_attributes(view.as_fd(), shown)?;
+        let sys = self.real.last().ok_or(io::ErrorKind::NotFound)?;
+        attach(view.as_fd(), sys.as_fd())
     }
 }
 
@@ -182,7 +210,7 @@ impl RootfsView for Tree {
 ///
 /// # Errors
 /// The tree is read-only, or changed under our hands.
-pub(crate) fn make_target(root: std::os::fd::BorrowedFd<'_>, mount: &MountPoint) -> io::Result<()> {
+pub(crate) fn make_target(root: BorrowedFd<'_>, mount: &MountPoint, owner: Option<u32>) -> io::Result<()> {
     let (Some(parent), Some(name)) = (mount.target.parent(), mount.target.file_name()) else {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     };
@@ -196,8 +224,15 @@ pub(crate) fn make_target(root: std::os::fd::BorrowedFd<'_>, mount: &MountPoint)
     };
     match made {
         Err(rustix::io::Errno::EXIST) => Ok(()),
-        result => Ok(result?),
+        Err(error) => Err(error.into()),
+        Ok(()) => owner.map_or(Ok(()), |owner| own(parent.as_fd(), Path::new(name), owner)),
     }
+}
+
+/// Gives what was just made to the root of a container.
+fn own(parent: BorrowedFd<'_>, name: &Path, owner: u32) -> io::Result<()> {
+    let (user, group) = (Uid::from_raw(owner), Gid::from_raw(owner));
+    Ok(chownat(parent, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 /// The request's field of the first file that a mount shows.

@@ -5,7 +5,7 @@
 
 mod requests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use executor_core::ident::ContainerId;
+use executor_core::idmap::Pool;
 use executor_core::lifecycle::State;
 use executor_core::protocol::{LauncherAnswer, LauncherReply, ShimLost, ShimNews, ShimReport, state_of};
 use executor_core::record::VolumeKind;
@@ -58,24 +59,29 @@ struct Server {
     daemons: Vec<Rc<Seqpacket>>,
     shims: HashMap<ContainerId, Shim>,
     layers: Layers,
+    /// Ranges of ids for user namespaces.
+    pool: Pool,
+    /// Those of containers that have no shim and could not be ended.
+    ranges_left: BTreeSet<u32>,
     tag_key: Option<TagKey>,
     /// Asked to end by the daemon.
     shutdown: bool,
 }
 
 /// Serves until asked to end.
-pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, args: &Args) -> io::Result<()> {
+pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Args) -> io::Result<()> {
     let signals = SignalEvents::take(&[Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP])?;
     make_dirs(&host)?;
     let lock = lock(&host.run_dir)?;
     host.hierarchies.make_parent(&host.cgroup_parent)?;
     let shims = sweep::sweep(&host)?;
     let layers = Layers::open(&host)?; // behind the sweep: it ended who was at work there
+    let ranges_left = sweep::ranges_left(&host, &shims)?;
     let socket_path = host.run_dir.join("launcher.sock");
     let listener = listen(&host, &socket_path)?;
     let shims: HashMap<_, _> = shims.into_iter().map(|shim| (shim.id.clone(), shim)).collect();
     let what = format!(
-        "serves {} (cgroups {}, noswap {}, {} shims found)",
+        "serves {} (cgroups {}, noswap {}, ids {pool}, {} shims found)",
         socket_path.display(),
         host.hierarchies.name(),
         host.noswap,
@@ -92,6 +98,8 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, args: &Args) -> io::Re
         daemons: Vec::new(),
         shims,
         layers,
+        pool,
+        ranges_left,
         tag_key: None,
         shutdown: false,
     };
@@ -249,9 +257,33 @@ impl Server {
         }
         let living = self.shims.values().map(|shim| shim.pid).chain(self.layers.pids()).collect();
         sweep::finish(&self.host, id, shim.volume, shim.inputs, &living);
+        if self.host.containers_run().join(id.as_str()).exists() {
+            self.ranges_left.extend(shim.id_range); // something of it is left: told in the log
+        }
         let lost = LauncherAnswer::ShimLost(ShimLost { container_id: id.to_string(), created_at: shim.created_at.0 });
         let reply = LauncherReply { sequence: 0, answer: Some(lost) }.encode_to_vec();
         self.daemons.retain(|daemon| daemon.send(&reply, &[]).is_ok());
+    }
+
+    /// A range of ids that no container has, if there is one.
+    fn free_range(&mut self) -> Option<u32> {
+        let taken = |holds: &dyn Fn(&Shim) -> bool| -> BTreeSet<u32> {
+            let shims = self.shims.values().filter(|shim| holds(shim));
+            shims.filter_map(|shim| shim.id_range).chain(self.ranges_left.iter().copied()).collect()
+        };
+        let all = taken(&|_| true);
+        // A shim whose container has ended is about to end: nothing has its ids any more.
+        let held = || taken(&|shim| !self.has_finished(shim));
+        let mut pool = self.pool.clone();
+        let free = pool.free(&all).or_else(|| pool.free(&held()));
+        self.pool = pool;
+        free
+    }
+
+    /// A shim is on its way out: it has told that all is done, or has removed its directory, which comes last. The daemon
+    /// may have seen so before this process did.
+    fn has_finished(&self, shim: &Shim) -> bool {
+        shim.done || (shim.listening && !self.host.containers_run().join(shim.id.as_str()).exists())
     }
 
     /// Processes of dead shims come to their sub-reaper; a shim itself is taken above.
@@ -349,6 +381,12 @@ fn make_dirs(host: &Host) -> io::Result<()> {
         }
     }
     crate::network::make_dirs(host)?;
+    let stage = host.stage();
+    match make_dir(&stage, 0o711, None) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        result => result?,
+    }
+    crate::ids::reachable(&stage)?;
     crate::runtime::make_source(host).map_err(|error| at(&host.run_dir, &error))
 }
 

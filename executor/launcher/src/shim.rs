@@ -54,6 +54,8 @@ pub(crate) struct Launch {
     pub request_tag: String,
     /// When it was admitted.
     pub created_at: Timestamp,
+    /// Ids of the host that are free for a user namespace; none where all are in use.
+    pub id_range: Option<u32>,
     /// To the daemon.
     pub connection: Seqpacket,
     /// The plan, as JSON.
@@ -89,8 +91,13 @@ pub(crate) fn run(host: &Host, filter: Arc<Filter>, launch: Launch, lifeline: Se
     };
     let mut control = Control::new(launch.connection, lifeline, host.daemon_uid);
     let inputs = vec![launch.process, launch.files];
-    let request =
-        prepare::Request { plan: launch.plan, request_tag: launch.request_tag, created_at: launch.created_at, begun };
+    let request = prepare::Request {
+        plan: launch.plan,
+        request_tag: launch.request_tag,
+        created_at: launch.created_at,
+        id_range: launch.id_range,
+        begun,
+    };
     match prepare::prepare(host, &filter, &request, inputs, &mut control) {
         Ok(ready) => live(host, ready, &mut control, &signals),
         Err(refused) => control.refuse(refused),

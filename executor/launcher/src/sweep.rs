@@ -183,6 +183,15 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Vec<Shim>> {
     Ok(shims)
 }
 
+/// Ranges of ids of containers that could not be ended, so that their directories are still there.
+///
+/// # Errors
+/// The directory cannot be read.
+pub(crate) fn ranges_left(host: &Host, shims: &[Shim]) -> io::Result<BTreeSet<u32>> {
+    let left = ids(&host.containers_run())?.into_iter().filter(|id| !shims.iter().any(|shim| shim.id == *id));
+    Ok(left.filter_map(|id| Dirs::of(host, &id).read_record()?.id_range_start).collect())
+}
+
 /// Containers that have a directory here. What is no container's is left alone.
 pub(crate) fn ids(dir: &Path) -> io::Result<Vec<ContainerId>> {
     let entries = fs::read_dir(dir)?.collect::<io::Result<Vec<_>>>()?;
@@ -217,6 +226,7 @@ fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<
         lifeline: Some(lifeline),
         volume: handle.map(|handle| Volume::from_handle(handle, kind)),
         inputs: Vec::new(),
+        id_range: record.id_range_start,
         listening: true,
         done: false,
     })

@@ -26,6 +26,8 @@ pub(crate) struct Shim {
     pub volume: Option<Volume>,
     /// What its container is started with, until the shim has wiped it.
     pub inputs: Vec<MemFile>,
+    /// The range of ids that it was given.
+    pub id_range: Option<u32>,
     /// It listens for daemons.
     pub(crate) listening: bool,
     /// It has told that all is done, and is about to end.

@@ -48,7 +48,7 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
                 name: on.network.clone(),
             }
         }),
-        id_range_start: 0,
+        id_range_start: facts.id_range_start.unwrap_or(0),
     }
 }
 

@@ -39,6 +39,9 @@ pub struct Facts {
     /// As in the record.
     #[serde(default)]
     pub files_updated_at: Option<Timestamp>,
+    /// As in the record.
+    #[serde(default)]
+    pub id_range_start: Option<u32>,
     /// Set from `completed` on, and only then.
     pub end: Option<Arc<End>>,
 }
@@ -82,6 +85,7 @@ impl Facts {
             stopped: false,
             files_generation: 0,
             files_updated_at: None,
+            id_range_start: None,
             end: None,
         }
     }
@@ -100,6 +104,7 @@ impl Facts {
             stopped: record.stopped,
             files_generation: record.files_generation,
             files_updated_at: record.files_updated_at,
+            id_range_start: record.id_range_start,
             end: None,
         }
     }
@@ -111,6 +116,7 @@ impl Facts {
         }
         self.files_generation = record.files_generation;
         self.files_updated_at = record.files_updated_at;
+        self.id_range_start = record.id_range_start;
         self.prepared = record.prepared;
         self.started_at = record.started_at;
         self.stopped = record.stopped;

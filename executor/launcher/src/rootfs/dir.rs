@@ -9,9 +9,10 @@ use executor_sys::mount::open_dir;
 
 use super::{failed, overlay};
 use crate::dirs::{Dirs, plain};
+use crate::ids::Ids;
 
 /// Mounts the overlay, where the directory is one that the operator allows.
-pub(super) fn assemble(lower: &Path, allowed: &[PathBuf], at: &Path, dirs: &Dirs) -> Result<(), Refused> {
+pub(super) fn assemble(lower: &Path, allowed: &[PathBuf], dirs: &Dirs, ids: &Ids) -> Result<(), Refused> {
     let violation = |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("rootfs", why)]);
     let opened = open_dir(lower).map_err(|error| violation(format!("`dir:{}`: {}", lower.display(), plain(&error))))?;
     // Where links lead is what the operator allowed, or not. From here on the directory is what was opened: whoever
@@ -24,5 +25,5 @@ pub(super) fn assemble(lower: &Path, allowed: &[PathBuf], at: &Path, dirs: &Dirs
         return Err(violation(why));
     }
     let model = std::fs::metadata(&held).map_err(|error| failed("rootfs", &error))?;
-    overlay::assemble(&format!("dir:{}", lower.display()), &[opened.as_fd()], Some(&model), at, dirs)
+    overlay::assemble(&format!("dir:{}", lower.display()), &[opened.as_fd()], Some(&model), dirs, ids)
 }

@@ -7,11 +7,13 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::path::Path;
 
 use executor_sys::mount::{Attributes, attach, clone_tree, detached, open_dir, set_attributes};
 use rustix::mount::MountAttrFlags;
+
+use crate::ids::Ids;
 
 /// Where programs and libraries are. A symbolic link (`/bin -> usr/bin`) becomes the same link.
 const PROGRAMS: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
@@ -38,40 +40,46 @@ const FILES: [(&str, &str); 3] = [("etc/passwd", PASSWD), ("etc/group", GROUP), 
 const LINKS: [(&str, &str); 3] = [("/proc/mounts", "etc/mtab"), ("/tmp", "var/tmp"), ("/run", "var/run")];
 
 /// Puts it together at `at`.
-pub(super) fn assemble(at: &Path) -> io::Result<()> {
+pub(super) fn assemble(at: &Path, ids: &Ids) -> io::Result<()> {
+    let own = |path: &Path, id: u32| lchown(path, Some(ids.map().host(id)), Some(ids.map().host(id)));
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     let options = [("mode", Some("0755")), ("size", Some("1m")), ("nr_inodes", Some("512"))];
     let tree = detached("tmpfs", "executor-host", &options, flags)?;
     attach(tree.as_fd(), open_dir(at)?.as_fd())?;
+    own(at, 0)?;
     for (name, mode) in EMPTY {
         fs::create_dir(at.join(name))?;
         fs::set_permissions(at.join(name), fs::Permissions::from_mode(mode))?;
+        own(&at.join(name), 0)?;
     }
-    std::os::unix::fs::chown(at.join("home/vcap"), Some(1000), Some(1000))?;
+    own(&at.join("home/vcap"), 1000)?;
     for (name, content) in FILES {
         fs::write(at.join(name), content)?;
         fs::set_permissions(at.join(name), fs::Permissions::from_mode(0o644))?;
+        own(&at.join(name), 0)?;
     }
     for (target, name) in LINKS {
         symlink(target, at.join(name))?;
+        own(&at.join(name), 0)?;
     }
     for name in PROGRAMS {
-        show(&Path::new("/").join(name), &at.join(name))?;
+        show(&Path::new("/").join(name), &at.join(name), ids)?;
     }
     for name in ETC {
-        show(&Path::new("/etc").join(name), &at.join("etc").join(name))?;
+        show(&Path::new("/etc").join(name), &at.join("etc").join(name), ids)?;
     }
     Ok(())
 }
 
 /// Shows what the host has at `source`, read-only: a link as a link, a file or a directory by a bind mount.
-fn show(source: &Path, target: &Path) -> io::Result<()> {
+fn show(source: &Path, target: &Path, ids: &Ids) -> io::Result<()> {
     let meta = match fs::symlink_metadata(source) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         meta => meta?,
     };
     if meta.is_symlink() {
-        return symlink(fs::read_link(source)?, target);
+        symlink(fs::read_link(source)?, target)?;
+        return lchown(target, Some(ids.map().host(0)), Some(ids.map().host(0)));
     }
     if meta.is_dir() {
         fs::create_dir(target)?;
@@ -80,6 +88,8 @@ fn show(source: &Path, target: &Path) -> io::Result<()> {
     }
     let root = open_dir(Path::new("/"))?;
     let view = clone_tree(root.as_fd(), source.strip_prefix("/").unwrap_or(source), true)?;
+    // A file system that cannot show other owners shows nobody: what everybody may read is read all the same.
+    let _ = ids.map_mount(view.as_fd(), true);
     let read_only = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: false, recursive: true };
     set_attributes(view.as_fd(), read_only)?;
     attach(view.as_fd(), path_of(target)?.as_fd())

@@ -11,9 +11,10 @@ use executor_layers::{DiffId, Store, UnpackError};
 
 use super::{Tree, failed, overlay};
 use crate::dirs::Dirs;
+use crate::ids::Ids;
 
 /// Mounts the overlay of the image's layers, which must have been unpacked into the store.
-pub(super) fn assemble(image: &PlannedImage, store: &Path, at: &Path, dirs: &Dirs) -> Result<(), Refused> {
+pub(super) fn assemble(image: &PlannedImage, store: &Path, dirs: &Dirs, ids: &Ids) -> Result<(), Refused> {
     let violation = |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("rootfs", why)]);
     let layers: Result<Vec<DiffId>, _> = image.layers.iter().map(|layer| layer.parse()).collect();
     let layers = layers.map_err(|error| violation(format!("`{}`: {error}", image.reference)))?;
@@ -25,7 +26,7 @@ pub(super) fn assemble(image: &PlannedImage, store: &Path, at: &Path, dirs: &Dir
         other => Refused::new(Reason::Internal, other.to_string()),
     })?;
     let lower: Vec<_> = opened.dirs.iter().map(AsFd::as_fd).collect();
-    overlay::assemble(&image.reference, &lower, opened.root.as_ref(), at, dirs)
+    overlay::assemble(&image.reference, &lower, opened.root.as_ref(), dirs, ids)
 }
 
 impl Tree {

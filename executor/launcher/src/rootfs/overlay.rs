@@ -10,14 +10,16 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use executor_core::protocol::{Reason, Refused};
-use executor_sys::mount::open_dir;
+use executor_sys::mount::{attach, detach, open_dir};
 use executor_sys::overlay::{Upper, overlay};
 
 use super::failed;
 use crate::dirs::Dirs;
+use crate::ids::Ids;
 
-/// Mounts the overlay of `lower` at `at`. The root itself has the mode and the owner of `model`, or is root's where there is
-/// none. The upper layer lies in the container's state directory, so that nothing of it needs to reach the disk.
+/// Mounts the overlay of `lower` at the container's stage. The root itself has the mode and the owner of `model`, as the
+/// container sees them, or is root's where there is none. The upper layer lies in the container's state directory, so
+/// that nothing of it needs to reach the disk.
 ///
 /// # Errors
 /// The kernel has no overlayfs, or does not take one of these directories; a full disk. `about` is what the root is
@@ -26,20 +28,34 @@ pub(super) fn assemble(
     about: &str,
     lower: &[BorrowedFd<'_>],
     model: Option<&Metadata>,
-    at: &Path,
     dirs: &Dirs,
+    ids: &Ids,
 ) -> Result<(), Refused> {
+    let at = &dirs.stage;
+    let views = ids.views(about, lower)?;
+    let views: Option<Vec<_>> = views.as_ref().map(|views| views.iter().map(AsFd::as_fd).collect());
     let (upper, work) = (dirs.state.join("upper"), dirs.state.join("work"));
     for layer in [&upper, &work] {
         dirs.private(layer).map_err(|error| failed("state directory", &error))?;
     }
     let alike = || {
-        let (uid, gid, mode) = model.map_or((0, 0, 0o755), |model| (model.uid(), model.gid(), model.mode() & 0o7777));
-        std::os::unix::fs::lchown(&upper, Some(uid), Some(gid))?;
+        let (uid, gid) = model.map_or((0, 0), |model| (model.uid(), model.gid()));
+        let mode = model.map_or(0o755, |model| model.mode() & 0o7777);
+        std::os::unix::fs::lchown(&upper, Some(ids.map().host(uid)), Some(ids.map().host(gid)))?;
         fs::set_permissions(&upper, fs::Permissions::from_mode(mode))
     };
     alike().map_err(|error| failed("state directory", &error))?;
-    mount(lower, &upper, &work, at).map_err(|error| {
+    let mounted = match views {
+        None => mount(lower, &upper, &work, at),
+        Some(views) => match mount(&views, &upper, &work, at) {
+            // Before Linux 6.15 a layer must stand somewhere.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                attached(&views, dirs, || mount(&views, &upper, &work, at))
+            }
+            mounted => mounted,
+        },
+    };
+    mounted.map_err(|error| {
         if error.raw_os_error() == Some(libc::ENODEV) {
             return Refused::new(
                 Reason::Internal,
@@ -48,6 +64,16 @@ pub(super) fn assemble(
         }
         failed(&format!("overlay of `{about}` with an upper layer in {}", dirs.state.display()), &error)
     })
+}
+
+/// Does something while the views stand one over the other on a directory of the container's. An overlay keeps what it
+/// needs of them.
+fn attached(views: &[BorrowedFd<'_>], dirs: &Dirs, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let place = dirs.run.join("lower");
+    dirs.private(&place)?;
+    let done = views.iter().try_for_each(|view| attach(*view, open_dir(&place)?.as_fd())).and_then(|()| act());
+    while detach(&place).is_ok() {} // before anybody removes the directory with what is in it
+    done
 }
 
 fn mount(lower: &[BorrowedFd<'_>], upper: &Path, work: &Path, at: &Path) -> io::Result<()> {

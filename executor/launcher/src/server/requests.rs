@@ -125,6 +125,7 @@ impl Server {
             (file(plan, PLAN_MAX)?, file(process, BYTES_MAX as u64)?, file(files, BYTES_MAX as u64)?);
         let (lifeline, theirs) = Seqpacket::pair().map_err(|error| failed("lifeline", &error))?;
         lifeline.set_nonblocking(true).map_err(|error| failed("lifeline", &error))?;
+        let id_range = self.free_range();
         let pid = match process::fork().map_err(|error| failed("fork", &error))? {
             Fork::Parent(pid) => pid,
             Fork::Child => {
@@ -134,6 +135,7 @@ impl Server {
                 let launch = shim::Launch {
                     request_tag: launch.request_tag,
                     created_at,
+                    id_range,
                     connection: connection.into(),
                     plan,
                     process,
@@ -152,6 +154,7 @@ impl Server {
             lifeline: Some(lifeline),
             volume: None,
             inputs: vec![process, files],
+            id_range,
             listening: false,
             done: false,
         };
@@ -159,12 +162,10 @@ impl Server {
         Ok(LauncherAnswer::Done(Done {}))
     }
 
-    /// Takes a shim of this id that is on its way out: it has told that all is done, or has closed its end, or has
-    /// removed its directory, which comes last. The daemon may have seen so before this process did.
+    /// Takes a shim of this id that is on its way out, or has closed its end.
     fn make_way(&mut self, id: &ContainerId) {
         let Some(shim) = self.shims.get(id) else { return };
-        let finished = || shim.listening && !self.host.containers_run().join(id.as_str()).exists();
-        if (shim.done || shim.lifeline.is_none() || finished()) && has_ended_within(&shim.pidfd, LAST_STEPS) {
+        if (shim.lifeline.is_none() || self.has_finished(shim)) && has_ended_within(&shim.pidfd, LAST_STEPS) {
             self.shim_has_ended(id);
         }
     }

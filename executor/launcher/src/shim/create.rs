@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use executor_core::idmap::IdMap;
 use executor_core::protocol::{Reason, Refused};
 use executor_core::users::ResolvedUser;
 use executor_sys::memfile::MemFile;
@@ -43,13 +44,14 @@ pub(super) struct NotStarted {
     pub(super) errno: i32,
 }
 
-/// Creates a container of this specification.
+/// Creates a container of this specification, whose user has these ids on the host.
 pub(super) fn create(
     dirs: &Dirs,
     spec: &Spec,
     user: &Arc<ResolvedUser>,
     filter: Arc<Filter>,
     log: &mut Log,
+    ids: IdMap,
 ) -> Result<Created, Refused> {
     let (bundle, state) = (dirs.run.join("bundle"), dirs.run.join("oci"));
     let config = serde_json::to_vec(spec).map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
@@ -58,7 +60,8 @@ pub(super) fn create(
         .and_then(|()| dirs.private(&state))
         .map_err(|error| failed("run directory", &error))?;
     let (socket, theirs) = Seqpacket::pair().map_err(|error| failed("socket", &error))?;
-    let (stdin, stdout, stderr) = log.ends(user.uid, user.gid).map_err(|error| failed("pipe", &error))?;
+    let (stdin, stdout, stderr) =
+        log.ends(ids.host(user.uid), ids.host(user.gid)).map_err(|error| failed("pipe", &error))?;
     let init = Init { socket: Arc::new(theirs), user: Arc::clone(user), filter, terminal: false };
     let container = ContainerBuilder::new(NAME.into(), SyscallType::default())
         .with_root_path(&state)

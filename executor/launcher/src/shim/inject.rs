@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use executor_core::disclosure::Manifest;
+use executor_core::idmap::IdMap;
 use executor_core::payload::{self, ProcessPayload};
 use executor_core::placement::{Content, MountPoint};
 use executor_core::plan::{Network, Plan};
@@ -39,7 +40,10 @@ pub(super) struct Injection<'a> {
     pub(super) plan: &'a Plan,
     pub(super) cgroup: &'a Path,
     pub(super) init: i32,
+    /// User and group of its process, in the container.
     pub(super) owner: (u32, u32),
+    /// What these are on the host.
+    pub(super) id_map: IdMap,
     pub(super) mounts: &'a [MountPoint],
     pub(super) volume: Option<&'a Volume>,
     pub(super) process: &'a MemFile,
@@ -105,6 +109,10 @@ impl Injection<'_> {
         if network {
             executor_sys::netif::loopback_up().map_err(|error| Failed("loopback".into(), error))?;
         }
+        if self.id_map.is_mapped() {
+            // What is made in the container from here on belongs to its own root.
+            process::become_root_of(init.as_fd()).map_err(|error| Failed("user namespace".into(), error))?;
+        }
         for (mount, view) in self.mounts.iter().zip(&views) {
             self.place(mount, view).map_err(|error| Failed(format!("mount at {}", mount.target.display()), error))?;
         }
@@ -117,7 +125,7 @@ impl Injection<'_> {
     }
 
     fn fill(&self, volume: &Volume) -> Result<Option<TokenDigest>, Failed> {
-        let owner = Owner { uid: self.owner.0, gid: self.owner.1 };
+        let owner = Owner { uid: self.id_map.host(self.owner.0), gid: self.id_map.host(self.owner.1) };
         let token = self.plan.token_file().map(|_| Token::random(&self.plan.id)).transpose();
         let token = token.map_err(|error| Failed("runtime token".into(), io::Error::other(error)))?;
         with_contents(self.files, self.plan.given_files().iter().map(|file| file.size), |contents| {
@@ -155,7 +163,7 @@ impl Injection<'_> {
     fn place(&self, point: &MountPoint, view: &OwnedFd) -> io::Result<()> {
         let root = open_dir(Path::new("/"))?;
         if point.in_fresh_mount {
-            make_target(root.as_fd(), point)?;
+            make_target(root.as_fd(), point, None)?;
         }
         let kind = if matches!(point.content, Content::Directory(_)) { OFlags::DIRECTORY } else { OFlags::empty() };
         let target = open_in_root(root.as_fd(), &point.target, OFlags::PATH | kind, Mode::empty(), Follow::NoLinks)?;

@@ -24,12 +24,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use executor_core::outputs::OutputsList;
-use executor_core::plan::{OutputSource, Plan, PlannedOutputs};
+use executor_core::plan::{OutputSource, Plan, PlannedOutputs, UserNamespace};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::record::{ContainerRecord, OutputsRecord};
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended, SignalEvents};
 use executor_sys::seqpacket::Seqpacket;
+use executor_sys::userns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 
@@ -51,14 +52,27 @@ const HELPER_PATIENCE: Duration = Duration::from_secs(5);
 /// What there is to capture from: taken while init lives.
 pub(super) struct Source {
     planned: PlannedOutputs,
-    namespace: io::Result<OwnedFd>,
+    namespaces: io::Result<Namespaces>,
+}
+
+/// Of the container whose outputs they are.
+pub(super) struct Namespaces {
+    /// Its files.
+    pub(super) mount: OwnedFd,
+    /// Its ids, where they are not the host's.
+    pub(super) user: Option<OwnedFd>,
 }
 
 impl Source {
     /// Of a container whose outputs are declared.
     pub(super) fn of(plan: &Plan, init: i32) -> Option<Self> {
         let planned = plan.outputs.clone()?;
-        Some(Self { planned, namespace: process::mount_namespace(init) })
+        let own = plan.isolation.user_namespace == UserNamespace::Own;
+        let namespaces = || {
+            let user = own.then(|| userns::open(init)).transpose()?;
+            Ok(Namespaces { mount: process::mount_namespace(init)?, user })
+        };
+        Some(Self { planned, namespaces: namespaces() })
     }
 }
 
@@ -94,16 +108,16 @@ fn attempt(
     attention: &mut Attention<'_>,
 ) -> Result<OutputsList, String> {
     let failed = |what: &'static str| move |error: io::Error| format!("{what}: {}", plain(&error));
-    let Source { planned, namespace } = source;
-    let namespace = namespace.map_err(failed("mount namespace"))?;
+    let Source { planned, namespaces } = source;
+    let namespaces = namespaces.map_err(failed("namespaces"))?;
     let prepared = record.prepared.as_ref().ok_or("the container was not prepared")?;
     host.hierarchies.kill_all(&record.cgroup, DEATH_PATIENCE).map_err(failed("cgroup"))?;
     let secret_devices = secret_devices(remains).map_err(failed("secret files"))?;
     let mut store =
         Store::create(&remains.dirs, planned.bytes_max, &secret_devices).map_err(failed("state directory"))?;
     let walk = Walk { outputs: &planned.source, user: &prepared.user, secret_devices: &secret_devices };
-    let helper = Helper::fork(&walk, &namespace).map_err(failed("helper"))?;
-    drop(namespace); // the helper's alone from here on
+    let helper = Helper::fork(&walk, &namespaces).map_err(failed("helper"))?;
+    drop(namespaces); // the helper's alone from here on
     let taken = take_all(&helper, &planned.source, &mut store, attention);
     helper.end(record.plan.id.as_str());
     taken?;
@@ -162,13 +176,13 @@ struct Helper {
 }
 
 impl Helper {
-    fn fork(walk: &Walk<'_>, namespace: &OwnedFd) -> io::Result<Self> {
+    fn fork(walk: &Walk<'_>, namespaces: &Namespaces) -> io::Result<Self> {
         let (socket, theirs) = Seqpacket::pair()?;
         let parent = std::process::id() as i32;
         match process::fork()? {
             process::Fork::Parent(pid) => Ok(Self { pid, socket }),
             process::Fork::Child => {
-                if let Err(error) = walk.carry_out(namespace, &theirs, parent) {
+                if let Err(error) = walk.carry_out(namespaces, &theirs, parent) {
                     walk::tell(&theirs, &Found::Failed(plain(&error)), None);
                 }
                 process::exit_now(0)

@@ -23,6 +23,7 @@ use super::{Ready, create, inject, limits, names, stdio, unsupported, update};
 use crate::dirs::Dirs;
 use crate::finish::{Remains, Rotated, SHIM, now};
 use crate::host::Host;
+use crate::ids::Ids;
 use crate::network;
 use crate::rootfs::{Tree, failed};
 use crate::seccomp::Filter;
@@ -32,6 +33,7 @@ pub(super) struct Request {
     pub(super) plan: MemFile,
     pub(super) request_tag: String,
     pub(super) created_at: Timestamp,
+    pub(super) id_range: Option<u32>,
     pub(super) begun: Timestamp,
 }
 
@@ -45,7 +47,7 @@ pub(super) fn prepare(
 ) -> Result<Ready, Refused> {
     let begun = request.begun;
     let admitted = admit(host, request);
-    let (record, dirs) = match admitted {
+    let (record, dirs, ids) = match admitted {
         Ok(admitted) => admitted,
         Err(refused) => {
             let mut remains = Remains {
@@ -72,7 +74,7 @@ pub(super) fn prepare(
             rotated: Rotated::default(),
         },
     };
-    match build(host, filter, record, &mut site, control) {
+    match build(host, filter, record, ids, &mut site, control) {
         Ok(Built { record, container, log, token, watch }) => {
             let generations = update::Generations::default();
             Ok(Ready { record, remains: site.remains, container, log, watch, token, begun, generations })
@@ -95,7 +97,7 @@ struct Site {
 }
 
 /// Reads and judges the plan, and takes the id.
-fn admit(host: &Host, request: &Request) -> Result<(ContainerRecord, Dirs), Refused> {
+fn admit(host: &Host, request: &Request) -> Result<(ContainerRecord, Dirs, Ids), Refused> {
     let internal =
         |what: &str, error: &dyn std::fmt::Display| Refused::new(Reason::Internal, format!("{what}: {error}"));
     if request.plan.len() as u64 > PLAN_MAX {
@@ -106,6 +108,7 @@ fn admit(host: &Host, request: &Request) -> Result<(ContainerRecord, Dirs), Refu
     let plan = parsed.map_err(|error| internal("plan", &error))?;
     recheck(&plan, &host.policy).map_err(|violations| Refused::of_fields(Reason::Invalid, &violations))?;
     unsupported::check(&plan)?;
+    let ids = Ids::of(&plan, request.id_range, &host.policy)?;
     isolate().map_err(|error| failed("mount namespace", &error))?;
     let shim = identity::of(std::process::id() as i32).map_err(|error| failed("/proc", &error))?;
     let dirs = Dirs::of(host, &plan.id);
@@ -130,8 +133,9 @@ fn admit(host: &Host, request: &Request) -> Result<(ContainerRecord, Dirs), Refu
         exit: None,
         files_generation: 0,
         files_updated_at: None,
+        id_range_start: request.id_range.filter(|_| ids.map().is_mapped()),
     };
-    Ok((record, dirs))
+    Ok((record, dirs, ids))
 }
 
 /// A mount namespace of the shim's own: what is mounted in it goes when the shim goes, and the host never sees it.
@@ -154,6 +158,7 @@ fn build(
     host: &Host,
     filter: &Arc<Filter>,
     mut record: ContainerRecord,
+    ids: Ids,
     site: &mut Site,
     control: &mut Control,
 ) -> Result<Built, Refused> {
@@ -163,9 +168,7 @@ fn build(
     dirs.keep_room(&record).map_err(|error| failed("state directory", &error))?;
     let mut log = stdio::Log::create(&dirs, &record.plan, host.log_bytes_max).map_err(|error| failed("log", &error))?;
 
-    let root = dirs.run.join("rootfs");
-    dirs.private(&root).map_err(|error| failed("run directory", &error))?;
-    let tree = Tree::assemble(host, &record.plan.rootfs, &root, &dirs)?;
+    let tree = Tree::assemble(host, &record.plan, &dirs, &ids)?;
     let user = Arc::new(tree.resolve_user(&record.plan)?);
     if record.plan.token_file().is_some() {
         tree.make_runtime_dir(&record.plan.rootfs)?;
@@ -175,12 +178,14 @@ fn build(
 
     let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
     let nofile = limits.nofile;
+    let namespace = ids.namespace_path();
     let resolved = spec::Resolved {
-        rootfs: &root,
+        rootfs: &dirs.stage,
         user: &user,
         limits: &limits,
         cgroup: &record.cgroup,
         swap_limit: host.hierarchies.swap_limit(),
+        user_namespace: namespace.as_deref(),
     };
     let spec = spec::build(&record.plan, &resolved)
         .map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
@@ -188,7 +193,9 @@ fn build(
     limits::can_be_given(&record.plan, &held)?;
     let (filter, unknown) = Filter::of(filter, &record.plan.isolation, &held)?;
     warnings.extend(unknown);
-    let container = create::create(&dirs, &spec, &user, filter, &mut log)?;
+    let container = create::create(&dirs, &spec, &user, filter, &mut log, ids.map())?;
+    let id_map = ids.map();
+    drop(ids);
     site.init = Some(container.pid());
     let network = network::attach(host, &record, container.pid())?;
     names::write(&tree, &record.plan, network.as_ref(), &mut warnings)?;
@@ -216,6 +223,7 @@ fn build(
         cgroup: &record.cgroup,
         init: container.pid(),
         owner: (user.uid, user.gid),
+        id_map,
         mounts: &mounts,
         volume: site.remains.volumes.first(),
         process: &site.remains.inputs[0],
@@ -255,6 +263,6 @@ fn build(
 
 /// Takes the container's root out of this shim's namespace, so that its place is an empty directory again.
 pub(super) fn unmount(dirs: &Dirs) {
-    while executor_sys::mount::detach(&dirs.run.join("rootfs")).is_ok() {}
+    while executor_sys::mount::detach(&dirs.stage).is_ok() {}
     while executor_sys::mount::detach(&dirs.run.join("bundle")).is_ok() {}
 }

@@ -353,7 +353,8 @@ fn write(
     // Rather this process than one of the container's, if the kernel has to choose.
     process::be_expendable().map_err(failed("oom_score_adj"))?;
     host.hierarchies.join_memory(&record.cgroup).map_err(failed("memory cgroup"))?;
-    let user = record.prepared.as_ref().map(|prepared| (prepared.user.uid, prepared.user.gid));
+    let ids = record.id_map();
+    let user = record.prepared.as_ref().map(|prepared| (ids.host(prepared.user.uid), ids.host(prepared.user.gid)));
     let (uid, gid) = user.ok_or_else(|| Failed("user".into(), io::ErrorKind::NotFound.into()))?;
     let sizes = update.changed.iter().map(|index| update.files[*index].size);
     with_contents(contents, sizes, |contents| rotation.write(contents, Owner { uid, gid }))?;

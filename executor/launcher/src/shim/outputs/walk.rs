@@ -21,6 +21,7 @@ use executor_sys::seqpacket::Seqpacket;
 use rustix::fs::{Dir, FileType, Mode, OFlags, fstat, fstatfs};
 use serde::{Deserialize, Serialize};
 
+use super::Namespaces;
 use crate::dirs::plain;
 
 /// Largest message: a path, each byte written with six, and a few words.
@@ -93,8 +94,11 @@ enum Entry {
 
 impl Walk<'_> {
     /// In the helper. Comes back with an error only where it cannot begin.
-    pub(super) fn carry_out(&self, namespace: &OwnedFd, socket: &Seqpacket, parent: i32) -> io::Result<()> {
-        process::enter_namespaces(namespace.as_fd(), true, false)?;
+    pub(super) fn carry_out(&self, namespaces: &Namespaces, socket: &Seqpacket, parent: i32) -> io::Result<()> {
+        if let Some(user) = &namespaces.user {
+            process::become_root_of(user.as_fd())?;
+        }
+        process::enter_namespaces(namespaces.mount.as_fd(), true, false)?;
         process::close_all_but(socket.as_fd())?;
         process::reset_signals()?;
         privileges::read_as(self.user.uid, self.user.gid, &self.user.groups)?;
