@@ -58,10 +58,12 @@ fn a_container_reads_its_own_secrets() {
         let request = secret(id, script).user(user).unmasked().memory(1 << 30);
         let init = pid(&daemon.api.started(request));
         daemon.api.follow(id).until(|entry| entry.data == b"up\n");
-        let tmp = PathBuf::from(format!("/proc/{init}/root/tmp"));
-        std::fs::copy(dist::binary("agent-cli"), tmp.join("agent-cli")).unwrap();
-        std::fs::set_permissions(tmp.join("agent-cli"), std::fs::Permissions::from_mode(0o755)).unwrap();
-        std::fs::write(tmp.join("go"), "").unwrap();
+        // As root of the container's user namespace: no other id of the host can make a file there.
+        let mut inside = std::process::Command::new("nsenter");
+        inside.args(["--target", &init.to_string(), "--user", "--mount", "--setuid", "0", "--setgid", "0"]);
+        inside.args(["sh", "-ec", "cat >/tmp/agent-cli; chmod 755 /tmp/agent-cli; >/tmp/go"]);
+        inside.stdin(std::fs::File::open(dist::binary("agent-cli")).unwrap());
+        assert!(inside.status().unwrap().success());
         let container = daemon.api.wait(id).unwrap();
         let output = daemon.api.output(id);
         let shown = output.text();
