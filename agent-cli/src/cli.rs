@@ -4,6 +4,7 @@
 //! repeats a value that it refuses.
 
 mod bindings;
+pub(crate) mod images;
 mod outputs;
 
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use crate::network::NetworkArgs;
 use crate::{exit, signals, units};
 
 pub(crate) use bindings::{BindingArgs, BindingsCommand, CheckArgs, DeliveryArgs, ShowArgs, WriteArgs};
+pub(crate) use images::{ImageArgs, ImageOfRun};
 pub(crate) use outputs::{CpArgs, OutputArgs};
 
 /// Run containers with secret files on this machine and look after them, through executord.
@@ -112,6 +114,8 @@ pub(crate) enum Command {
     /// them with --json or --reveal. The default of --socket is /run/executor/runtime.sock here. A container whose process
     /// has ended has no secrets any more.
     Secrets(SecretsArgs),
+    /// Fetch, take in, list, show and remove images
+    Image(ImageArgs),
     /// Follow what happens to containers
     ///
     /// Goes on until it is interrupted, also over a restart of executord.
@@ -149,13 +153,14 @@ pub(crate) struct RunArgs {
     /// Id of the container; a UUID when left out
     #[arg(long)]
     pub(crate) id: Option<String>,
-    /// Root file system: `host` (a read-only view of this machine's) or `dir:/absolute/path`
-    #[arg(long, value_name = "REF", default_value = "host")]
-    pub(crate) rootfs: String,
-    /// Run as `user`, `uid`, `user:group` or `uid:gid`, looked up in the rootfs [default: root]
+    /// Root file system: `host` (a read-only view of this machine's), `dir:/absolute/path`, or an image with its scheme:
+    /// docker://..., oci:/..., oci-archive:/..., docker-archive:/... [default: host]
+    #[arg(long, value_name = "REF")]
+    pub(crate) rootfs: Option<String>,
+    /// Run as `user`, `uid`, `user:group` or `uid:gid`, looked up in the rootfs [default: the image's, or root]
     #[arg(long, short, value_name = "USER")]
     pub(crate) user: Option<String>,
-    /// Working directory [default: /]
+    /// Working directory [default: the image's, or /]
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<String>,
     /// Variable of the process's environment; NAME alone takes the value it has here
@@ -177,7 +182,8 @@ pub(crate) struct RunArgs {
     /// process's environment (/proc/PID/environ): prefer --file.
     #[arg(long = "secret-env", value_name = "NAME=SOURCE")]
     pub(crate) secret_env: Vec<String>,
-    /// Secret argument: INDEX=@FILE, INDEX=@- or INDEX=@env:VARIABLE, INDEX counted from 0 without CMD
+    /// Secret argument: INDEX=@FILE, INDEX=@- or INDEX=@env:VARIABLE, INDEX counted from 0 without CMD (with an IMAGE and
+    /// without --entrypoint: with CMD)
     ///
     /// It fills an ARG that is written as '', or is appended where INDEX is the number of ARGs: `--secret-arg 1=@pw --
     /// mysql -p` makes `mysql -p PW`. One newline at the end of FILE or of standard input is left out. Every process of the
@@ -230,8 +236,11 @@ pub(crate) struct RunArgs {
     pub(crate) bindings: DeliveryArgs,
     #[command(flatten)]
     pub(crate) outputs: OutputArgs,
-    /// The program (an absolute path, or a name to look up in PATH of --env) and its arguments
-    #[arg(last = true, required = true, value_names = ["CMD", "ARG"])]
+    #[command(flatten)]
+    pub(crate) image: ImageOfRun,
+    /// The program (an absolute path, or a name to look up in PATH of --env) and its arguments; with an IMAGE what its
+    /// entrypoint is given, instead of its own command
+    #[arg(last = true, value_names = ["CMD", "ARG"])]
     pub(crate) command: Vec<String>,
 }
 
@@ -506,6 +515,16 @@ mod tests {
     fn lines_that_are_understood() {
         for line in [
             "run -- true",
+            "run debian:12",
+            "run 127.0.0.1:5000/x/y:tag -- sh -c x",
+            "run --pull always --entrypoint /bin/sh oci:/a:b -- -c x",
+            "run --registry-user u --registry-password @env:PW debian -- true",
+            "image pull --registry-auth-file /a debian --json",
+            "image import --form oci-archive --name a/b:1 -",
+            "image ls -q",
+            "image inspect 0123456789ab",
+            "image rm a b",
+            "image prune --unused-for 12h --budget 10G --dry-run",
             "--json run --detach -- sh -c x --not-ours",
             "run --json -d -l a=b -u 1:2 -e A=b -- true",
             "--local run -- true",
@@ -555,9 +574,14 @@ mod tests {
     fn lines_that_are_not() {
         for line in [
             "",
-            "run",
-            "run true",
-            "run --",
+            "run --entrypoint /bin/sh -- x",
+            "run --rootfs host debian -- x",
+            "run a b",
+            "run --registry-user u debian",
+            "run --registry-password @- debian",
+            "image",
+            "image rm",
+            "image ls -q --json",
             "run --memory 0 -- true",
             "run --memry 5 -- true",
             "run --grace 10 -- true",

@@ -14,9 +14,10 @@ use executor_proto::v1::{
 };
 use zeroize::Zeroize;
 
+use crate::cli::images::{Program, wipe};
 use crate::cli::{RedactArg, RunArgs};
 use crate::failure::Failure;
-use crate::source::{self, Argument, Content, Flag};
+use crate::source::{self, Argument, Content, Flag, Source};
 
 /// A request that wipes itself.
 pub(crate) struct Request(Box<RunRequest>);
@@ -37,10 +38,14 @@ impl Request {
         ];
         let sourced = flags.into_iter().flat_map(|(flag, texts)| texts.iter().map(move |text| (flag, text)));
         let sourced = sourced.map(|(flag, text)| Argument::parse(flag, text)).collect::<Result<Vec<_>, _>>()?;
+        if args.image.takes_stdin() && sourced.iter().any(|argument| argument.source == Source::Stdin) {
+            return Err(Failure::Usage(
+                "standard input is the registry's password already; it can be read once".into(),
+            ));
+        }
+        let (rootfs, Program { path, args: mut arguments }) =
+            args.image.rootfs_and_program(args.rootfs.take(), std::mem::take(&mut args.command))?;
         let secrets = Secrets::sort(source::read_all(sourced, stdin, variable)?)?;
-        let mut command = args.command.into_iter();
-        let path = command.next().unwrap_or_default();
-        let mut arguments = command.collect();
         make_room(&mut arguments, &secrets.arguments)?;
         let run = RunAction {
             path,
@@ -60,7 +65,7 @@ impl Request {
         let mut request = RunRequest {
             id: args.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
             action: Some(Action { run: Some(run), ..Action::default() }),
-            rootfs: args.rootfs,
+            rootfs,
             limits: Some(Limits {
                 memory_bytes: args.memory.unwrap_or(0),
                 pids: args.pids.unwrap_or(0),
@@ -81,6 +86,7 @@ impl Request {
         };
         args.network.apply(&mut request);
         args.isolation.apply(&mut request)?;
+        args.image.apply(&mut request, stdin, variable)?;
         Ok(Self(Box::new(request)))
     }
 
@@ -121,6 +127,7 @@ impl Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
+        self.0.registry_credentials.iter_mut().for_each(wipe);
         let Some(run) = self.0.action.as_mut().and_then(|action| action.run.as_mut()) else { return };
         run.volume_mounted_files.iter_mut().for_each(|file| file.content.zeroize());
         run.env.iter_mut().chain(&mut run.secret_environment).for_each(|variable| variable.value.zeroize());
@@ -159,7 +166,7 @@ impl Secrets {
                     let value = std::mem::take(&mut *content.into_text()?);
                     secrets.arguments.push(SecretArgument { index, value });
                 }
-                Flag::VcapServices => {} // read by `bindings`, which makes files of it
+                Flag::VcapServices | Flag::RegistryPassword => {} // read elsewhere
             }
         }
         secrets.arguments.sort_by_key(|argument| argument.index);

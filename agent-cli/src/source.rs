@@ -26,6 +26,7 @@ pub(crate) enum Flag {
     PublicFile,
     SecretEnv,
     SecretArg,
+    RegistryPassword,
     VcapServices,
 }
 
@@ -37,6 +38,7 @@ impl Flag {
             Self::PublicFile => "--public-file",
             Self::SecretEnv => "--secret-env",
             Self::SecretArg => "--secret-arg",
+            Self::RegistryPassword => "--registry-password",
             Self::VcapServices => "--vcap-services",
         }
     }
@@ -47,6 +49,7 @@ impl Flag {
             Self::File | Self::PublicFile => "PATH",
             Self::SecretEnv => "NAME",
             Self::SecretArg => "INDEX",
+            Self::RegistryPassword => "SOURCE",
             Self::VcapServices => "",
         }
     }
@@ -85,6 +88,11 @@ pub(crate) enum SourceError {
     ValueGiven { flag: Flag, key: String },
     #[error("{flag} takes {0}=@FILE, {0}=@- (standard input) or {0}=@env:VARIABLE", .flag.key())]
     Shape { flag: Flag },
+    #[error(
+        "{flag}: the value itself cannot be given, because everyone on this machine can read a command line; \
+         use {flag} @FILE, @- (standard input) or @env:VARIABLE"
+    )]
+    Bare { flag: Flag },
     #[error("{flag} {key}=@{what}: {what} names no {kind}")]
     Empty { flag: Flag, key: String, what: &'static str, kind: &'static str },
     #[error("{second}=@-: standard input is already the content of {first}; it can be read once")]
@@ -103,6 +111,14 @@ pub(crate) enum SourceError {
 }
 
 impl Argument {
+    /// A source alone, of a flag that stands for one thing.
+    pub(crate) fn bare(flag: Flag, text: &str) -> Result<Self, SourceError> {
+        Self::parse(flag, &format!("password={text}")).map_err(|error| match error {
+            SourceError::ValueGiven { flag, .. } | SourceError::Shape { flag } => SourceError::Bare { flag },
+            other => other,
+        })
+    }
+
     /// Splits `KEY=@SOURCE`. A `=` in KEY is possible, because every source begins with `@`.
     pub(crate) fn parse(flag: Flag, text: &str) -> Result<Self, SourceError> {
         let Some((key, source)) = text.split_once("=@") else {

@@ -5,6 +5,7 @@ mod bindings;
 mod cp;
 mod events;
 mod generate;
+mod image;
 mod info;
 mod inspect;
 mod logs;
@@ -89,6 +90,10 @@ pub(crate) fn execute(cli: Cli) -> Result<u8, Failure> {
             forbid_dumps();
             Job::Other(Command::Secrets(args))
         }
+        Command::Image(args) => {
+            forbid_dumps();
+            Job::Image(image::Job::build(args.command)?)
+        }
         other => Job::Other(other),
     };
     // One thread: a private executord is told of the death of the thread that started it.
@@ -103,6 +108,7 @@ enum Job {
     Run(Request, Option<Delivery>, run::AtTheEnd),
     Audit(AuditArgs),
     Rotate(rotate::Request, Option<Delivery>),
+    Image(image::Job),
     Other(Command),
 }
 
@@ -198,6 +204,7 @@ async fn other(session: &Session, job: Job) -> Result<u8, Failure> {
     let work = async {
         let command = match job {
             Job::Rotate(request, delivery) => return rotate::rotate(session, request, delivery).await,
+            Job::Image(job) => return image::image(session, job).await,
             Job::Run(..) | Job::Audit(_) => return Ok(0), // carried out before
             Job::Other(command) => command,
         };
@@ -214,9 +221,12 @@ async fn other(session: &Session, job: Job) -> Result<u8, Failure> {
             Command::Info => info::info(session).await,
             Command::Secrets(args) => secrets::secrets(session, args).await,
             // Carried out before.
-            Command::Run(_) | Command::Audit(_) | Command::Rotate(_) | Command::Generate(_) | Command::Bindings(_) => {
-                Ok(0)
-            }
+            Command::Run(_)
+            | Command::Audit(_)
+            | Command::Rotate(_)
+            | Command::Image(_)
+            | Command::Generate(_)
+            | Command::Bindings(_) => Ok(0),
         }
     };
     tokio::select! {

@@ -62,6 +62,9 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
     };
     table.pair("command", format!("{}{arguments}", spec.path));
     table.pair("rootfs", spec.rootfs.clone());
+    if let Some(image) = &container.image {
+        table.pair("image", image.digest.clone());
+    }
     table.pair("directory", if spec.dir.is_empty() { "/" } else { &spec.dir });
     let asked = if spec.user.is_empty() { "root" } else { &spec.user };
     let user = match (spec.uid, spec.gid) {

@@ -27,6 +27,8 @@ pub(crate) use outputs::Copied;
 pub(crate) struct Container {
     id: String,
     state: String,
+    /// What ran, whatever its name means by now.
+    image: Option<ImageInUse>,
     spec: Spec,
     files: Vec<SecretFile>,
     processes: Vec<Process>,
@@ -37,6 +39,12 @@ pub(crate) struct Container {
     files_updated_at: Option<String>,
     network_status: Option<networks::Status>,
     result: Option<Ending>,
+}
+
+#[derive(Serialize)]
+struct ImageInUse {
+    reference: String,
+    digest: String,
 }
 
 /// What `rotate` says of the container.
@@ -264,6 +272,10 @@ impl From<&v1::Container> for Container {
         Self {
             id: container.id.clone(),
             state: state(container.state),
+            image: container
+                .image
+                .as_ref()
+                .map(|image| ImageInUse { reference: image.reference.clone(), digest: image.digest.clone() }),
             spec: Spec::from(&container.spec.clone().unwrap_or_default()),
             files: container.files.iter().map(SecretFile::from).collect(),
             processes: container.processes.iter().map(Process::from).collect(),

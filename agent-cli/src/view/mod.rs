@@ -5,6 +5,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod human;
+pub(crate) mod images;
 pub(crate) mod inspect;
 pub(crate) mod json;
 pub(crate) mod style;

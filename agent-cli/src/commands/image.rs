@@ -1,0 +1,226 @@
+//! `image`: fetch, take in, list, show, remove.
+
+use std::io::{IsTerminal as _, Read as _};
+
+use executor_proto::v1::images_client::ImagesClient;
+use executor_proto::v1::import_image_request::Part;
+use executor_proto::v1::pull_image_response::News;
+use executor_proto::v1::{
+    self, ImportHeader, ImportImageRequest, InspectImageRequest, ListImagesRequest, PruneImagesRequest,
+    PullImageRequest, RemoveImageRequest,
+};
+use tokio::sync::mpsc;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
+
+use super::Session;
+use crate::cli::images::{
+    FormArg, ImageCommand, ImageNameArg, ImageRmArgs, ImportArgs, LsArgs, PruneArgs, PullArgs, wipe,
+};
+use crate::failure::Failure;
+use crate::view::images::{self as view, Bars};
+use crate::view::json;
+
+/// Bytes of an archive that are sent at once.
+const PIECE: usize = 256 << 10;
+/// Pieces that wait to be sent.
+const DEPTH: usize = 4;
+
+/// What is asked of executord, secrets read.
+pub(crate) enum Job {
+    /// Fetch, quietly or not.
+    Pull(Box<PullImageRequest>, bool),
+    Other(ImageCommand),
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if let Self::Pull(request, _) = self
+            && let Some(credentials) = &mut request.credentials
+        {
+            wipe(credentials);
+        }
+    }
+}
+
+impl Job {
+    /// Reads what a command needs besides its flags.
+    pub(super) fn build(command: ImageCommand) -> Result<Self, Failure> {
+        let PullArgs { registry, quiet, reference } = match command {
+            ImageCommand::Pull(args) => args,
+            other => return Ok(Self::Other(other)),
+        };
+        let credentials =
+            registry.credentials(&reference, &mut std::io::stdin().lock(), &|name| std::env::var_os(name))?;
+        Ok(Self::Pull(Box::new(PullImageRequest { reference, credentials }), quiet))
+    }
+}
+
+fn client(session: &Session) -> ImagesClient<Channel> {
+    ImagesClient::new(session.client.channel()).max_decoding_message_size(usize::MAX)
+}
+
+pub(super) async fn image(session: &Session, mut job: Job) -> Result<u8, Failure> {
+    match &mut job {
+        Job::Pull(request, quiet) => pull(session, request, *quiet).await,
+        Job::Other(command) => match command {
+            ImageCommand::Import(args) => import(session, args).await,
+            ImageCommand::Ls(args) => ls(session, args).await,
+            ImageCommand::Inspect(args) => inspect(session, args).await,
+            ImageCommand::Rm(args) => rm(session, args).await,
+            ImageCommand::Prune(args) => prune(session, args).await,
+            ImageCommand::Pull(_) => Ok(0), // read before
+        },
+    }
+}
+
+/// The image of an answer.
+fn expected(image: Option<v1::Image>, doing: &str) -> Result<v1::Image, Failure> {
+    image.ok_or_else(|| Failure::Refused {
+        code: Code::Internal,
+        message: format!("{doing}: executord's answer lacks the image"),
+    })
+}
+
+async fn pull(session: &Session, request: &PullImageRequest, quiet: bool) -> Result<u8, Failure> {
+    let doing = format!("pull {}", crate::view::table::plain(&request.reference));
+    let failed = |status: &Status| session.client.failure(&doing, status);
+    let answer = client(session).pull(request.clone()).await.map_err(|status| failed(&status))?;
+    let mut news = answer.into_inner();
+    let mut bars = match (quiet || session.json, std::io::stderr().is_terminal()) {
+        (true, _) => None,
+        (false, terminal) => Some(Bars::new(terminal)),
+    };
+    while let Some(message) = news.message().await.map_err(|status| failed(&status))? {
+        match message.news {
+            Some(News::Progress(progress)) => {
+                for line in bars.as_mut().map(|bars| bars.show(&progress)).unwrap_or_default() {
+                    session.output.note(line);
+                }
+            }
+            Some(News::Image(image)) => {
+                drop(bars.take());
+                session.print(&view::Document::from(&image), || format!("{}\n", image.digest)).await;
+                return Ok(0);
+            }
+            None => {} // of a newer executord
+        }
+    }
+    expected(None, &doing).map(|_| 0)
+}
+
+async fn import(session: &Session, args: &ImportArgs) -> Result<u8, Failure> {
+    let doing = format!("import {}", args.file.display());
+    let form = match args.form {
+        FormArg::DockerArchive => v1::import_header::Form::DockerArchive,
+        FormArg::OciArchive => v1::import_header::Form::OciArchive,
+    };
+    let mut reader: Box<dyn std::io::Read + Send> = match args.file.as_os_str() == "-" {
+        true => Box::new(std::io::stdin()),
+        false => {
+            Box::new(std::fs::File::open(&args.file).map_err(|error| Failure::Usage(format!("{doing}: {error}")))?)
+        }
+    };
+    let header = ImportHeader { form: form.into(), reference: args.name.clone().unwrap_or_default() };
+    let (sender, receiver) = mpsc::channel(DEPTH);
+    // A thread of its own: reading a pipe waits for whoever writes to it.
+    let reading = tokio::task::spawn_blocking(move || {
+        let mut part = Part::Header(header);
+        // An error of the reader's ends the archive early, which executord finds out; it is told here.
+        while sender.blocking_send(ImportImageRequest { part: Some(part) }).is_ok() {
+            let mut piece = Vec::with_capacity(PIECE);
+            match reader.by_ref().take(PIECE as u64).read_to_end(&mut piece) {
+                Ok(0) => return Ok(()),
+                Ok(_) => part = Part::Data(piece),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    });
+    let answer = client(session).import(Pieces(receiver)).await;
+    if let Ok(Err(error)) = reading.await {
+        return Err(Failure::Usage(format!("{doing}: {error}")));
+    }
+    let answer = answer.map_err(|status| session.client.failure(&doing, &status))?.into_inner();
+    let image = expected(answer.image, &doing)?;
+    session.print(&view::Document::from(&image), || format!("{}\n", image.digest)).await;
+    Ok(0)
+}
+
+/// The pieces of an archive as they come.
+struct Pieces(mpsc::Receiver<ImportImageRequest>);
+
+impl tokio_stream::Stream for Pieces {
+    type Item = ImportImageRequest;
+
+    fn poll_next(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<ImportImageRequest>> {
+        self.0.poll_recv(context)
+    }
+}
+
+async fn ls(session: &Session, args: &LsArgs) -> Result<u8, Failure> {
+    let answer = client(session).list(ListImagesRequest {}).await;
+    let images = answer.map_err(|status| session.client.failure("image ls", &status))?.into_inner().images;
+    if args.quiet {
+        session.output.text(images.iter().map(|image| format!("{}\n", image.digest)).collect()).await;
+        return Ok(0);
+    }
+    let documents: Vec<_> = images.iter().map(view::Document::from).collect();
+    session.print(&documents, || view::table(&images, std::time::SystemTime::now(), session.style)).await;
+    Ok(0)
+}
+
+async fn inspect(session: &Session, args: &ImageNameArg) -> Result<u8, Failure> {
+    let doing = format!("image inspect {}", crate::view::table::plain(&args.image));
+    let answer = client(session).inspect(InspectImageRequest { image: args.image.clone() }).await;
+    let answer = answer.map_err(|status| session.client.failure(&doing, &status))?.into_inner();
+    let (image, config) = (expected(answer.image, &doing)?, answer.config.unwrap_or_default());
+    let document = view::Inspected::new(&image, &config, &answer.config_json);
+    session.print(&document, || view::inspected(&image, &config, session.style)).await;
+    Ok(0)
+}
+
+async fn rm(session: &Session, args: &ImageRmArgs) -> Result<u8, Failure> {
+    let mut done = Vec::with_capacity(args.images.len());
+    let mut failures = Vec::new();
+    for image in &args.images {
+        let shown = crate::view::table::plain(image);
+        let error = match client(session).remove(RemoveImageRequest { image: image.clone() }).await {
+            Ok(answer) => {
+                let removed = answer.get_ref().removed;
+                if !session.json {
+                    let what = if removed { "removed" } else { "name removed" };
+                    session.output.text(format!("{shown}: {what}\n")).await;
+                }
+                done.push(view::Removed { image: image.clone(), removed: Some(removed), error: None });
+                continue;
+            }
+            Err(status) => session.client.failure(&format!("remove {shown}"), &status),
+        };
+        done.push(view::Removed { image: image.clone(), removed: None, error: Some(error.describe()) });
+        failures.push(error);
+    }
+    if session.json {
+        session.output.text(json::document(&done)).await;
+    }
+    if failures.len() < 2 {
+        return failures.pop().map_or(Ok(0), Err);
+    }
+    for failure in &failures {
+        session.output.note(failure.describe());
+    }
+    Err(Failure::Several { failed: failures.len(), all: done.len() })
+}
+
+async fn prune(session: &Session, args: &PruneArgs) -> Result<u8, Failure> {
+    let unused_for = args.unused_for.map(prost_types::Duration::try_from).transpose();
+    let unused_for = unused_for.map_err(|_| Failure::Usage("--unused-for is too long".into()))?;
+    let request = PruneImagesRequest { unused_for, bytes_budget: args.budget, dry_run: args.dry_run };
+    let answer = client(session).prune(request).await;
+    let pruned = answer.map_err(|status| session.client.failure("image prune", &status))?.into_inner();
+    session.print(&view::Pruned::from(&pruned), || view::pruned(&pruned, args.dry_run)).await;
+    Ok(0)
+}
