@@ -10,6 +10,7 @@ pub mod dist;
 pub mod footprint;
 pub mod guide;
 pub mod host;
+pub mod images;
 pub mod launcher;
 pub mod mount;
 pub mod network;

@@ -106,5 +106,9 @@ fn users_and_directories_are_made_as_the_units_need_them() {
     }
     let writable = settings("executord.service", "ReadWritePaths");
     assert_eq!(writable, ["-/run/executor/runtime"]);
-    assert_eq!(settings("executord.service", "StateDirectory"), ["executor/ledger", "executor/images"], "and nothing else");
+    assert_eq!(
+        settings("executord.service", "StateDirectory"),
+        ["executor/ledger", "executor/images"],
+        "and nothing else"
+    );
 }

@@ -41,7 +41,7 @@ pub(crate) const BUILD: [Need; 2] = [
 ];
 
 /// For `cargo xtask test`.
-pub(crate) const TEST: [Need; 8] = [
+pub(crate) const TEST: [Need; 12] = [
     Need {
         package: "busybox-static",
         reason: "the programs of the root file systems that tests make",
@@ -57,6 +57,10 @@ pub(crate) const TEST: [Need; 8] = [
     Need { package: "npm", reason: "installs those clients", sign: Sign::Program("npm") },
     Need { package: "strace", reason: "shows which files our processes open", sign: Sign::Program("strace") },
     Need { package: "libcap2-bin", reason: "puts capabilities on a file", sign: Sign::Program("setcap") },
+    Need { package: "umoci", reason: "builds the images that tests pull and run", sign: Sign::Program("umoci") },
+    Need { package: "skopeo", reason: "pushes and archives them", sign: Sign::Program("skopeo") },
+    Need { package: "docker-registry", reason: "serves them", sign: Sign::Program("docker-registry") },
+    Need { package: "apache2-utils", reason: "makes that registry's password file", sign: Sign::Program("htpasswd") },
     Need { package: "systemd", reason: "systemd-analyze checks the units", sign: Sign::Program("systemd-analyze") },
 ];
 

@@ -1,0 +1,187 @@
+//! Images that others build and serve: umoci makes them, skopeo copies them, Debian's docker-registry serves them.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use crate::rootfs::Rootfs;
+use crate::wait;
+
+/// The user of a registry that wants one.
+pub const USER: &str = "puller";
+/// Its password.
+pub const PASSWORD: &str = "canary-registry-pw-8e21";
+
+/// An image in an OCI layout, as `1`: busybox below, and on top a layer that takes a file away and changes another. Its
+/// configuration names an entrypoint, a command, variables, a directory, a user, a signal and a volume.
+pub struct Image {
+    dir: TempDir,
+}
+
+fn tool(program: &str, arguments: &[&str]) -> String {
+    let done = Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    let done = done.unwrap_or_else(|error| panic!("{program}: {error} (`cargo xtask test` installs it)"));
+    assert!(done.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}
+
+impl Image {
+    /// Builds it.
+    pub fn build() -> Self {
+        let (image, rootfs) = (Self { dir: tempfile::tempdir().expect("a directory") }, Rootfs::busybox());
+        let (layout, bundle) = (image.path("layout"), image.path("bundle"));
+        let tagged = format!("{layout}:1");
+        tool("umoci", &["init", "--layout", &layout]);
+        tool("umoci", &["new", "--image", &tagged]);
+        tool("umoci", &["unpack", "--image", &tagged, &bundle]);
+        let root = PathBuf::from(&bundle).join("rootfs");
+        let source = format!("{}/.", rootfs.path().display());
+        tool("cp", &["-a", &source, &root.display().to_string()]);
+        fs::write(root.join("srv/old"), "old").expect("write");
+        fs::write(root.join("srv/changed"), "one").expect("write");
+        fs::write(root.join("srv/private"), "of app").expect("write");
+        fs::set_permissions(root.join("srv/private"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
+            .expect("chmod");
+        std::os::unix::fs::chown(root.join("srv/private"), Some(1234), Some(1234)).expect("chown");
+        tool("umoci", &["repack", "--refresh-bundle", "--image", &tagged, &bundle]);
+        fs::remove_file(root.join("srv/old")).expect("remove");
+        fs::write(root.join("srv/changed"), "two").expect("write");
+        tool("umoci", &["repack", "--image", &tagged, &bundle]);
+        tool(
+            "umoci",
+            &[
+                "config",
+                "--image",
+                &tagged,
+                "--config.entrypoint",
+                "/bin/sh",
+                "--config.entrypoint",
+                "-c",
+                "--config.cmd",
+                "echo $GREETING from $PWD as $(id -u)",
+                "--config.env",
+                "PATH=/bin",
+                "--config.env",
+                "GREETING=hello",
+                "--config.workingdir",
+                "/srv",
+                "--config.user",
+                "app",
+                "--config.stopsignal",
+                "SIGQUIT",
+                "--config.label",
+                "team=red",
+                "--config.volume",
+                "/tmp/data",
+            ],
+        );
+        image
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    /// How skopeo and a request refer to the layout.
+    pub fn layout(&self) -> String {
+        format!("oci:{}:1", self.path("layout"))
+    }
+
+    /// Copies it into an archive of a form (`docker-archive`, `oci-archive`), under a name; the archive's path.
+    pub fn archive(&self, form: &str, name: &str) -> String {
+        let path = self.path(&format!("{form}.tar"));
+        let to = if name.is_empty() { format!("{form}:{path}") } else { format!("{form}:{path}:{name}") };
+        tool("skopeo", &["copy", "--quiet", "--insecure-policy", &self.layout(), &to]);
+        path
+    }
+
+    /// Pushes it to a registry; the digest that it has there.
+    pub fn push(&self, registry: &Registry, name: &str) -> String {
+        let to = format!("docker://{}", registry.name(name));
+        let mut arguments = vec!["copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false"];
+        let credentials = format!("{USER}:{PASSWORD}");
+        if registry.closed {
+            arguments.extend(["--dest-creds", &credentials]);
+        }
+        let file = self.path("digest");
+        let (layout, option) = (self.layout(), format!("--digestfile={file}"));
+        arguments.extend([&*option, &layout, &to]);
+        tool("skopeo", &arguments);
+        fs::read_to_string(file).expect("a digest").trim().to_owned()
+    }
+}
+
+/// Debian's registry on loopback.
+pub struct Registry {
+    child: Child,
+    port: u16,
+    closed: bool,
+    dir: TempDir,
+}
+
+impl Registry {
+    /// Starts it, open to all or to [`USER`] alone.
+    pub fn start(closed: bool) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
+        let auth = if closed {
+            let users = dir.path().join("users");
+            fs::write(&users, tool("htpasswd", &["-Bbn", USER, PASSWORD])).expect("write");
+            format!("auth:\n  htpasswd:\n    realm: test\n    path: {}\n", users.display())
+        } else {
+            String::new()
+        };
+        let config = dir.path().join("config.yml");
+        let (store, address) = (dir.path().join("store"), format!("127.0.0.1:{port}"));
+        let text = format!(
+            "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: {}\nhttp:\n  addr: {address}\n{auth}",
+            store.display()
+        );
+        fs::write(&config, text).expect("write");
+        let log = fs::File::create(dir.path().join("log")).expect("a log");
+        let child = Command::new("docker-registry")
+            .arg("serve")
+            .arg(&config)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("docker-registry is installed (`cargo xtask test`)");
+        wait::until_ok("the registry answers", || TcpStream::connect(&address));
+        Self { child, port, closed, dir }
+    }
+
+    /// The name of an image there, as people write it.
+    pub fn name(&self, name: &str) -> String {
+        format!("127.0.0.1:{}/{name}", self.port)
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// A file for credentials as `docker login` writes it.
+    pub fn auth_file(&self) -> PathBuf {
+        let path = self.dir.path().join("config.json");
+        // `puller:canary-registry-pw-8e21`
+        let auth = "cHVsbGVyOmNhbmFyeS1yZWdpc3RyeS1wdy04ZTIx";
+        fs::write(&path, format!(r#"{{"auths":{{"127.0.0.1:{}":{{"auth":"{auth}"}}}}}}"#, self.port)).expect("write");
+        path
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The layers that lie unpacked in a state directory.
+pub fn layers(state_dir: &Path) -> usize {
+    fs::read_dir(state_dir.join("layers/sha256")).map_or(0, Iterator::count)
+}

@@ -1,0 +1,139 @@
+//! Images of others' making, from where others serve them, run in containers.
+
+#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+
+use integration::cli::{Ran, command, finish, run};
+use integration::daemon::{Daemon, Setup};
+use integration::images::{Image, PASSWORD, Registry, USER, layers};
+
+fn stdout(ran: &Ran) -> &str {
+    assert_eq!(ran.status, 0, "{ran:?}");
+    &ran.stdout
+}
+
+#[test]
+fn pulled_from_a_registry_and_run_as_it_says() {
+    let (image, registry) = (Image::build(), Registry::start(false));
+    let digest = image.push(&registry, "team/app:1");
+    let (daemon, name) = (Daemon::start(), registry.name("team/app:1"));
+    let agent = |arguments: &[&str]| run(&daemon.socket(), arguments);
+
+    // Not there, and not to be fetched.
+    let refused = agent(&["run", "--pull", "never", &name]);
+    assert!(refused.status == 125 && refused.stderr.contains("pull policy is never"), "{refused:?}");
+    let pulled = agent(&["image", "pull", &name]);
+    assert_eq!(stdout(&pulled), format!("{digest}\n"));
+    assert!(pulled.stderr.contains("done") && layers(&daemon.setup().state_dir()) == 2, "{pulled:?}");
+
+    // Its own command, its own environment, directory, user; then ours over each.
+    assert_eq!(stdout(&agent(&["run", &name])), "hello from /srv as 1234\n");
+    let ours =
+        ["run", "-e", "GREETING=bye", "--dir", "/", "-u", "0", &name, "--", "echo $GREETING from $PWD as $(id -u)"];
+    assert_eq!(stdout(&agent(&ours)), "bye from / as 0\n");
+    assert_eq!(stdout(&agent(&["run", "--entrypoint", "/bin/echo", &name, "--", "a", "b"])), "a b\n");
+    // The upper layer's whiteout and change; a file that only the image's own user may read.
+    let looked = agent(&["run", &name, "--", "ls /srv; cat changed private; echo x >mine 2>&1 || echo no; exit 7"]);
+    assert_eq!((looked.status, &*looked.stdout), (7, "changed\nprivate\ntwoof appno\n"), "{looked:?}");
+
+    // What ran is told by its digest, whatever the name means by now.
+    let id = stdout(&agent(&["run", "-d", "--id", "held", &name, "--", "exec sleep 1000"])).trim().to_owned();
+    let container = daemon.api.get(&id).unwrap();
+    assert_eq!(container.image.unwrap().digest, digest);
+    assert_eq!(container.spec.unwrap().stop_signal, 3);
+    let listed = agent(&["image", "ls", "--json"]).json();
+    assert_eq!((&listed[0]["digest"], listed.as_array().unwrap().len()), (&digest.clone().into(), 1));
+
+    // In use it stays; then it goes with its layers.
+    let in_use = agent(&["image", "rm", &name]);
+    assert!(in_use.status == 125 && in_use.stderr.contains("container held"), "{in_use:?}");
+    let pruned = agent(&["image", "prune", "--unused-for", "0s"]);
+    assert!(stdout(&pruned).contains("0 images") && pruned.stdout.contains("1 in use"), "{pruned:?}");
+    daemon.api.delete(&id, true).unwrap();
+    assert_eq!(stdout(&agent(&["image", "rm", &digest[7..19]])), format!("{}: removed\n", &digest[7..19]));
+    assert_eq!(layers(&daemon.setup().state_dir()), 0);
+    // Straight from the registry, by digest.
+    let pinned = registry.name(&format!("team/app@{digest}"));
+    assert_eq!(stdout(&agent(&["run", &pinned])), "hello from /srv as 1234\n");
+}
+
+#[test]
+fn credentials_open_the_registry_and_stay_nowhere() {
+    let (image, registry) = (Image::build(), Registry::start(true));
+    image.push(&registry, "team/app:1");
+    let (daemon, name) = (Daemon::start(), registry.name("team/app:1"));
+    let with = |arguments: &[&str], password: &str| {
+        finish(command(Some(&daemon.socket()), arguments).env("PW", password).spawn().unwrap())
+    };
+    let refused = with(&["run", &name], "");
+    assert!(refused.status == 125 && refused.stderr.contains("there are none"), "{refused:?}");
+    let by_user = ["run", "--registry-user", USER, "--registry-password", "@env:PW", &name];
+    let refused = with(&by_user, "wrong-canary");
+    assert!(refused.status == 125 && !refused.stderr.contains("wrong-canary"), "{refused:?}");
+    assert_eq!(stdout(&with(&by_user, PASSWORD)), "hello from /srv as 1234\n");
+    stdout(&with(&["image", "rm", &name], ""));
+    let file = registry.auth_file().display().to_string();
+    stdout(&with(&["image", "pull", "--registry-auth-file", &file, &name], ""));
+    let shown = with(&["image", "pull", "--registry-user", USER, "--registry-password", PASSWORD, &name], "");
+    assert!(shown.status != 0 && !shown.stderr.contains(PASSWORD), "{shown:?}");
+    // The control: a file that holds it is found by the same search.
+    let home = daemon.setup().home().to_owned();
+    assert_eq!(found(&home, PASSWORD), Vec::<String>::new());
+    std::fs::write(home.join("control"), format!("x{PASSWORD}y")).unwrap();
+    assert_eq!(found(&home, PASSWORD).len(), 1);
+}
+
+/// Files below a directory that hold a text.
+fn found(dir: &std::path::Path, text: &str) -> Vec<String> {
+    let done = std::process::Command::new("grep").args(["-rlFa", "--devices=skip", text]).arg(dir).output().unwrap();
+    String::from_utf8(done.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn taken_in_from_layouts_and_archives() {
+    let image = Image::build();
+    let daemon = Daemon::start();
+    let agent = |arguments: &[&str]| run(&daemon.socket(), arguments);
+    let docker = image.archive("docker-archive", "docker.io/team/app:1");
+    let oci = image.archive("oci-archive", "");
+    let said = "hello from /srv as 1234\n";
+    // Streamed by whoever may not have a place on executord's disk.
+    let mut import = command(Some(&daemon.socket()), &["image", "import", "-"]);
+    let import = finish(import.stdin(std::fs::File::open(&docker).unwrap()).spawn().unwrap());
+    stdout(&import);
+    assert_eq!(stdout(&agent(&["run", "--pull", "never", "team/app:1"])), said);
+    stdout(&agent(&["image", "import", "--form", "oci-archive", "--name", "team/oci:1", &oci]));
+    assert_eq!(stdout(&agent(&["run", "--pull", "never", "team/oci:1"])), said);
+    // The same layers, however they came.
+    assert_eq!(layers(&daemon.setup().state_dir()), 2);
+    let wrong = agent(&["image", "import", "--form", "oci-archive", "/bin/busybox"]);
+    assert!(wrong.status == 125 && wrong.stderr.contains("no tar archive"), "{wrong:?}");
+    // From executord's own disk, as a root file system.
+    for path in [&docker, &oci] {
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    }
+    for reference in [image.layout(), format!("docker-archive:{docker}"), format!("oci-archive:{oci}")] {
+        let ran = agent(&["run", "--rootfs", &reference]);
+        // The directory of the test may be closed to executord's user; then that is what is told.
+        assert!(ran.stdout == said || ran.stderr.contains("Permission denied"), "{reference}: {ran:?}");
+    }
+}
+
+/// A full disk in the middle of a pull is told as one, and nothing half is left.
+#[test]
+fn a_full_disk_leaves_the_store_whole() {
+    let (image, registry) = (Image::build(), Registry::start(false));
+    image.push(&registry, "team/app:1");
+    let name = registry.name("team/app:1");
+    let mut daemon = Setup::default().disk(7 << 20).start();
+    let ballast = daemon.setup().state_dir().join("ballast");
+    std::fs::write(&ballast, vec![1; (6 << 20) + (700 << 10)]).unwrap();
+    let full = run(&daemon.socket(), &["image", "pull", &name]);
+    assert!(full.status == 125 && full.stderr.contains("no space"), "{full:?}");
+    assert_eq!(stdout(&run(&daemon.socket(), &["image", "ls", "-q"])), "");
+    daemon.kill();
+    std::fs::remove_file(ballast).unwrap();
+    daemon.start_again();
+    assert_eq!(stdout(&run(&daemon.socket(), &["image", "ls", "-q"])), "");
+    stdout(&run(&daemon.socket(), &["image", "pull", &name]));
+    assert_eq!(stdout(&run(&daemon.socket(), &["run", &name])), "hello from /srv as 1234\n");
+}
