@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use executor_core::image::{ImageDefaults, ImageReference};
+use executor_core::image::{Digest, ImageDefaults, ImageReference};
 use executor_registry_auth::{AuthFileError, Credentials, FILE_MAX, from_docker_config};
 use tokio::sync::{Mutex, watch};
 use zeroize::Zeroizing;
@@ -204,8 +204,8 @@ impl<L: LayerStore> Images<L> {
     /// The image of a reference, where it is there with all its layers.
     async fn ready(&self, reference: &ImageReference) -> Result<Option<Resolved>, ImageError> {
         let Some((record, held)) = self.store.hold_image(|record| is_meant(record, reference)) else { return Ok(None) };
-        for layer in &record.layers {
-            if !self.layers.has(&layer.diff_id).await.map_err(ImageError::Layers)? {
+        for (index, layer) in record.layers.iter().enumerate() {
+            if !self.has(&record.layers, index).await? {
                 tracing::warn!(image = %record.digest, layer = %layer.diff_id, "a layer is gone: fetched again");
                 return Ok(None);
             }
@@ -228,6 +228,12 @@ impl<L: LayerStore> Images<L> {
             why: error.to_string(),
         })?;
         Ok(Resolved { defaults: ImageDefaults::of(&parsed)?, record, _held: held })
+    }
+
+    /// Whether a layer of a list is there, for what it lies on.
+    pub(crate) async fn has(&self, layers: &[LayerRecord], index: usize) -> Result<bool, ImageError> {
+        let parents: Vec<Digest> = layers[..index].iter().map(|layer| layer.diff_id.clone()).collect();
+        self.layers.has(&layers[index].diff_id, &parents).await.map_err(ImageError::Layers)
     }
 
     /// Keeps the layers of an image that is on its way.

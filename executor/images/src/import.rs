@@ -106,7 +106,7 @@ pub(crate) async fn import<L: LayerStore>(
     let _held = images.hold_layers(&documents.layers).await;
     for (index, file) in files.into_iter().enumerate() {
         let layer = documents.layers[index].clone();
-        if images.layers.has(&layer.diff_id).await.map_err(ImageError::Layers)? {
+        if images.has(&documents.layers, index).await? {
             continue;
         }
         let store = Arc::clone(&images.store);

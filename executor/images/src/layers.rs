@@ -22,8 +22,9 @@ pub struct LayerToUnpack {
 
 /// The layers of a node, unpacked.
 pub trait LayerStore: Send + Sync + 'static {
-    /// Whether a layer is there.
-    fn has(&self, diff_id: &Digest) -> impl Future<Output = Result<bool, UnpackError>> + Send;
+    /// Whether a layer is there, for an image in which it lies on these, the lowest first: what some layers come to
+    /// depends on what is below.
+    fn has(&self, diff_id: &Digest, parents: &[Digest]) -> impl Future<Output = Result<bool, UnpackError>> + Send;
 
     /// Unpacks a layer from its blob, which is a regular file of its own. A layer that is there already is done.
     fn unpack(&self, layer: LayerToUnpack, blob: File) -> impl Future<Output = Result<(), UnpackError>> + Send;

@@ -170,8 +170,8 @@ async fn layers<L: LayerStore>(
     what: &str,
 ) -> Result<(), ImageError> {
     let mut missing = Vec::new();
-    for (index, layer) in layers.iter().enumerate() {
-        if images.layers.has(&layer.diff_id).await.map_err(ImageError::Layers)? {
+    for index in 0..layers.len() {
+        if images.has(layers, index).await? {
             report.stage(index, Stage::Present);
         } else {
             missing.push(index);

@@ -33,11 +33,9 @@ pub struct Watcher(watch::Receiver<State>);
 impl Watcher {
     /// The state as it is, and then each time that it changes; `None` after the last.
     pub async fn next(&mut self) -> Option<State> {
-        if self.0.borrow().outcome.is_none() || self.0.has_changed().unwrap_or(false) {
-            self.0.changed().await.ok()?;
-            return Some(self.0.borrow_and_update().clone());
-        }
-        None
+        // Also of a pull that has ended meanwhile: what was not seen yet comes first.
+        self.0.changed().await.ok()?;
+        Some(self.0.borrow_and_update().clone())
     }
 
     /// Waits for the end. `None` where the pull was given up before, because nobody had waited for it for a moment.

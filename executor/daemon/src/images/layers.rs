@@ -18,13 +18,19 @@ const UNPACKING: Duration = Duration::from_secs(3600);
 /// For everything else.
 const SHORT: Duration = Duration::from_secs(60);
 
+/// Most layers that are remembered.
+const KNOWN_MAX: usize = 4096;
+
+/// Layers, each with what it lies on.
+type Known = HashSet<(Digest, Vec<Digest>)>;
+
 /// Layers, unpacked by the launcher.
 #[derive(Debug)]
 pub struct LauncherLayers {
     launcher: Arc<Launcher>,
     /// Those that the launcher said are there, and to how many launchers it had been said hello by then: with a new one
     /// it is asked anew.
-    known: Mutex<(u64, HashSet<Digest>)>,
+    known: Mutex<(u64, Known)>,
 }
 
 impl LauncherLayers {
@@ -33,11 +39,14 @@ impl LauncherLayers {
         Self { launcher, known: Mutex::default() }
     }
 
-    fn note<T>(&self, change: impl FnOnce(&mut HashSet<Digest>) -> T) -> T {
+    fn note<T>(&self, change: impl FnOnce(&mut Known) -> T) -> T {
         let greeted = *self.launcher.watch_greetings().borrow();
         let mut known = locked(&self.known);
         if known.0 != greeted {
             *known = (greeted, HashSet::new());
+        }
+        if known.1.len() > KNOWN_MAX {
+            known.1.clear();
         }
         change(&mut known.1)
     }
@@ -71,15 +80,17 @@ fn said(refused: Refused) -> UnpackError {
 }
 
 impl LayerStore for LauncherLayers {
-    async fn has(&self, diff_id: &Digest) -> Result<bool, UnpackError> {
-        if self.note(|known| known.contains(diff_id)) {
+    async fn has(&self, diff_id: &Digest, parents: &[Digest]) -> Result<bool, UnpackError> {
+        let entry = (diff_id.clone(), parents.to_vec());
+        if self.note(|known| known.contains(&entry)) {
             return Ok(true);
         }
         // Without a descriptor it only looks.
-        let look = UnpackLayer { diff_id: diff_id.to_string(), ..UnpackLayer::default() };
+        let parents = parents.iter().map(|parent| hex_bytes(parent.hex())).collect();
+        let look = UnpackLayer { diff_id: diff_id.to_string(), parents, ..UnpackLayer::default() };
         match self.call(SHORT, LauncherCall::UnpackLayer(look), &[]).await {
             Ok(()) => {
-                self.note(|known| known.insert(diff_id.clone()));
+                self.note(|known| known.insert(entry));
                 Ok(true)
             }
             Err((Reason::NotFound, _)) => Ok(false),
@@ -88,22 +99,21 @@ impl LayerStore for LauncherLayers {
     }
 
     async fn unpack(&self, layer: LayerToUnpack, blob: File) -> Result<(), UnpackError> {
-        let bytes = |digest: &Digest| hex_bytes(digest.hex());
         let order = UnpackLayer {
             diff_id: layer.diff_id.to_string(),
             media_type: layer.media_type.to_owned(),
             bytes_max: layer.bytes_max,
-            parents: layer.parents.iter().map(bytes).collect(),
+            parents: layer.parents.iter().map(|parent| hex_bytes(parent.hex())).collect(),
         };
         let done = self.call(UNPACKING, LauncherCall::UnpackLayer(order), &[blob.as_fd()]).await;
         done.map_err(|(_, error)| error)?;
-        self.note(|known| known.insert(layer.diff_id));
+        self.note(|known| known.insert((layer.diff_id, layer.parents)));
         Ok(())
     }
 
     async fn remove(&self, diff_id: &Digest) -> Result<(), UnpackError> {
         // First: whoever asks meanwhile asks the launcher.
-        self.note(|known| known.remove(diff_id));
+        self.note(|known| known.retain(|(layer, parents)| layer != diff_id && !parents.contains(diff_id)));
         let remove = RemoveLayer { diff_id: diff_id.to_string() };
         match self.call(UNPACKING, LauncherCall::RemoveLayer(remove), &[]).await {
             Ok(()) | Err((Reason::NotFound, _)) => Ok(()),

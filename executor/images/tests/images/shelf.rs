@@ -19,7 +19,7 @@ pub(crate) struct Shelf {
 }
 
 impl LayerStore for Shelf {
-    async fn has(&self, diff_id: &Digest) -> Result<bool, UnpackError> {
+    async fn has(&self, diff_id: &Digest, _parents: &[Digest]) -> Result<bool, UnpackError> {
         Ok(self.layers.lock().unwrap().contains_key(diff_id))
     }
 
@@ -95,7 +95,7 @@ impl Place {
     pub(crate) async fn is_whole(&self) {
         for record in self.images.list() {
             for layer in &record.layers {
-                assert!(self.shelf.has(&layer.diff_id).await.unwrap(), "{} of {}", layer.diff_id, record.digest);
+                assert!(self.shelf.has(&layer.diff_id, &[]).await.unwrap(), "{} of {}", layer.diff_id, record.digest);
             }
             self.images.configuration(&record).await.unwrap();
         }
