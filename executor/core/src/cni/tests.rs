@@ -181,3 +181,24 @@ fn a_long_id_is_cut_and_stays_unique() {
     let name = container_id(&id, "0123456789ab");
     assert_eq!((name.len(), name.ends_with("-0123456789ab")), (53, true));
 }
+
+#[test]
+fn a_port_is_published_once() {
+    let of = |host_ip: Option<&str>, host_port, protocol| {
+        let host_ip = host_ip.map(|ip| ip.parse().unwrap());
+        let ports = vec![PublishedPort { host_ip, host_port, container_port: 1, protocol }];
+        Capabilities::of(&Connectivity { ports, ..Connectivity::default() })
+    };
+    let (tcp, udp) = (Protocol::Tcp, Protocol::Udp);
+    let both = |one: &Capabilities, another: &Capabilities| {
+        assert_eq!(one.published_by_both(another), another.published_by_both(one));
+        one.published_by_both(another)
+    };
+    assert_eq!(both(&of(None, 80, tcp), &of(None, 80, tcp)).as_deref(), Some("80/tcp"));
+    assert!(both(&of(None, 80, tcp), &of(Some("10.0.0.1"), 80, tcp)).is_some());
+    assert!(both(&of(Some("0.0.0.0"), 80, tcp), &of(Some("10.0.0.1"), 80, tcp)).is_some());
+    assert!(both(&of(Some("10.0.0.2"), 80, tcp), &of(Some("10.0.0.1"), 80, tcp)).is_none());
+    assert!(both(&of(None, 80, tcp), &of(None, 80, udp)).is_none());
+    assert!(both(&of(None, 80, tcp), &of(None, 81, tcp)).is_none());
+    assert!(both(&Capabilities::default(), &of(None, 81, tcp)).is_none());
+}

@@ -1,5 +1,7 @@
 //! What a plugin is given on its standard input.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -65,6 +67,30 @@ impl Capabilities {
     pub fn nobody_publishes(&self, network: &Network) -> bool {
         self.0.contains_key(PORTS) && !network.plugins.iter().any(|plugin| declares(plugin, PORTS))
     }
+}
+
+impl Capabilities {
+    /// A port that both publish, as far as the addresses of the host that they publish it at overlap. Plugins do not
+    /// look: whoever came first would get what is meant for the other.
+    pub fn published_by_both(&self, other: &Self) -> Option<String> {
+        let shared = |one: &&Value| ports(other).iter().any(|another| overlap(one, another));
+        let port = ports(self).iter().find(shared)?;
+        Some(format!("{}/{}", port["hostPort"], port["protocol"].as_str().unwrap_or_default()))
+    }
+}
+
+fn ports(asked: &Capabilities) -> &[Value] {
+    asked.0.get(PORTS).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+fn overlap(one: &Value, another: &Value) -> bool {
+    let bound_to = |port: &Value| {
+        let ip = port.get("hostIP").and_then(Value::as_str).and_then(|ip| ip.parse::<IpAddr>().ok());
+        ip.filter(|ip| !ip.is_unspecified())
+    };
+    let ips = (bound_to(one), bound_to(another));
+    let meet = !matches!(ips, (Some(one), Some(another)) if one != another);
+    meet && one["hostPort"] == another["hostPort"] && one["protocol"] == another["protocol"]
 }
 
 /// The plugin's configuration says that it has a capability.
