@@ -1,8 +1,8 @@
 //! The end of a container: whoever does it, in one order.
 //!
 //! Kill what is left in the cgroup, wipe the secrets, remove the cgroup, take the container off its network, remove the
-//! writable layer, write the exit record (synced), remove the run directory. Each step may be done again: a shim that is killed in the middle is
-//! followed by the launcher, and a launcher by the next one's sweep.
+//! writable layer, write the exit record (synced), remove the run directory. Each step may be done again: a shim that
+//! is killed in the middle is followed by the launcher, and a launcher by the next one's sweep.
 
 use std::path::PathBuf;
 use std::time::Duration;

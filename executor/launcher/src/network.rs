@@ -91,6 +91,8 @@ enum Trouble {
     Plugin(String, &'static str, Fault),
     #[error("plugin `{0}`: {1}")]
     Answer(String, String),
+    #[error("port {0} of the host is published by container `{1}`")]
+    Port(String, ContainerId),
     #[error("no version of the interface is spoken by its configuration and by all of its plugins")]
     NoVersion,
     #[error("{what}: {why}", what = .0, why = crate::dirs::plain(.1))]
@@ -99,9 +101,12 @@ enum Trouble {
 
 impl Trouble {
     fn refused(&self, network: &str) -> Refused {
+        if let Self::Port(..) = self {
+            return Refused::of_fields(Reason::Precondition, &[Violation::new("ports", self.to_string())]);
+        }
         let reason = match self {
             Self::System(..) | Self::Plugin(_, _, Fault::System(..)) => Reason::Internal,
-            Self::Plugin(..) | Self::Answer(..) | Self::NoVersion => Reason::Precondition,
+            Self::Plugin(..) | Self::Answer(..) | Self::Port(..) | Self::NoVersion => Reason::Precondition,
         };
         Refused::new(reason, format!("network `{network}`: {self}"))
     }
@@ -160,7 +165,10 @@ fn add_all(
         asked,
         result: None,
     };
-    store::write(host, &attachment).map_err(system("state directory"))?;
+    let lock = store::look_at_ports(host, &attachment).map_err(system("state directory"))?;
+    let lock = lock.map_err(|(port, other)| Trouble::Port(port, other))?;
+    store::write_first(host, &attachment).map_err(system("state directory"))?;
+    drop(lock);
     netns::pin(host, id, init).map_err(system("network namespace"))?;
     for plugin in attachment.network.plugins.clone() {
         let call = Call {
@@ -201,11 +209,21 @@ fn negotiate(host: &Host, id: &ContainerId, network: &Network, patience: Patienc
 /// # Errors
 /// What each plugin that failed has said.
 pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Result<(), String> {
-    let Some(attachment) = store::read(host, id).map_err(|error| format!("what it left on disk: {error}"))? else {
-        return Ok(());
-    };
     let plugins = cgroup(host, id);
     let system = |what: &str, error: &io::Error| format!("{what}: {}", crate::dirs::plain(error));
+    let attachment = match store::read(host, id) {
+        Ok(Some(attachment)) => attachment,
+        // One that was asked for its version only, and its shim lost.
+        Ok(None) => {
+            return host.hierarchies.remove(&plugins, KILL_PATIENCE).map_err(|error| error.to_string());
+        }
+        // Half of it was on disk when the power went: there is nothing to tell plugins.
+        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
+            log::line(Level::Error, id.as_str(), format_args!("its network is not known any more: {error}"));
+            return forget(host, id).map_err(|error| system("what it left", &error));
+        }
+        Err(error) => return Err(system("what it left on disk", &error)),
+    };
     // A plugin whose shim was lost in the middle of it must not go on beside its own DEL.
     host.hierarchies
         .kill_all(&plugins, KILL_PATIENCE)
@@ -227,8 +245,12 @@ pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Resul
     if !troubles.is_empty() {
         return Err(format!("network `{}`: {}", attachment.network.name, troubles.join("; ")));
     }
-    netns::unpin(host, id).map_err(|error| system("network namespace", &error))?;
-    store::remove(host, id).map_err(|error| system("state directory", &error))
+    forget(host, id).map_err(|error| system("what it left", &error))
+}
+
+fn forget(host: &Host, id: &ContainerId) -> io::Result<()> {
+    netns::unpin(host, id)?;
+    store::remove(host, id)
 }
 
 /// Takes what earlier launchers left off its networks. `living` are the containers that have a shim.

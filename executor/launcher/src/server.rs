@@ -246,6 +246,8 @@ impl Server {
 
     /// Takes a shim that has ended, and finishes its container if it did not.
     fn shim_has_ended(&mut self, id: &ContainerId) {
+        // To finish a container can take a while, of each of several.
+        let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
         self.hear_shims(); // its last words may not have been heard yet
         let Some(shim) = self.shims.remove(id) else { return };
         if shim.child {

@@ -3,13 +3,14 @@
 //! Beside the containers' own directories and not in them: a plugin that fails at a container's end must not keep the
 //! container, and is tried again when that is long gone.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use executor_core::cni::Attachment;
 use executor_core::ident::ContainerId;
+use rustix::fs::{FlockOperation, flock};
 
 use crate::dirs;
 use crate::host::Host;
@@ -34,13 +35,44 @@ pub(super) fn make_dir(host: &Host) -> io::Result<()> {
     }
 }
 
+/// Looks whether a port that is asked for is another container's already. Until the lock that comes back is let go,
+/// nobody else looks.
+///
+/// # Errors
+/// The disk.
+pub(super) fn look_at_ports(host: &Host, own: &Attachment) -> io::Result<Result<File, (String, ContainerId)>> {
+    let lock = File::open(dir(host))?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    for id in ids(host).into_iter().filter(|id| *id != own.id) {
+        // One that cannot be read is about to go.
+        let other = read(host, &id).ok().flatten();
+        if let Some(port) = other.and_then(|other| own.asked.published_by_both(&other.asked)) {
+            return Ok(Err((port, id)));
+        }
+    }
+    Ok(Ok(lock))
+}
+
+/// Writes it for the first time, so that it survives the machine, as what plugins keep on disk may.
+pub(super) fn write_first(host: &Host, attachment: &Attachment) -> io::Result<()> {
+    replace(host, attachment, File::sync_all)?;
+    File::open(dir(host))?.sync_all()
+}
+
 /// Writes it, replacing what was there.
 pub(super) fn write(host: &Host, attachment: &Attachment) -> io::Result<()> {
+    replace(host, attachment, |_| Ok(()))
+}
+
+fn replace(host: &Host, attachment: &Attachment, settle: impl Fn(&File) -> io::Result<()>) -> io::Result<()> {
     let ahead = dir(host).join(format!(".{}", attachment.id));
     let _ = fs::remove_file(&ahead);
     let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&ahead)?;
-    file.write_all(&serde_json::to_vec(attachment)?)?;
-    fs::rename(ahead, path(host, &attachment.id))
+    let written = serde_json::to_vec(attachment).map_err(io::Error::from).and_then(|bytes| file.write_all(&bytes));
+    written
+        .and_then(|()| settle(&file))
+        .and_then(|()| fs::rename(&ahead, path(host, &attachment.id)))
+        .inspect_err(|_| drop(fs::remove_file(&ahead)))
 }
 
 /// Reads it; nothing where the container is on no network.
