@@ -256,6 +256,10 @@ impl Check {
         for dir in &policy.rootfs_dirs {
             self.absolute("policy.rootfs_dirs", dir)?;
         }
+        self.absolute("policy.cni_conf_dir", &policy.cni_conf_dir)?;
+        for dir in &policy.cni_bin_dirs {
+            self.absolute("policy.cni_bin_dirs", dir)?;
+        }
         let bare = Policy { allow_host_rootfs: true, ..policy.clone() };
         let Err(violations) = validate(&Draft { id: "a", path: "/a", ..Draft::default() }, &bare) else {
             return Ok(());

@@ -41,15 +41,19 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
             }
             Rootfs::Host | Rootfs::Dir(_) => None,
         },
-        network_status: facts.prepared.as_ref().and_then(|prepared| prepared.network.as_ref()).map(|on| {
-            v1::NetworkStatus {
-                addresses: on.addresses.iter().map(ToString::to_string).collect(),
-                ports: facts.plan.connectivity.ports.iter().map(port).collect(),
-                name: on.network.clone(),
-            }
-        }),
+        network_status: network_status(facts),
         id_range_start: facts.id_range_start.unwrap_or(0),
     }
+}
+
+/// Until it is completed: another one may have its address then.
+fn network_status(facts: &Facts) -> Option<v1::NetworkStatus> {
+    let on = facts.prepared.as_ref()?.network.as_ref().filter(|_| facts.state < State::Completed)?;
+    Some(v1::NetworkStatus {
+        addresses: on.addresses.iter().map(ToString::to_string).collect(),
+        ports: facts.plan.connectivity.ports.iter().map(port).collect(),
+        name: on.network.clone(),
+    })
 }
 
 fn spec(facts: &Facts) -> v1::ContainerSpec {
