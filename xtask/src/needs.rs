@@ -41,7 +41,7 @@ pub(crate) const BUILD: [Need; 2] = [
 ];
 
 /// For `cargo xtask test`.
-pub(crate) const TEST: [Need; 12] = [
+pub(crate) const TEST: &[Need] = &[
     Need {
         package: "busybox-static",
         reason: "the programs of the root file systems that tests make",
@@ -55,6 +55,13 @@ pub(crate) const TEST: [Need; 12] = [
     },
     Need { package: "nodejs", reason: "service binding clients in JavaScript", sign: Sign::Program("node") },
     Need { package: "npm", reason: "installs those clients", sign: Sign::Program("npm") },
+    Need { package: "iproute2", reason: "network namespaces that play hosts", sign: Sign::Program("ip") },
+    Need { package: "iptables", reason: "CNI's plugins publish ports with it", sign: Sign::Program("iptables") },
+    Need {
+        package: "containernetworking-plugins",
+        reason: "the plugins of CNI that networks are tested with",
+        sign: Sign::File("/usr/lib/cni/bridge"),
+    },
     Need { package: "strace", reason: "shows which files our processes open", sign: Sign::Program("strace") },
     Need { package: "libcap2-bin", reason: "puts capabilities on a file", sign: Sign::Program("setcap") },
     Need { package: "umoci", reason: "builds the images that tests pull and run", sign: Sign::Program("umoci") },

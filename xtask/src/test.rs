@@ -28,7 +28,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     let with_root = is_root() && !options.no_root;
     let mut cargo = workspace.cargo(["test", "--workspace", "--no-fail-fast"]);
     if with_root {
-        needs::require(&needs::TEST)?;
+        needs::require(needs::TEST)?;
         let python = python::environment(workspace)?;
         cargo.env("EXECUTOR_CLIENTS", clients::install(workspace, &python)?);
         cargo.env("EXECUTOR_PYTHON", python);
