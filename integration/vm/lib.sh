@@ -12,13 +12,17 @@ note() {
     echo "note: $*"
 }
 
+# How far a long check is, and when: for whoever reads why it failed.
+at() {
+    echo "$(cut -d' ' -f1 /proc/uptime) s: $*"
+}
+
 # eventually SECONDS COMMAND...: until the command succeeds. Nothing announces what it waits for.
 eventually() {
-    left=$(($1 * 10))
+    deadline=$(($(date +%s) + $1))
     shift
     until "$@" >/dev/null 2>&1; do
-        left=$((left - 1))
-        [ $left -gt 0 ] || fail "it never came: $*"
+        [ "$(date +%s)" -lt $deadline ] || fail "it never came: $*"
         sleep 0.1
     done
 }
@@ -51,7 +55,7 @@ run() {
 }
 
 serves() {
-    agent-cli info --json | python3 -c 'import json, sys; sys.exit(not json.load(sys.stdin)["launcher_connected"])'
+    agent-cli info --json | grep -q '"launcher_connected": true'
 }
 
 # Directories of containers' cgroups.

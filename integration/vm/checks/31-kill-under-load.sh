@@ -4,28 +4,38 @@
 pid() {
     systemctl show -p MainPID --value "$1"
 }
-for n in 1 2 3 4 5 6; do
+for n in 1 2 3 4; do
     printf secret-$n-secret | run -d --id "long$n" --file a=@- -- sh -c "while [ ! -e /tmp/end ]; do
-        trap 'exit $n' USR1; sleep 0.05; done"
+        trap 'exit $n' USR1; sleep 0.2; done"
 done
-(for n in 1 2 3 4 5 6 7 8; do eventually 60 run -d --id "short$n" -- sh -c "sleep 1; exit $((n + 20))"; done) &
+launch() {
+    run -d --id "$1" -- sh -c "sleep 1; exit $2" || agent-cli inspect "$1"
+}
+# What is asked for while a daemon is away is asked for again. When both have died, nobody knows any more what the first
+# request was like, and the id is told to be taken: then the container is there.
+(for n in 1 2 3 4 5; do eventually 60 launch "short$n" $((n + 20)); done) &
 load=$!
+at "four run, five more are asked for"
 for round in 1 2 3; do
     for victims in executord executor-launcher 'executord executor-launcher'; do
         for victim in $victims; do
             kill -9 "$(pid $victim)"
         done
         eventually 30 serves
+        at "round $round: $victims killed, and there again"
     done
 done
 wait $load
-for n in 1 2 3 4 5 6 7 8; do
+at "all are started"
+for n in 1 2 3 4 5; do
     same $((n + 20)) "$(status_of agent-cli wait "short$n")" "short$n"
+    at "short$n ended"
 done
-for n in 1 2 3 4 5 6; do
+for n in 1 2 3 4; do
     same running "$(agent-cli inspect --json "long$n" | field '["state"]')" "long$n"
     agent-cli signal "long$n" USR1
     same $n "$(status_of agent-cli wait "long$n")" "long$n"
+    at "long$n ended"
 done
 restarts=$(systemctl show -p NRestarts --value executord.service)
 [ "$restarts" -ge 6 ] || fail "the control: systemd started executord again $restarts times"

@@ -1,10 +1,12 @@
 # An upgrade: both daemons are new ones, the container is the old one, the operator's configuration and choices stay.
 . "$VM/lib.sh"
-printf secret-of-the-old | run -d --id old --file a=@- -- sh -c "trap 'exit 5' USR1; echo up; while :; do sleep 0.05; done"
+printf secret-of-the-old | run -d --id old --file a=@- -- sh -c "trap 'exit 5' USR1; echo up; while :; do sleep 0.2; done"
 pid=$(agent-cli inspect --json old | field '["processes"][0]["pid"]')
 before="$(systemctl show -p MainPID --value executord) $(systemctl show -p MainPID --value executor-launcher)"
 sums=$(md5sum /etc/executor/executor.toml)
+at "dpkg -i"
 dpkg -i --force-confold /payload/executor.deb
+at "installed"
 eventually 20 serves
 for was in $before; do
     for unit in executord executor-launcher; do
@@ -16,9 +18,11 @@ same "$pid" "$(agent-cli inspect --json old | field '["processes"][0]["pid"]')" 
 agent-cli signal old USR1
 same 5 "$(status_of agent-cli wait old)" 'its exit code'
 agent-cli rm old
+at "the upgrade is done"
 
 # Whoever disabled the units keeps them so.
 systemctl disable --now executord.socket executord.service executor-launcher.service
+at "dpkg -i"
 dpkg -i --force-confold /payload/executor.deb
 for unit in executord.service executord.socket executor-launcher.service; do
     same disabled "$(systemctl is-enabled $unit || true)" "$unit"

@@ -1,10 +1,9 @@
 # Removing the package ends every container in order, and leaves nothing that runs, is mounted or counts; what containers
 # left stays on disk.
-# seconds: 180
 . "$VM/lib.sh"
 printf secret-of-the-polite | run -d --id polite --file a=@- --grace 20s -- \
-    sh -c "trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.05; done"
-printf secret-of-the-deaf | run -d --id deaf --file a=@- --grace 2s -- sh -c "trap '' TERM; echo up; while :; do sleep 0.05; done"
+    sh -c "trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.2; done"
+printf secret-of-the-deaf | run -d --id deaf --file a=@- --grace 2s -- sh -c "trap '' TERM; echo up; while :; do sleep 0.2; done"
 run -d --id plain -- sleep 1000
 for id in polite deaf; do
     eventually 20 sh -c "agent-cli logs $id | grep -q up"
@@ -12,7 +11,9 @@ done
 [ -n "$(cgroups)" ] || fail 'the control: there are cgroups'
 [ -n "$(shims)" ] || fail 'the control: there are shims'
 files=$(dpkg -L executor)
+at "dpkg -r"
 dpkg -r executor
+at "removed"
 same '' "$(shims)" shims
 for name in executord executor-launche; do
     ! grep -lx $name /proc/[0-9]*/comm || fail "$name runs"

@@ -43,8 +43,8 @@ impl Drop for Running {
 
 impl Machine {
     /// Boots, hands over each line of the checks, and comes back when they are done.
-    pub(super) fn run(&self, filter: Option<&str>, mut line: impl FnMut(&str)) -> anyhow::Result<()> {
-        let words = filter.map(|filter| format!("vm.filter={filter}")).unwrap_or_default();
+    pub(super) fn run(&self, filter: &[String], mut line: impl FnMut(&str)) -> anyhow::Result<()> {
+        let words = format!("vm.filter={}", filter.join(","));
         let console = format!("file:{}", self.directory.join("console.log").display());
         let mut command = self.command(&words, &["-serial", &console, "-serial", "stdio"]);
         step(&format!("Booting the virtual machine ({})", self.accelerator()));
@@ -92,7 +92,7 @@ impl Machine {
         let mut command = Command::new("qemu-system-x86_64");
         command.args(["-M", "q35", "-smp", PROCESSORS, "-m", MEMORY_MB, "-accel", self.accelerator()]);
         // A KVM within a KVM may not grant what this processor would say of its own flaws.
-        command.args(["-cpu", if self.accelerator() == "kvm" { "host,arch-capabilities=off" } else { "max" }]);
+        command.args(["-cpu", if self.accelerator() == "kvm" { "host,arch-capabilities=off" } else { "Westmere,+rdrand" }]);
         command.args(["-nodefaults", "-no-reboot", "-display", "none", "-nic", "none"]).args(ports);
         command.arg("-kernel").arg(&self.root.kernel);
         let kernel = "root=/dev/nvme0n1 rw console=ttyS0 quiet panic=-1 mitigations=off systemd.show_status=0";

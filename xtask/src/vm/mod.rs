@@ -25,9 +25,9 @@ use crate::{deb, dist, needs};
 /// What to run, and how.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Only checks whose name contains this, and those that the others stand on (setup-)
-    #[arg(long, value_name = "TEXT")]
-    filter: Option<String>,
+    /// Only checks whose name contains one of these, and those that the others stand on (00 to 09)
+    #[arg(long, value_name = "TEXT", value_delimiter = ',')]
+    filter: Vec<String>,
     /// How the processor is had: `tcg` works everywhere, `kvm` is faster where it works
     #[arg(long, value_name = "HOW", default_value = "tcg", value_parser = ["tcg", "kvm"])]
     accel: String,
@@ -64,7 +64,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         dist::build(workspace)?;
         deb::build(workspace)?;
     }
-    let payload = payload::image(workspace, options.filter.as_deref(), !options.no_tests && !options.shell)?;
+    let payload = payload::image(workspace, &options.filter, !options.no_tests && !options.shell)?;
     let machine = machine::Machine {
         directory: workspace.target.join("vm"),
         root,
@@ -76,6 +76,6 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         return machine.shell();
     }
     let mut report = report::Report::new(options.json);
-    let ended = machine.run(options.filter.as_deref(), |line| report.take(line));
+    let ended = machine.run(&options.filter, |line| report.take(line));
     report.finish(ended, &machine.console())
 }

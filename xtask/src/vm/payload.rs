@@ -14,7 +14,7 @@ use super::root::make_ext4;
 use crate::workspace::{Workspace, run, step};
 
 /// Makes the disk. Tests are built only if one of them will run.
-pub(super) fn image(workspace: &Workspace, filter: Option<&str>, with_tests: bool) -> anyhow::Result<PathBuf> {
+pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) -> anyhow::Result<PathBuf> {
     let scratch = tempfile::tempdir_in(workspace.target.join("vm"))?;
     let tree = scratch.path();
     for dir in ["dist", "tests"] {
@@ -28,7 +28,10 @@ pub(super) fn image(workspace: &Workspace, filter: Option<&str>, with_tests: boo
 
     let list = fs::read_to_string(workspace.root.join("integration/vm/tests"))?;
     let names = list.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_whitespace().next());
-    let wanted = |name: &&str| with_tests && filter.is_none_or(|filter| format!("80-test-{name}").contains(filter));
+    let wanted = |name: &&str| {
+        let name = format!("80-test-{name}");
+        with_tests && (filter.is_empty() || filter.iter().any(|text| name.contains(&**text)))
+    };
     let names: Vec<&str> = names.filter(wanted).collect();
     for (name, executable) in tests(workspace, &names)? {
         // The lines of a backtrace are nine tenths of it.

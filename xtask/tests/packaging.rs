@@ -1,0 +1,83 @@
+//! What can be said of the package and of the checks in the virtual machine without making either: their scripts are
+//! well formed, and what they name is there.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
+}
+
+fn text(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn names(dir: &str) -> Vec<String> {
+    let entries = fs::read_dir(root().join(dir)).unwrap_or_else(|error| panic!("{dir}: {error}"));
+    entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name")).collect()
+}
+
+/// Whether sh can read a script; nothing of it is run.
+fn is_well_formed(script: &Path) -> bool {
+    Command::new("sh").arg("-n").arg(script).stderr(std::process::Stdio::null()).status().expect("sh").success()
+}
+
+#[test]
+fn every_script_is_well_formed() {
+    let mut scripts: Vec<PathBuf> =
+        ["postinst", "prerm", "postrm"].map(|name| root().join("packaging/debian").join(name)).into();
+    scripts.extend(["run", "lib.sh", "libtest.sh"].map(|name| root().join("integration/vm").join(name)));
+    scripts.extend(names("integration/vm/checks").iter().map(|name| root().join("integration/vm/checks").join(name)));
+    assert!(scripts.len() > 20);
+    for script in scripts {
+        assert!(is_well_formed(&script), "{}", script.display());
+    }
+    let broken = tempfile::NamedTempFile::new().expect("a file");
+    fs::write(broken.path(), "if true\n").expect("write");
+    assert!(!is_well_formed(broken.path()), "the control");
+}
+
+/// The scripts start, stop and mask what is in `systemd/`, all of it.
+#[test]
+fn the_package_knows_every_unit() {
+    let is_unit = |name: &String| name.ends_with(".service") || name.ends_with(".socket");
+    let units: BTreeSet<String> = names("systemd").into_iter().filter(is_unit).collect();
+    for script in ["postinst", "postrm"] {
+        let script = text(&format!("packaging/debian/{script}"));
+        let line = script.lines().find_map(|line| line.strip_prefix("UNITS=")).expect("UNITS");
+        let named: BTreeSet<String> = line.trim_matches('"').split_whitespace().map(str::to_owned).collect();
+        assert_eq!(named, units);
+    }
+    let installed = text("xtask/src/deb/layout.rs");
+    for unit in &units {
+        assert!(installed.contains(&format!("\"{unit}\"")), "{unit} is not installed");
+        assert!(text("packaging/debian/prerm").contains(unit.as_str()), "{unit} is not stopped");
+    }
+}
+
+/// Each check says what it is about in its first line, and bears a number that tells when it is its turn.
+#[test]
+fn checks_say_what_they_are_about() {
+    for name in names("integration/vm/checks") {
+        let number = name.split('-').next().and_then(|number| number.parse::<u32>().ok());
+        assert!(
+            name.ends_with(".sh") && number.is_some_and(|number| !(80..90).contains(&number) && number < 100),
+            "{name}"
+        );
+        assert!(text(&format!("integration/vm/checks/{name}")).starts_with("# "), "{name}");
+    }
+}
+
+#[test]
+fn the_tests_that_run_in_the_machine_are_there() {
+    let list = text("integration/vm/tests");
+    let named: Vec<&str> = list.lines().filter(|line| !line.starts_with('#')).collect();
+    assert!(named.len() > 3);
+    for line in named {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert!(root().join(format!("integration/tests/{}.rs", words[0])).exists(), "{line}");
+        assert!(words[1].parse::<u32>().is_ok_and(|seconds| seconds > 0), "{line}: how many seconds?");
+    }
+}
