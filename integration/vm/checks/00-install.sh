@@ -5,7 +5,7 @@ for unit in executord.service executord.socket executor-launcher.service; do
     same active "$(systemctl is-active $unit)" "$unit"
     same enabled "$(systemctl is-enabled $unit)" "$unit"
 done
-eventually 20 serves
+eventually 60 serves
 same 'executor' "$(id -un executor)" 'the user'
 same 644 "$(stat -c %a /etc/executor/executor.toml)" 'the configuration'
 # (Documentation is left out in this machine, by a setting of its dpkg.)

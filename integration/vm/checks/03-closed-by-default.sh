@@ -6,5 +6,5 @@ same 125 "$(status_of agent-cli run --rootfs dir:/ -- true)" 'rootfs dir:/, as i
 same 3 "$(status_of run -- sh -c 'exit 3')" 'the control: the directory that is allowed'
 sed -i 's/^allow_host_rootfs = false/allow_host_rootfs = true/' /etc/executor/executor.toml
 systemctl restart executor-launcher executord
-eventually 20 serves
+eventually 60 serves
 same 3 "$(status_of agent-cli run -- sh -c 'exit 3')" 'rootfs host, once it is allowed'

@@ -6,10 +6,10 @@ printf old-value-1 | run -d --id web --file db/password=@- --redact none -- sh -
 said() {
     agent-cli logs web | grep -q "$1"
 }
-eventually 20 said up
+eventually 60 said up
 generation=$(agent-cli inspect --json web | field '["files_generation"]')
 printf new-value-2 | agent-cli rotate web --file db/password=@- --signal HUP
-eventually 20 said new-value-2
+eventually 60 said new-value-2
 ! said old-value-1 || fail 'the old value'
 now=$(agent-cli inspect --json web | field '["files_generation"]')
 [ "$now" -gt "$generation" ] || fail "generation $generation, then $now"

@@ -1,5 +1,5 @@
 # Both daemons are restarted again and again while containers run, start and end: none is lost, every exit code is right.
-# seconds: 300
+# seconds: 600
 . "$VM/lib.sh"
 for n in 1 2 3 4; do
     printf secret-$n-secret | run -d --id "long$n" --file a=@- -- sh -c "while [ ! -e /tmp/end ]; do
@@ -21,7 +21,7 @@ for round in 1 2 3; do
 done
 wait $load
 at "all are started"
-eventually 20 serves
+eventually 60 serves
 for n in 1 2 3 4 5; do
     same $((n + 20)) "$(status_of agent-cli wait "short$n")" "short$n"
     at "short$n ended"

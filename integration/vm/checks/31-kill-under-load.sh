@@ -1,5 +1,5 @@
 # kill -9 of either daemon, and of both, under load: systemd starts them again, containers run on, exit codes are right.
-# seconds: 300
+# seconds: 600
 . "$VM/lib.sh"
 pid() {
     systemctl show -p MainPID --value "$1"

@@ -15,7 +15,7 @@ eventually 30 ended
 same sleep "$(cat "/proc/$stays/comm")" 'it runs on'
 # The socket alone: the first call starts the daemon, and the daemon wants its launcher.
 systemctl start executord.socket
-eventually 20 serves
+eventually 60 serves
 same "$stays" "$(agent-cli inspect --json stays | field '["processes"][0]["pid"]')" 'the same process'
 same 9 "$(status_of agent-cli wait ends)" 'what ended while nobody was there'
 agent-cli rm -f stays ends

@@ -1,7 +1,7 @@
 # After all of that: no container, no shim, no cgroup, no mount.
 . "$VM/lib.sh"
 same '' "$(agent-cli ps -aq)" containers
-eventually 20 sh -c "[ -z \"\$(grep -lx executor-shim /proc/[0-9]*/comm 2>/dev/null)\" ]"
+eventually 60 sh -c "[ -z \"\$(grep -lx executor-shim /proc/[0-9]*/comm 2>/dev/null)\" ]"
 same '' "$(cgroups)" 'cgroups of containers'
 same '' "$(ls /run/executor/containers)" 'run directory'
 same '' "$(ls /var/lib/executor/containers)" 'state directory'

@@ -92,7 +92,10 @@ impl Machine {
         let mut command = Command::new("qemu-system-x86_64");
         command.args(["-M", "q35", "-smp", PROCESSORS, "-m", MEMORY_MB, "-accel", self.accelerator()]);
         // A KVM within a KVM may not grant what this processor would say of its own flaws.
-        command.args(["-cpu", if self.accelerator() == "kvm" { "host,arch-capabilities=off" } else { "Westmere,+rdrand" }]);
+        command.args([
+            "-cpu",
+            if self.accelerator() == "kvm" { "host,arch-capabilities=off" } else { "Westmere,+rdrand" },
+        ]);
         command.args(["-nodefaults", "-no-reboot", "-display", "none", "-nic", "none"]).args(ports);
         command.arg("-kernel").arg(&self.root.kernel);
         let kernel = "root=/dev/nvme0n1 rw console=ttyS0 quiet panic=-1 mitigations=off systemd.show_status=0";

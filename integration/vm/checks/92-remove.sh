@@ -6,7 +6,7 @@ printf secret-of-the-polite | run -d --id polite --file a=@- --grace 20s -- \
 printf secret-of-the-deaf | run -d --id deaf --file a=@- --grace 2s -- sh -c "trap '' TERM; echo up; while :; do sleep 0.2; done"
 run -d --id plain -- sleep 1000
 for id in polite deaf; do
-    eventually 20 sh -c "agent-cli logs $id | grep -q up"
+    eventually 60 sh -c "agent-cli logs $id | grep -q up"
 done
 [ -n "$(cgroups)" ] || fail 'the control: there are cgroups'
 [ -n "$(shims)" ] || fail 'the control: there are shims'

@@ -14,7 +14,7 @@ gone() {
 dpkg -P executor
 gone
 dpkg -i /payload/executor.deb
-eventually 20 serves
+eventually 60 serves
 run -d --id late -- sleep 1000
 dpkg -P executor
 same '' "$(shims)" shims
