@@ -6,6 +6,18 @@ use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
+/// The type of the file system that secret files lie on here: tmpfs where the kernel can keep one from being swapped
+/// (Linux 6.4), else ramfs, which never is.
+///
+/// # Panics
+/// The kernel's version cannot be read.
+pub fn kind_of_secrets() -> &'static str {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
+    let mut numbers = release.split(['.', '-', '\n']).map(|number| number.parse::<u32>().unwrap_or(0));
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    if version >= (6, 4) { "tmpfs" } else { "ramfs" }
+}
+
 /// A tmpfs, taken away when it is dropped, whoever still uses it.
 pub struct Tmpfs {
     at: PathBuf,

@@ -145,12 +145,13 @@ fn secret_files_lie_on_a_file_system_of_their_own() {
         (echo x >db/password) 2>&1; (echo x >new) 2>&1; rm db/password 2>&1; true";
     let request = sh(script).rootfs(&rootfs.reference()).user("app:web");
     let told = seen(&daemon, request.file("db/password", b"secret").file("/etc/app.key", b"key"));
+    let kind = integration::mount::kind_of_secrets();
     for line in [
         "600 1234:80 6 db/password",
         "600 1234:80 3 /etc/app.key",
-        "/etc/cf-service-bindings ro,nosuid,nodev,noexec,relatime - tmpfs executor-secrets",
-        "/etc/app.key ro,nosuid,nodev,noexec,relatime - tmpfs executor-secrets",
-        "noswap",
+        &format!("/etc/cf-service-bindings ro,nosuid,nodev,noexec,relatime - {kind} executor-secrets"),
+        &format!("/etc/app.key ro,nosuid,nodev,noexec,relatime - {kind} executor-secrets"),
+        if kind == "tmpfs" { "noswap" } else { "ramfs" },
     ] {
         assert!(told.contains(line), "{line:?} is not in:\n{told}");
     }

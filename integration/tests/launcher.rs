@@ -43,14 +43,16 @@ fn a_container_runs_with_its_secrets_and_is_wiped() {
     launcher.launch(&plan, &payload).unwrap().reach(State::Completed).unwrap();
     let (exit, log) = (launcher.exit("one"), launcher.log("one"));
     assert_eq!(exit.exit, Some(Exit::Code(7)), "{log}");
+    let kind = integration::mount::kind_of_secrets();
+    let on_tmpfs = kind == "tmpfs";
     for line in [
         "uid=1000(vcap) gid=1000(vcap) groups=1000(vcap)",
-        "700 1000 1000 60 /etc/cf-service-bindings/db",
+        &format!("700 1000 1000 {} /etc/cf-service-bindings/db", if on_tmpfs { 60 } else { 0 }),
         "600 1000 1000 6 /etc/cf-service-bindings/db/password",
         "600 1000 1000 3 /run/one",
-        " /0 /etc/cf-service-bindings ro,nosuid,nodev,noexec,relatime - tmpfs executor-secrets",
-        " /1 /run/one ro,nosuid,nodev,noexec,relatime - tmpfs executor-secrets",
-        ",noswap",
+        &format!(" /0 /etc/cf-service-bindings ro,nosuid,nodev,noexec,relatime - {kind} executor-secrets"),
+        &format!(" /1 /run/one ro,nosuid,nodev,noexec,relatime - {kind} executor-secrets"),
+        if on_tmpfs { ",noswap" } else { "ramfs" },
         "CapEff:\t0000000000000000",
         "CapBnd:\t0000000000000000",
         "NoNewPrivs:\t1",

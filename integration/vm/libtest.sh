@@ -1,14 +1,22 @@
 # One executable of integration/tests, against the programs of the payload, a test at a time: it counts what is on the
 # machine before and after.
+unset JOURNAL_STREAM INVOCATION_ID
 export EXECUTOR_DIST=/payload/dist RUST_TEST_THREADS=1 RUST_BACKTRACE=0
 name=$1
 shift
 # The tests bring daemons of their own; the package's are not in their way, but their work would be in the figures.
 systemctl stop executord.socket executord.service executor-launcher.service
+put_back() {
+    mv /etc/executor/executor.toml.aside /etc/executor/executor.toml
+    systemctl start executor-launcher.service executord.socket executord.service
+}
+trap put_back EXIT
+trap 'exit 124' TERM
+# They would read its configuration, too.
+mv /etc/executor/executor.toml /etc/executor/executor.toml.aside
 out=$(mktemp)
 status=0
 "/payload/tests/$name" "$@" >"$out" 2>&1 || status=$?
-cat "$out"
+grep -v "^note: run with" "$out"
 sed -n 's/^test result: \(.*\); 0 measured.*/note: \1/p' "$out"
-systemctl start executor-launcher.service executord.socket executord.service
 exit $status
