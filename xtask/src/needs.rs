@@ -69,6 +69,7 @@ pub(crate) const TEST: &[Need] = &[
     Need { package: "docker-registry", reason: "serves them", sign: Sign::Program("docker-registry") },
     Need { package: "apache2-utils", reason: "makes that registry's password file", sign: Sign::Program("htpasswd") },
     Need { package: "systemd", reason: "systemd-analyze checks the units", sign: Sign::Program("systemd-analyze") },
+    Need { package: "zstd", reason: "compresses layers of images", sign: Sign::Program("zstd") },
 ];
 
 /// For `cargo xtask deb`.

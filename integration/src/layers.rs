@@ -1,0 +1,113 @@
+//! Layers of images, made in a test and given to a launcher.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use executor_core::plan::PlannedImage;
+use executor_core::protocol::{LauncherAnswer, LauncherCall, RemoveLayer, UnpackLayer};
+use sha2::{Digest, Sha256};
+
+use crate::launcher::Launcher;
+
+/// Media type of an archive that is not compressed.
+pub const TAR: &str = "application/vnd.oci.image.layer.v1.tar";
+
+/// A layer as a blob.
+pub struct Blob {
+    /// Digest of its archive.
+    pub diff_id: String,
+    /// How it is compressed.
+    pub media_type: String,
+    /// What a launcher is given.
+    pub file: File,
+}
+
+impl Blob {
+    /// One of an archive.
+    pub fn of_archive(archive: &[u8]) -> Self {
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(archive).expect("write");
+        let diff_id = format!("sha256:{}", hex::encode(Sha256::digest(archive)));
+        Self { diff_id, media_type: TAR.into(), file }
+    }
+
+    /// One of a directory, packed by GNU tar with its extended attributes.
+    pub fn of_directory(dir: &Path) -> Self {
+        let mut tar = std::process::Command::new("tar");
+        tar.args(["--numeric-owner", "--xattrs", "--xattrs-include=*", "--format=posix", "-C"]).arg(dir);
+        let output = tar.args(["-c", "."]).output().expect("tar");
+        assert!(output.status.success(), "{output:?}");
+        Self::of_archive(&output.stdout)
+    }
+
+    /// One of many small files, which takes its time.
+    pub fn of_many_files(count: u32, content: &str) -> Self {
+        let mut builder = tar::Builder::new(Vec::new());
+        for index in 0..count {
+            let mut header = tar::Header::new_ustar();
+            header.set_size(content.len() as u64);
+            header.set_mode(0o644);
+            header.set_path(format!("d{}/f{index}", index / 1000)).expect("a path");
+            header.set_cksum();
+            builder.append(&header, content.as_bytes()).expect("append");
+        }
+        Self::of_archive(&builder.into_inner().expect("an archive"))
+    }
+
+    /// What is asked for it.
+    pub fn request(&self, parents: &[&Self]) -> LauncherCall {
+        let digest = |blob: &&Self| hex::decode(&blob.diff_id[7..]).expect("digits");
+        LauncherCall::UnpackLayer(UnpackLayer {
+            diff_id: self.diff_id.clone(),
+            media_type: self.media_type.clone(),
+            bytes_max: 0,
+            parents: parents.iter().map(digest).collect(),
+        })
+    }
+}
+
+impl Launcher {
+    /// Unpacks a layer.
+    pub fn unpack(&self, blob: &Blob, parents: &[&Blob]) -> LauncherAnswer {
+        self.call(blob.request(parents), &[blob.file.as_fd()])
+    }
+
+    /// Unpacks all layers of an image, which it gives as a plan has it.
+    pub fn unpack_image(&self, blobs: &[Blob]) -> PlannedImage {
+        let blobs: Vec<&Blob> = blobs.iter().collect();
+        for (index, blob) in blobs.iter().enumerate() {
+            let answer = self.unpack(blob, &blobs[..index]);
+            assert!(matches!(answer, LauncherAnswer::Done(_)), "{answer:?}");
+        }
+        PlannedImage {
+            reference: "oci:/image".into(),
+            digest: format!("sha256:{}", "0".repeat(64)),
+            layers: blobs.iter().map(|blob| blob.diff_id.clone()).collect(),
+            volumes: Vec::new(),
+            labels: Default::default(),
+        }
+    }
+
+    /// Removes a layer.
+    pub fn remove_layer(&self, blob: &Blob) -> LauncherAnswer {
+        self.call(LauncherCall::RemoveLayer(RemoveLayer { diff_id: blob.diff_id.clone() }), &[])
+    }
+
+    /// What is in a directory of its store.
+    pub fn stored(&self, name: &str) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.state_dir().join("layers").join(name)).expect("a store");
+        entries.map(|entry| entry.expect("an entry").path()).collect()
+    }
+
+    /// A process that it has forked to unpack or to remove layers.
+    pub fn layer_worker(&self) -> Option<i32> {
+        let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()).find(|pid| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)?.parse::<u32>().ok());
+            stat.contains("(executor-layer)") && !stat.contains(") Z ") && parent == Some(self.child.id())
+        })
+    }
+}

@@ -1,0 +1,130 @@
+//! A layer's life: asked for, unpacked, used by containers, removed.
+
+use std::os::fd::AsFd;
+
+use executor_core::lifecycle::State;
+use executor_core::plan::{Plan, PlannedImage, Rootfs};
+use executor_core::protocol::{LauncherAnswer, LauncherReply, LauncherRequest, PACKET_MAX, Reason, ShimCall, Stop};
+use executor_core::record::Exit;
+use executor_core::validate::{Draft, Policy, validate};
+use integration::launcher::{Launcher, Payload};
+use integration::layers::Blob;
+use integration::rootfs;
+use prost::Message;
+
+/// A container of an image.
+pub(crate) fn plan(id: &str, image: PlannedImage, script: &str) -> Plan {
+    let draft = Draft { id, path: "/bin/sh", args: vec!["-c", script], memory_bytes: 64 << 20, ..Draft::default() };
+    let mut plan = validate(&draft, &Policy::default()).unwrap();
+    plan.rootfs = Rootfs::Image(image);
+    plan
+}
+
+fn payload(script: &str) -> Payload<'_> {
+    Payload { args: vec![b"-c", script.as_bytes()], ..Payload::default() }
+}
+
+fn reason(answer: &LauncherAnswer) -> Option<Reason> {
+    match answer {
+        LauncherAnswer::Refused(refused) => Reason::try_from(refused.reason).ok(),
+        _ => None,
+    }
+}
+
+fn done(answer: &LauncherAnswer) {
+    assert!(matches!(answer, LauncherAnswer::Done(_)), "{answer:?}");
+}
+
+#[test]
+fn containers_run_on_layers_that_nobody_changes() {
+    let launcher = Launcher::start(&[]);
+    let busybox = rootfs::Rootfs::busybox();
+    let upper = tempfile::tempdir().unwrap();
+    std::fs::write(upper.path().join("greeting"), "from the upper layer\n").unwrap();
+    let blobs = [Blob::of_directory(busybox.path()), Blob::of_directory(upper.path())];
+    let ask = |blob: &Blob, parents: &[&Blob]| launcher.call(blob.request(parents), &[]);
+    assert_eq!(reason(&ask(&blobs[0], &[])), Some(Reason::NotFound));
+    assert_eq!(
+        reason(&launcher.unpack(&blobs[1], &[&blobs[0]])),
+        Some(Reason::Precondition),
+        "what is below comes first"
+    );
+    let mut image = launcher.unpack_image(&blobs);
+    done(&ask(&blobs[0], &[]));
+    done(&ask(&blobs[1], &[&blobs[0]]));
+    image.volumes = vec!["/data/deep".into(), "/srv".into()];
+
+    let before = integration_listing(&launcher);
+    let script = "cat /greeting; echo mine > /greeting; rm -r /srv /etc/passwd; mkdir /data/deep/x && echo made";
+    launcher.launch(&plan("one", image.clone(), script), &payload(script)).unwrap().reach(State::Completed).unwrap();
+    assert_eq!(launcher.exit("one").exit, Some(Exit::Code(0)), "{}", launcher.log("one"));
+    let log = launcher.log("one");
+    assert!(log.contains("from the upper layer") && log.contains("made"), "{log}");
+    assert_eq!(integration_listing(&launcher), before, "a container changed a layer");
+    let script = "cat /greeting; sleep 1000";
+    let two = launcher.launch(&plan("two", image.clone(), script), &payload(script)).unwrap();
+    two.reach(State::Running).unwrap();
+
+    // What a container has stays.
+    for blob in &blobs {
+        assert_eq!(reason(&launcher.remove_layer(blob)), Some(Reason::Busy));
+    }
+    two.ask(ShimCall::Stop(Stop { grace_ms: 0 }));
+    two.reach(State::Completed).unwrap();
+    assert!(launcher.log("two").contains("from the upper layer"));
+    launcher.exit("two");
+    for blob in blobs.iter().rev() {
+        let removed = integration::wait::until("the layer is free", || {
+            let answer = launcher.remove_layer(blob);
+            (reason(&answer) != Some(Reason::Busy)).then_some(answer)
+        });
+        done(&removed);
+        assert_eq!(reason(&launcher.remove_layer(blob)), Some(Reason::NotFound));
+    }
+    assert!(launcher.stored("sha256").is_empty() && launcher.stored("ingest").is_empty());
+    let refused = launcher.launch(&plan("three", image, "true"), &payload("true")).unwrap().reach(State::Running);
+    assert!(refused.unwrap_err().message.contains("is not unpacked on this host"));
+}
+
+fn integration_listing(launcher: &Launcher) -> Vec<String> {
+    let output = std::process::Command::new("find")
+        .arg(launcher.state_dir().join("layers"))
+        .args(["-printf", "%p %y %m %U %s %T@\n"])
+        .output()
+        .unwrap();
+    let mut lines: Vec<_> = String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect();
+    lines.sort();
+    assert!(lines.len() > 30);
+    lines
+}
+
+/// Six are asked for at once, two of them the same: all are there in the end, and meanwhile the launcher answers.
+#[test]
+fn many_at_once_and_nobody_waits_for_them() {
+    let launcher = Launcher::start(&[]);
+    let blobs: Vec<_> = (0..5).map(|index| Blob::of_many_files(3000, &format!("content {index}"))).collect();
+    let mut order = Vec::new();
+    for (sequence, blob) in blobs.iter().chain([&blobs[0]]).enumerate() {
+        let request = LauncherRequest { sequence: 100 + sequence as u64, call: Some(blob.request(&[])) };
+        launcher.connection.send(&request.encode_to_vec(), &[blob.file.as_fd()]).unwrap();
+    }
+    let hello = executor_core::protocol::Remove { container_id: "nobody".into() };
+    let call = executor_core::protocol::LauncherCall::Remove(hello);
+    let request = LauncherRequest { sequence: 1, call: Some(call) };
+    launcher.connection.send(&request.encode_to_vec(), &[]).unwrap();
+    let mut most = 0;
+    while order.len() < 7 {
+        let mut buffer = vec![0; PACKET_MAX];
+        let (length, _) = launcher.connection.recv(&mut buffer).unwrap().unwrap();
+        let reply = LauncherReply::decode(&buffer[..length]).unwrap();
+        done(&reply.answer.unwrap());
+        order.push(reply.sequence);
+        most = most.max(launcher.stored("ingest").len());
+    }
+    assert_eq!(order[0], 1, "the launcher waited: {order:?}");
+    assert!(most <= 2, "{most} at work at once");
+    order.sort_unstable();
+    assert_eq!(order, [1, 100, 101, 102, 103, 104, 105]);
+    assert_eq!(launcher.stored("sha256").len(), 5);
+    assert!(launcher.stored("ingest").is_empty());
+}
