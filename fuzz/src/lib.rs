@@ -13,11 +13,13 @@
 //! | `protocol` | a daemon that was taken over | messages, plan, payloads, records |
 //! | `logline` | a process in a container | log files |
 //! | `redactor` | a process in a container | masking of secrets |
+//! | `layer` | whoever packed an image | tar archives: headers, pax records, sparse files |
 //! | `image` | a caller, and a registry | references, digests, configurations of images |
 
 #![forbid(unsafe_code)]
 
 pub mod image;
+pub mod layer;
 pub mod logline;
 pub mod paths;
 pub mod protocol;
@@ -31,13 +33,14 @@ mod rules;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: [Target; 7] = [
+pub const TARGETS: [Target; 8] = [
     ("request", request::run),
     ("paths", paths::run),
     ("users", users::run),
     ("protocol", protocol::run),
     ("logline", logline::run),
     ("redactor", redactor::run),
+    ("layer", layer::run),
     ("image", image::run),
 ];
 
