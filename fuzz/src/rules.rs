@@ -103,7 +103,7 @@ fn specification(plan: &Plan) {
     let user = ResolvedUser { uid: 1234, gid: 5, groups: vec![6], home: "/".into() };
     for swap_limit in [false, true] {
         let (rootfs, cgroup) = (Path::new("/rootfs"), Path::new("executor/x"));
-        let resolved = Resolved { rootfs, user: &user, nofile: 64, cgroup, swap_limit };
+        let resolved = Resolved { rootfs, user: &user, limits: &plan.limits, cgroup, swap_limit, user_namespace: None };
         let spec = spec::build(plan, &resolved).expect("a valid plan has a specification");
         for mount in spec.mounts().as_deref().unwrap_or_default() {
             let kind = mount.typ().as_deref().unwrap_or_default();
