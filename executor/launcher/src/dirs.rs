@@ -17,12 +17,15 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use executor_core::ident::ContainerId;
 use executor_core::outputs::{self, OutputsList};
 use executor_core::record::{ContainerRecord, ExitRecord, RECORD_MAX};
+use executor_sys::mount::open_dir;
+use executor_sys::tree;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -173,7 +176,7 @@ impl Dirs {
     /// # Errors
     /// The disk.
     pub(crate) fn remove_outputs(&self) -> io::Result<()> {
-        absent_is_fine(fs::remove_dir_all(self.outputs()))
+        remove_tree(&self.outputs())
     }
 
     /// Makes a directory of the container that only root sees.
@@ -219,7 +222,7 @@ impl Dirs {
     /// # Errors
     /// The disk.
     pub(crate) fn remove_run(&self) -> io::Result<()> {
-        absent_is_fine(fs::remove_dir_all(&self.run))
+        remove_tree(&self.run)
     }
 
     /// Removes the writable layer.
@@ -228,7 +231,7 @@ impl Dirs {
     /// The disk.
     pub(crate) fn remove_layers(&self) -> io::Result<()> {
         for name in ["upper", "work"] {
-            absent_is_fine(fs::remove_dir_all(self.state.join(name)))?;
+            remove_tree(&self.state.join(name))?;
         }
         absent_is_fine(fs::remove_file(self.state.join(EXIT_AHEAD)))
     }
@@ -243,9 +246,9 @@ impl Dirs {
         name.push(id);
         let removed = parent.join(name);
         // At once or not at all: half a directory would look like that of a container whose end nobody recorded.
-        absent_is_fine(fs::remove_dir_all(&removed))?;
+        remove_tree(&removed)?;
         absent_is_fine(fs::rename(&self.state, &removed))?;
-        absent_is_fine(fs::remove_dir_all(&removed))
+        remove_tree(&removed)
     }
 }
 
@@ -257,7 +260,7 @@ pub(crate) fn finish_removals(host: &Host) -> io::Result<()> {
     for entry in fs::read_dir(host.containers_state())? {
         let entry = entry?;
         if entry.file_name().as_encoded_bytes().starts_with(REMOVED.as_bytes()) {
-            absent_is_fine(fs::remove_dir_all(entry.path()))?;
+            remove_tree(&entry.path())?;
         }
     }
     Ok(())
@@ -285,6 +288,18 @@ pub(crate) fn plain(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(code) => nix::errno::Errno::from_raw(code).desc().to_owned(),
         None => error.to_string(),
+    }
+}
+
+/// Removes a tree that a container may have made: the standard library's way needs a descriptor and a stack frame for each
+/// of its levels, and there may be any number of them.
+fn remove_tree(path: &Path) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    match open_dir(parent) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        parent => tree::remove(parent?.as_fd(), name),
     }
 }
 

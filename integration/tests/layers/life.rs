@@ -54,13 +54,13 @@ fn containers_run_on_layers_that_nobody_changes() {
     done(&ask(&blobs[1], &[&blobs[0]]));
     image.volumes = vec!["/data/deep".into(), "/srv".into()];
 
-    let before = integration_listing(&launcher);
+    let before = store_listing(&launcher);
     let script = "cat /greeting; echo mine > /greeting; rm -r /srv /etc/passwd; mkdir /data/deep/x && echo made";
     launcher.launch(&plan("one", image.clone(), script), &payload(script)).unwrap().reach(State::Completed).unwrap();
     assert_eq!(launcher.exit("one").exit, Some(Exit::Code(0)), "{}", launcher.log("one"));
     let log = launcher.log("one");
     assert!(log.contains("from the upper layer") && log.contains("made"), "{log}");
-    assert_eq!(integration_listing(&launcher), before, "a container changed a layer");
+    assert_eq!(store_listing(&launcher), before, "a container changed a layer");
     let script = "cat /greeting; sleep 1000";
     let two = launcher.launch(&plan("two", image.clone(), script), &payload(script)).unwrap();
     two.reach(State::Running).unwrap();
@@ -86,7 +86,23 @@ fn containers_run_on_layers_that_nobody_changes() {
     assert!(refused.unwrap_err().message.contains("is not unpacked on this host"));
 }
 
-fn integration_listing(launcher: &Launcher) -> Vec<String> {
+/// A container may make directories in directories for as long as it likes: they go with it.
+#[test]
+fn a_deep_tree_goes_with_its_container() {
+    let launcher = Launcher::start(&[]);
+    let busybox = rootfs::Rootfs::busybox();
+    let image = launcher.unpack_image(&[Blob::of_directory(busybox.path())]);
+    let script = "i=0; while [ $i -lt 1500 ]; do mkdir d && cd -P d || exit 9; i=$((i+1)); done; echo $i deep";
+    let shim = launcher.launch(&plan("deep", image, script), &payload(script)).unwrap();
+    shim.reach(State::Completed).unwrap();
+    assert_eq!(launcher.exit("deep").exit, Some(Exit::Code(0)), "{}", launcher.log("deep"));
+    assert!(launcher.log("deep").contains("1500 deep"), "the control");
+    let state = launcher.state_dir().join("containers/deep");
+    assert!(!state.join("upper").exists() && state.join("exit.json").exists());
+    done(&launcher.remove("deep"));
+}
+
+fn store_listing(launcher: &Launcher) -> Vec<String> {
     let output = std::process::Command::new("find")
         .arg(launcher.state_dir().join("layers"))
         .args(["-printf", "%p %y %m %U %s %T@\n"])
