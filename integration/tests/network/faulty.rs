@@ -1,6 +1,7 @@
 //! Plugins that misbehave: the container is refused in words that tell which one and why, and all of them take back
 //! what they did.
 
+use executor_proto::v1::RunRequest;
 use integration::host;
 use integration::network::Network;
 use integration::request::Words;
@@ -59,6 +60,55 @@ fn a_faulty_plugin_is_named_and_everything_is_taken_back() {
             .is_ok_and(|all| String::from_utf8_lossy(&all).contains("CNI_CONTAINERID"))
     });
     assert_eq!(left.collect::<Vec<_>>(), Vec::<i32>::new(), "no plugin is left");
+}
+
+/// Where egress cannot be closed, here because a plugin took the namespace's name away, nothing is started.
+#[test]
+fn what_cannot_be_closed_does_not_run() {
+    let (network, rootfs) = (Network::new(), Rootfs::busybox());
+    network.plugin("takes", "[ $CNI_COMMAND = ADD ] && umount $CNI_NETNS && echo '{\"cniVersion\":\"1.0.0\"}'; exit 0");
+    let list = json!({"cniVersion": "1.0.0", "name": "test", "type": "takes"});
+    std::fs::write(network.dir().join("net.d/10-test.conf"), list.to_string()).unwrap();
+    let daemon = network.daemon("allow_egress = true");
+    let refused = daemon.api.run(sleeping("closed", &rootfs)).unwrap_err();
+    assert!(refused.message().contains("network `test`: egress cannot be closed: "), "{refused:?}");
+    assert_eq!(network.calls(), ["ADD takes netns", "DEL takes"]);
+    assert_eq!(network.leftovers(daemon.setup()), Vec::<String>::new());
+    daemon.api.run(RunRequest { egress: true, ..sleeping("control", &rootfs) }).unwrap();
+}
+
+/// Where a configuration is for several versions, the newest one that all plugins speak is used.
+#[test]
+fn versions_are_agreed_upon() {
+    let (network, rootfs) = (Network::new(), Rootfs::busybox());
+    let speaks = |name: &str, versions: &str| {
+        let said = network.dir().join(name);
+        let script = format!(
+            "case $CNI_COMMAND in VERSION) echo '{{\"supportedVersions\":[{versions}]}}';; \
+             ADD) cat >{}; echo '{{\"cniVersion\":\"0.4.0\"}}';; esac",
+            said.display()
+        );
+        network.plugin(name, &script);
+    };
+    let list = json!({
+        "cniVersion": "1.1.0", "cniVersions": ["0.3.1", "0.4.0", "1.0.0", "1.1.0"], "name": "test",
+        "plugins": [{"type": "old"}, {"type": "new"}],
+    });
+    std::fs::write(network.dir().join("net.d/10-test.conflist"), list.to_string()).unwrap();
+    speaks("old", "\"0.3.1\", \"0.4.0\"");
+    speaks("new", "\"0.4.0\", \"1.0.0\", \"1.1.0\"");
+    let daemon = network.daemon("");
+    let before = daemon.footprint();
+    daemon.api.started(sleeping("agreed", &rootfs));
+    for name in ["old", "new"] {
+        let given = std::fs::read_to_string(network.dir().join(name)).unwrap();
+        assert!(given.contains("\"cniVersion\":\"0.4.0\""), "{given}");
+    }
+    daemon.api.delete("agreed", true).unwrap();
+    speaks("old", "\"0.1.0\"");
+    let refused = daemon.api.run(sleeping("none", &rootfs)).unwrap_err();
+    assert!(refused.message().contains("no version of the interface is spoken by"), "{refused:?}");
+    daemon.is_back_at(&before);
 }
 
 /// What a plugin finds: its own variables and nothing of ours, three descriptors, the host's mounts, its configuration.

@@ -38,6 +38,8 @@ fn an_end_in_order_and_starts_that_fail() {
     let (network, rootfs) = network();
     let daemon = network.daemon("");
     daemon.api.started(published("ends", &rootfs));
+    let taken = daemon.api.run(published("second", &rootfs)).unwrap_err();
+    assert!(taken.message().contains("port 18080/tcp of the host is published by container `ends`"), "{taken:?}");
     let there = network.leftovers(daemon.setup());
     let kinds = ["CNI-DN-", " id: ", "10.123.0.", "veth", "networks/ends.json", "netns/ends"];
     for kind in kinds {
@@ -138,6 +140,20 @@ fn the_machine_was_started_again() {
     assert_eq!(network.calls(), ["ADD note netns", "DEL note"]);
     let left = network.leftovers(daemon.setup());
     assert!(!left.iter().any(|one| one.contains("10.123.0.") && !one.contains("CNI-")), "{left:?}");
+}
+
+/// What was half on disk when the power went keeps nobody from anything.
+#[test]
+fn what_is_known_of_a_network_is_half_on_disk() {
+    let (network, rootfs) = network();
+    let mut daemon = network.daemon("");
+    daemon.kill();
+    end(daemon.launcher().unwrap());
+    let kept = daemon.setup().state_dir().join("networks/half.json");
+    std::fs::write(&kept, "{\"id\":\"half\"").unwrap();
+    daemon.start_again();
+    assert!(!kept.exists());
+    daemon.api.started(sleeping("half", &rootfs));
 }
 
 /// A plugin that fails at the end keeps nothing but its own: the container is completed, and it is asked again.
