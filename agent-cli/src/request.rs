@@ -95,6 +95,15 @@ impl Request {
         &self.0.id
     }
 
+    /// What is to be fetched first, so that a person sees how far it is: an image of a registry, and whether it is wanted
+    /// anew.
+    pub(crate) fn to_pull(&self) -> Option<(v1::PullImageRequest, bool)> {
+        let policy = self.0.pull_policy();
+        let wanted = self.0.rootfs.starts_with("docker://") && policy != v1::PullPolicy::Never;
+        let (reference, credentials) = (self.0.rootfs.clone(), self.0.registry_credentials.clone());
+        wanted.then(|| (v1::PullImageRequest { reference, credentials }, policy == v1::PullPolicy::Always))
+    }
+
     /// What it declares as outputs.
     pub(crate) fn outputs(&self) -> Option<&v1::Outputs> {
         self.0.outputs.as_ref()

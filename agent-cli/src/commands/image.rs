@@ -83,14 +83,17 @@ fn expected(image: Option<v1::Image>, doing: &str) -> Result<v1::Image, Failure>
 }
 
 async fn pull(session: &Session, request: &PullImageRequest, quiet: bool) -> Result<u8, Failure> {
+    let image = fetch(session, request, !quiet && !session.json).await?;
+    session.print(&view::Document::from(&image), || format!("{}\n", image.digest)).await;
+    Ok(0)
+}
+
+async fn fetch(session: &Session, request: &PullImageRequest, shown: bool) -> Result<v1::Image, Failure> {
     let doing = format!("pull {}", crate::view::table::plain(&request.reference));
     let failed = |status: &Status| session.client.failure(&doing, status);
     let answer = client(session).pull(request.clone()).await.map_err(|status| failed(&status))?;
     let mut news = answer.into_inner();
-    let mut bars = match (quiet || session.json, std::io::stderr().is_terminal()) {
-        (true, _) => None,
-        (false, terminal) => Some(Bars::new(terminal)),
-    };
+    let mut bars = shown.then(|| Bars::new(std::io::stderr().is_terminal()));
     while let Some(message) = news.message().await.map_err(|status| failed(&status))? {
         match message.news {
             Some(News::Progress(progress)) => {
@@ -99,14 +102,26 @@ async fn pull(session: &Session, request: &PullImageRequest, quiet: bool) -> Res
                 }
             }
             Some(News::Image(image)) => {
-                drop(bars.take());
-                session.print(&view::Document::from(&image), || format!("{}\n", image.digest)).await;
-                return Ok(0);
+                return Ok(image);
             }
             None => {} // of a newer executord
         }
     }
-    expected(None, &doing).map(|_| 0)
+    expected(None, &doing)
+}
+
+/// Fetches the image of a run before it, where it is not there or wanted anew: for a person, who sees how far it is.
+pub(super) async fn fetch_first(session: &Session, request: PullImageRequest, always: bool) -> Result<(), Failure> {
+    if session.json || !std::io::stderr().is_terminal() {
+        return Ok(()); // executord does it with the run
+    }
+    let mut job = Job::Pull(Box::new(request), false); // which wipes itself
+    let Job::Pull(request, _) = &mut job else { return Ok(()) };
+    let known = InspectImageRequest { image: request.reference.clone() };
+    if !always && client(session).inspect(known).await.is_ok() {
+        return Ok(());
+    }
+    fetch(session, request, true).await.map(drop)
 }
 
 async fn import(session: &Session, args: &ImportArgs) -> Result<u8, Failure> {

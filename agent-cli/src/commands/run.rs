@@ -21,7 +21,7 @@ use tonic::Code;
 
 use super::cp::{self, To, Wanted};
 use super::logs::{Form, Printer, follow};
-use super::{Session, bindings, expected, stop, wait};
+use super::{Session, bindings, expected, image, stop, wait};
 use crate::bindings::Delivery;
 use crate::connect::{Client, is_lost};
 use crate::exit::{OURS, Outcome};
@@ -56,6 +56,12 @@ pub(super) async fn run(
     interrupts: &mut Interrupts,
 ) -> Result<u8, Failure> {
     let placed = bindings::deliver(session, &mut request, delivery, interrupts).await?;
+    if let Some((image, always)) = request.to_pull() {
+        tokio::select! {
+            fetched = image::fetch_first(session, image, always) => fetched?,
+            signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
+        }
+    }
     let id = request.id().to_owned();
     let mut pressed = Pressed { id: id.clone(), times: 0, talk: std::io::stderr().is_terminal() };
     let response = create(session, request, interrupts, &mut pressed).await?;
