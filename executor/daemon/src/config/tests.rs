@@ -21,6 +21,16 @@ fn an_empty_file_is_the_defaults() {
     assert_eq!(config.capacity.containers, 1000);
     assert!(config.capacity.memory_bytes > 1 << 20);
     assert!(!config.policy.allow_host_network && !config.keep_root);
+    assert_eq!(config.images.dir, Path::new("/var/lib/executor/images"));
+    assert_eq!(config.images.insecure_registries, ["localhost", "127.0.0.1", "[::1]"]);
+}
+
+#[test]
+fn images_are_from_where_the_file_says() {
+    let text = "state_dir = '/a'\n[images]\ninsecure_registries = ['R.example:80']\nbytes_budget = 5\nca_file = '/c'\n";
+    let images = load(text, &[]).unwrap().images;
+    assert_eq!((&*images.dir, images.bytes_budget), (Path::new("/a/images"), 5));
+    assert_eq!((images.insecure_registries, images.ca_file), (vec!["r.example:80".to_owned()], Some("/c".into())));
 }
 
 #[test]
@@ -39,7 +49,7 @@ fn flags_win_over_the_file() {
 
 #[test]
 fn faults_name_file_key_and_value() {
-    let cases: [(&str, &[&str]); 10] = [
+    let cases: [(&str, &[&str]); 13] = [
         ("run_dri = '/x'", &["FILE", "run_dri", "line 1"]),
         ("[policy]\nfiles_rot = 'x'", &["FILE", "files_rot", "line 2"]),
         ("[launcher]\nspeed = 1", &["FILE", "speed"]),
@@ -49,6 +59,9 @@ fn faults_name_file_key_and_value() {
         ("[capacity]\ncontainers = -1", &["FILE", "containers", "-1"]),
         ("[policy]\ndefault_memory_bytes = 5", &["FILE", "policy.default_memory_bytes = 5", "is allowed"]),
         ("[policy]\ndefault_grace_seconds = 5000", &["FILE", "policy.default_grace_seconds = 5000", "at most"]),
+        ("[images]\ninsecure_registries = ['http://x/']", &["images.insecure_registries = http://x/", "no host"]),
+        ("[images]\ndocker_config = 'x'", &["FILE", "images.docker_config = x", "absolute"]),
+        ("[images]\npatience_seconds = 0", &["FILE", "images.patience_seconds = 0", "1 to 3600"]),
         ("[server]\nmessage_bytes_max = 1", &["FILE", "server.message_bytes_max = 1", "allowed"]),
     ];
     for (text, expected) in cases {
