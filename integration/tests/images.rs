@@ -4,7 +4,7 @@
 
 use integration::cli::{Ran, command, finish, run};
 use integration::daemon::{Daemon, Setup};
-use integration::images::{Image, PASSWORD, Registry, USER, layers};
+use integration::images::{Holding, Image, PASSWORD, Registry, USER, layers};
 
 fn stdout(ran: &Ran) -> &str {
     assert_eq!(ran.status, 0, "{ran:?}");
@@ -136,4 +136,29 @@ fn a_full_disk_leaves_the_store_whole() {
     assert_eq!(stdout(&run(&daemon.socket(), &["image", "ls", "-q"])), "");
     stdout(&run(&daemon.socket(), &["image", "pull", &name]));
     assert_eq!(stdout(&run(&daemon.socket(), &["run", &name])), "hello from /srv as 1234\n");
+}
+
+/// Killed in the middle of a pull, the next daemon has nothing half, and fetches only what is missing.
+#[test]
+fn killed_in_the_middle_it_goes_on_where_it_was() {
+    let (image, registry) = (Image::build(), Registry::start(false));
+    image.push(&registry, "team/app:1");
+    let between = Holding::start(&registry, 700 << 10);
+    let (mut daemon, name) = (Daemon::start(), between.name("team/app:1"));
+    let pulling = command(Some(&daemon.socket()), &["image", "pull", &name]).spawn().unwrap();
+    between.until_held();
+    let ingest = daemon.setup().state_dir().join("images/ingest");
+    let came = || std::fs::read_dir(&ingest).unwrap().flatten().map(|file| file.metadata().unwrap().len()).max();
+    integration::wait::until("some of it is on disk", || came().filter(|bytes| *bytes >= 256 << 10));
+    daemon.kill();
+    assert_eq!(finish(pulling).status, 125);
+    between.release();
+    daemon.start_again();
+    assert_eq!(stdout(&run(&daemon.socket(), &["image", "ls", "-q"])), "");
+    assert_eq!(layers(&daemon.setup().state_dir()), 0);
+    assert!(!between.saw("range: bytes="), "the control");
+    stdout(&run(&daemon.socket(), &["image", "pull", &name]));
+    assert!(between.saw("range: bytes="));
+    assert_eq!(stdout(&run(&daemon.socket(), &["run", &name])), "hello from /srv as 1234\n");
+    assert_eq!(std::fs::read_dir(&ingest).unwrap().count(), 0);
 }
