@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -37,6 +38,8 @@ impl Image {
     /// Builds it.
     pub fn build() -> Self {
         let (image, rootfs) = (Self { dir: tempfile::tempdir().expect("a directory") }, Rootfs::busybox());
+        // executord reads layouts and archives with its own rights.
+        image.readable(true);
         let (layout, bundle) = (image.path("layout"), image.path("bundle"));
         let tagged = format!("{layout}:1");
         tool("umoci", &["init", "--layout", &layout]);
@@ -48,8 +51,7 @@ impl Image {
         fs::write(root.join("srv/old"), "old").expect("write");
         fs::write(root.join("srv/changed"), "one").expect("write");
         fs::write(root.join("srv/private"), "of app").expect("write");
-        fs::set_permissions(root.join("srv/private"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
-            .expect("chmod");
+        fs::set_permissions(root.join("srv/private"), fs::Permissions::from_mode(0o600)).expect("chmod");
         std::os::unix::fs::chown(root.join("srv/private"), Some(1234), Some(1234)).expect("chown");
         tool("umoci", &["repack", "--refresh-bundle", "--image", &tagged, &bundle]);
         fs::remove_file(root.join("srv/old")).expect("remove");
@@ -84,6 +86,12 @@ impl Image {
             ],
         );
         image
+    }
+
+    /// Opens the directory that it lies in to everybody, or closes it.
+    pub fn readable(&self, open: bool) {
+        let mode = if open { 0o755 } else { 0o700 };
+        fs::set_permissions(self.dir.path(), fs::Permissions::from_mode(mode)).expect("chmod");
     }
 
     fn path(&self, name: &str) -> String {

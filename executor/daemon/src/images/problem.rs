@@ -1,5 +1,7 @@
 //! What a caller is told of an image's fault.
 
+use std::io::ErrorKind;
+
 use executor_core::validate::Violation;
 use executor_images::{ImageError, UnpackError};
 
@@ -31,6 +33,12 @@ pub(crate) fn of_image(error: &ImageError) -> Problem {
             UnpackError::InUse(_) => Kind::Precondition,
             UnpackError::Internal(_) => Kind::Internal,
         },
+        // A path of the caller's: not there, or not to be read by us.
+        ImageError::Io { source, .. }
+            if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied | ErrorKind::NotADirectory) =>
+        {
+            Kind::Precondition
+        }
         ImageError::Io { .. } | ImageError::Internal(_) => Kind::Internal,
     };
     Problem::new(kind, crate::chain(error))
