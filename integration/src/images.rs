@@ -90,8 +90,9 @@ impl Image {
 
     /// Opens the directory that it lies in to everybody, or closes it.
     pub fn readable(&self, open: bool) {
-        let mode = if open { 0o755 } else { 0o700 };
-        fs::set_permissions(self.dir.path(), fs::Permissions::from_mode(mode)).expect("chmod");
+        // umoci's files are their owner's alone.
+        let mode = if open { "a+rX" } else { "go-rwx" };
+        tool("chmod", &["-R", mode, &self.dir.path().display().to_string()]);
     }
 
     fn path(&self, name: &str) -> String {
