@@ -1,13 +1,14 @@
 //! Thick bundles: a gzipped tar with a bundle.json at its root and an image layout under `artifacts/layout` (rule 42).
 //!
 //! Both are taken out of a stream: first the bundle.json, which may come last; then the layout, as a tar of its own that
-//! has it at the root. Nothing is written by the archive's own names. Links, devices and names that lead elsewhere are
+//! has it at the root, and names one image. Nothing is written by the archive's own names. Links, devices and names that lead elsewhere are
 //! refused, not passed over.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
 
 use flate2::read::GzDecoder;
+use serde_json::Value;
 use tar::{Archive, Builder, Entry, EntryType, Header};
 
 use crate::bundle::BUNDLE_MAX;
@@ -33,6 +34,10 @@ pub enum ArchiveError {
     BundleTooLarge(u64),
     #[error("the thick bundle has no image layout under {LAYOUT}")]
     NoLayout,
+    #[error("the index.json of the thick bundle's layout cannot be used: {0}")]
+    Index(String),
+    #[error("the layout of the thick bundle has several images, and none is {0:?}")]
+    NoImage(String),
     #[error("the thick bundle has {0:?} twice")]
     Twice(String),
     #[error("the thick bundle has {0:?}, which {1}")]
@@ -69,28 +74,74 @@ pub fn bundle(stream: impl Read) -> Result<Vec<u8>, ArchiveError> {
     found.ok_or(ArchiveError::NoBundle)
 }
 
-/// Passes the layout on as a tar of its own, and hands the writer back.
+/// Which image of a layout is meant.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Digest of its manifest or index.
+    pub digest: Option<&'a str>,
+    /// What the bundle calls it.
+    pub reference: &'a str,
+}
+
+/// Passes the layout on as a tar of its own, and hands the writer back. Its index names the one image that is meant, by
+/// digest, else by name; a layout with one image means that.
 ///
 /// # Errors
-/// There is none, the archive is broken, or the writer takes no more.
-pub fn layout<W: Write>(stream: impl Read, to: W) -> Result<W, ArchiveError> {
+/// There is no layout or no such image, the archive is broken, or the writer takes no more.
+pub fn layout<W: Write>(stream: impl Read, to: W, wanted: Wanted<'_>) -> Result<W, ArchiveError> {
     let mut tar = Builder::new(to);
-    let mut files = 0;
+    let mut found = false;
     each(stream, |name, entry| {
         let Some(name) = name.strip_prefix(LAYOUT).filter(|name| !name.is_empty()) else { return Ok(()) };
-        let mut header = Header::new_ustar();
-        header.set_entry_type(EntryType::Regular);
-        header.set_size(entry.size());
-        header.set_mode(0o644);
-        header.set_mtime(0);
-        files += 1;
+        if name == "index.json" {
+            if entry.size() > BUNDLE_MAX as u64 {
+                return Err(ArchiveError::Index("it is too large".into()));
+            }
+            let mut bytes = Vec::new();
+            entry.read_to_end(&mut bytes).map_err(ArchiveError::Read)?;
+            let index = one(&bytes, wanted)?;
+            found = true;
+            return append(&mut tar, name, index.len() as u64, &*index);
+        }
         // What cannot be read and what cannot be written look the same here; the writer's side is named.
-        tar.append_data(&mut header, name, entry).map_err(ArchiveError::Write)
+        let size = entry.size();
+        append(&mut tar, name, size, entry)
     })?;
-    if files == 0 {
+    if !found {
         return Err(ArchiveError::NoLayout);
     }
     tar.into_inner().map_err(ArchiveError::Write)
+}
+
+fn append<W: Write>(tar: &mut Builder<W>, name: &str, size: u64, content: impl Read) -> Result<(), ArchiveError> {
+    let mut header = Header::new_ustar();
+    header.set_entry_type(EntryType::Regular);
+    header.set_size(size);
+    header.set_mode(0o644);
+    header.set_mtime(0);
+    tar.append_data(&mut header, name, content).map_err(ArchiveError::Write)
+}
+
+/// The index with the one entry that is meant.
+fn one(index: &[u8], wanted: Wanted<'_>) -> Result<Vec<u8>, ArchiveError> {
+    /// What an index's entries are called (image-spec; containerd).
+    const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
+    let broken = |why: &str| ArchiveError::Index(why.to_owned());
+    let mut index: Value = serde_json::from_slice(index).map_err(|_| broken("it is no JSON"))?;
+    let all = index.get("manifests").and_then(Value::as_array).ok_or_else(|| broken("it has no manifests"))?;
+    let called = |entry: &&Value| {
+        let annotations = entry.get("annotations");
+        NAMES
+            .iter()
+            .any(|name| annotations.and_then(|all| all.get(name)).and_then(Value::as_str) == Some(wanted.reference))
+    };
+    let has_digest =
+        |entry: &&Value| wanted.digest.is_some() && entry.get("digest").and_then(Value::as_str) == wanted.digest;
+    let entry = all.iter().find(has_digest).or_else(|| all.iter().find(called));
+    let entry = entry.or(if let [one] = &all[..] { Some(one) } else { None });
+    let entry = entry.ok_or_else(|| ArchiveError::NoImage(wanted.reference.to_owned()))?.clone();
+    index["manifests"] = Value::Array(vec![entry]);
+    serde_json::to_vec(&index).map_err(|_| broken("it cannot be written"))
 }
 
 /// Each file with its name, without `./` before it.

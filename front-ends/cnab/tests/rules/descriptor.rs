@@ -3,7 +3,7 @@
 use std::io::Write as _;
 
 use executor_cnab::action::Action;
-use executor_cnab::archive::{self, ArchiveError};
+use executor_cnab::archive::{self, ArchiveError, Wanted};
 use executor_cnab::bundle::Bundle;
 use executor_cnab::credentials::{self as sets, CredentialSet};
 use executor_cnab::extension;
@@ -396,6 +396,10 @@ fn rule_41_read_only_is_fixed_and_a_warning_tells() {
     assert!(Action::of(&bundle, "install").is_ok());
 }
 
+const INDEX: &[u8] = br#"{"schemaVersion":2,"manifests":[
+    {"digest":"sha256:a","size":1,"annotations":{"org.opencontainers.image.ref.name":"example/a:1"}},
+    {"digest":"sha256:b","size":1}]}"#;
+
 fn tgz(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
     for (name, content) in entries {
@@ -415,26 +419,43 @@ fn rule_42_thin_and_thick_bundles() {
     assert!(!archive::is_thick(THIN.as_bytes()));
     let thick = tgz(&[
         ("./artifacts/layout/oci-layout", b"{}"),
+        ("artifacts/layout/index.json", INDEX),
         ("artifacts/layout/blobs/sha256/aa", b"blob"),
         ("other/README", b"x"),
         ("./bundle.json", THICK.as_bytes()),
     ]);
     assert!(archive::is_thick(&thick));
     assert_eq!(archive::bundle(&*thick).unwrap(), THICK.as_bytes());
-    let layout = archive::layout(&*thick, Vec::new()).unwrap();
+    let wanted = |digest, reference| Wanted { digest, reference };
+    let index = |wanted| {
+        let layout = archive::layout(&*thick, Vec::new(), wanted).unwrap();
+        let mut tar = tar::Archive::new(&*layout);
+        let entry = tar.entries().unwrap().nth(1).unwrap().unwrap();
+        let index: Value = serde_json::from_reader(entry).unwrap();
+        (index["manifests"].as_array().unwrap().len(), index["manifests"][0]["digest"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(index(wanted(Some("sha256:b"), "x")), (1, "sha256:b".into()));
+    assert_eq!(index(wanted(None, "example/a:1")), (1, "sha256:a".into()));
+    let none = archive::layout(&*thick, Vec::new(), wanted(None, "example/c"));
+    assert!(matches!(none, Err(ArchiveError::NoImage(_))));
+    let layout = archive::layout(&*thick, Vec::new(), wanted(None, "example/a:1")).unwrap();
     let mut tar = tar::Archive::new(&*layout);
     let names: Vec<String> =
         tar.entries().unwrap().map(|entry| entry.unwrap().path().unwrap().display().to_string()).collect();
-    assert_eq!(names, ["oci-layout", "blobs/sha256/aa"]);
+    assert_eq!(names, ["oci-layout", "index.json", "blobs/sha256/aa"]);
 }
 
 #[test]
 fn rule_42_a_thick_bundle_that_is_none() {
+    let wanted = Wanted { digest: None, reference: "x" };
     assert!(matches!(archive::bundle(&*tgz(&[("x", b"")])), Err(ArchiveError::NoBundle)));
     assert!(matches!(archive::bundle(&*tgz(&[("sub/bundle.json", b"{}")])), Err(ArchiveError::NoBundle)));
     let twice = tgz(&[("bundle.json", b"{}"), ("./bundle.json", b"{}")]);
     assert!(matches!(archive::bundle(&*twice), Err(ArchiveError::Twice(_))));
-    assert!(matches!(archive::layout(&*tgz(&[("bundle.json", b"{}")]), Vec::new()), Err(ArchiveError::NoLayout)));
+    assert!(matches!(
+        archive::layout(&*tgz(&[("bundle.json", b"{}")]), Vec::new(), wanted),
+        Err(ArchiveError::NoLayout)
+    ));
     for name in ["../x", "/etc/x", "artifacts/layout/../../x"] {
         assert!(matches!(archive::bundle(&*tgz(&[(name, b"")])), Err(ArchiveError::Entry(..))), "{name}");
     }
