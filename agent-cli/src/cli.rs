@@ -4,6 +4,7 @@
 //! repeats a value that it refuses.
 
 mod bindings;
+mod cnab;
 pub(crate) mod images;
 mod outputs;
 
@@ -19,6 +20,7 @@ use crate::network::NetworkArgs;
 use crate::{exit, signals, units};
 
 pub(crate) use bindings::{BindingArgs, BindingsCommand, CheckArgs, DeliveryArgs, ShowArgs, WriteArgs};
+pub(crate) use cnab::{ActionArgs, BundleArg, CnabArgs, CnabCommand, ExplainArgs, OfClaimArgs, OutputsArgs};
 pub(crate) use images::{ImageArgs, ImageOfRun};
 pub(crate) use outputs::{CpArgs, OutputArgs};
 
@@ -140,6 +142,8 @@ pub(crate) enum Command {
     /// `run` and `rotate` deliver bindings by the same flags.
     #[command(subcommand)]
     Bindings(BindingsCommand),
+    /// Install, upgrade and uninstall Cloud Native Application Bundles (CNAB)
+    Cnab(Box<CnabArgs>),
     /// Show executord's version, capacity and state
     Info,
     /// Write the manual or shell completions
@@ -562,6 +566,17 @@ mod tests {
             "audit",
             "audit --size 64 --user vcap --rootfs dir:/x --journal --kernel-memory --json",
             "--local audit --size 64K",
+            "cnab install app --bundle b.json -p a=1 -p b=@f -c mine -c other.yaml --memory 64M --network host --json",
+            "cnab --claims-dir /x upgrade app -p a=@env:A --reset-params --relocation-mapping m.json",
+            "cnab uninstall app --force",
+            "cnab invoke app --action org.example.status --image-override dir:/x --insecure-ignore-digest",
+            "cnab validate b.tgz",
+            "cnab explain b.json --action install",
+            "cnab list -a --claims-dir /x",
+            "cnab show app",
+            "cnab claims app",
+            "cnab logs app --claim 01E5G8ZYP714JVM8NHTJQ4FH15",
+            "cnab outputs app name --reveal",
             "generate man --out /tmp/x",
             "generate completions --out /tmp/x --shell bash --shell zsh",
         ] {
@@ -613,6 +628,10 @@ mod tests {
             "bindings write",
             "bindings show dir --vcap-services @x --vcap-file",
             "run --redact some -- x",
+            "cnab",
+            "cnab install",
+            "cnab invoke app",
+            "cnab explain",
         ] {
             assert!(parsed(line).is_err(), "{line}");
         }

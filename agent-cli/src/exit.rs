@@ -17,10 +17,16 @@ pub(crate) const SIGNAL_BASE: u8 = 128;
 /// An audit found something, or could not look everywhere.
 pub(crate) const RESIDUE: u8 = 1;
 
+/// A bundle breaks the rules.
+pub(crate) const INVALID: u8 = 1;
+
 /// What each status means, in the words of the manual.
 pub(crate) const TABLE: [(&str, &str); 7] = [
-    ("0-255", "run, wait: as the container's process; other commands: 0 when done"),
-    ("1", "audit: a canary was left, or was where it must not be, or not all could be searched"),
+    ("0-255", "run, wait: as the container's process; cnab: as the run tool; other commands: 0 when done"),
+    (
+        "1",
+        "audit: a canary was left, or was where it must not be, or not all could be searched; cnab validate: not valid",
+    ),
     ("125", "an error of agent-cli or executord, bad usage, a lost container"),
     ("126", "run, wait: the program could not be executed"),
     ("127", "run, wait: the program was not found"),

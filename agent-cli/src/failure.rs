@@ -8,6 +8,7 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
 use crate::bindings::BindingsError;
+use crate::cnab::CnabError;
 use crate::connect::{ConnectError, PATIENCE};
 use crate::destination::WriteError;
 use crate::exit;
@@ -30,6 +31,8 @@ pub(crate) enum Failure {
     Connect(#[from] ConnectError),
     #[error(transparent)]
     Local(#[from] LocalError),
+    #[error(transparent)]
+    Cnab(#[from] CnabError),
     /// Executord answered with an error; the text is ready to be read.
     #[error("{message}")]
     Refused { code: Code, message: String },
@@ -82,6 +85,7 @@ impl Failure {
         match self {
             Self::ClosedPipe => exit::after_signal(crate::signals::PIPE as i32),
             Self::Interrupted(signal) | Self::Abandoned { signal, .. } => exit::after_signal(*signal),
+            Self::Cnab(error) => error.exit_status(),
             _ => exit::OURS,
         }
     }

@@ -9,6 +9,7 @@
 mod audit;
 mod bindings;
 mod cli;
+mod cnab;
 mod commands;
 mod connect;
 mod destination;
@@ -30,6 +31,9 @@ use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    if cnab::driver::is_called() {
+        return commands::drive();
+    }
     let cli = match cli::parse() {
         Ok(cli) => cli,
         Err(error) => {

@@ -39,11 +39,24 @@ pub(crate) struct NetworkArgs {
 
 /// A network as it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Chosen {
+pub(crate) enum Chosen {
     None,
     Host,
     /// The first one where there is no name.
     Cni(String),
+}
+
+impl Chosen {
+    /// Puts it into a request.
+    pub(crate) fn apply(&self, request: &mut RunRequest) {
+        let (network, name) = match self {
+            Self::None => (Network::None, String::new()),
+            Self::Host => (Network::Host, String::new()),
+            Self::Cni(name) => (Network::Cni, name.clone()),
+        };
+        request.set_network(network);
+        request.network_name = name;
+    }
 }
 
 impl FromStr for Chosen {
@@ -90,13 +103,7 @@ fn port(text: &str) -> Result<PortMapping, String> {
 impl NetworkArgs {
     /// Puts the options into a request.
     pub(crate) fn apply(self, request: &mut RunRequest) {
-        let (network, name) = match self.network {
-            Chosen::None => (Network::None, String::new()),
-            Chosen::Host => (Network::Host, String::new()),
-            Chosen::Cni(name) => (Network::Cni, name),
-        };
-        request.set_network(network);
-        request.network_name = name;
+        self.network.apply(request);
         request.ports = self.publish;
         request.egress = self.egress;
         request.hostname = self.hostname.unwrap_or_default();

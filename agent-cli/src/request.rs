@@ -90,6 +90,11 @@ impl Request {
         Ok(Self(Box::new(request)))
     }
 
+    /// One that was put together elsewhere.
+    pub(crate) fn of(request: RunRequest) -> Self {
+        Self(Box::new(request))
+    }
+
     /// The container's id.
     pub(crate) fn id(&self) -> &str {
         &self.0.id
@@ -164,6 +169,7 @@ impl Secrets {
                     let public = content.flag == Flag::PublicFile;
                     secrets.files.push(v1::File { path: key, content: std::mem::take(&mut *content.bytes), public });
                 }
+                Flag::Param => {} // of bundles, which sort their own
                 Flag::SecretEnv => {
                     let value = std::mem::take(&mut *content.into_text()?);
                     secrets.environment.push(EnvironmentVariable { name: key, value });

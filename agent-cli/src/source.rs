@@ -28,6 +28,7 @@ pub(crate) enum Flag {
     SecretArg,
     RegistryPassword,
     VcapServices,
+    Param,
 }
 
 impl Flag {
@@ -40,6 +41,7 @@ impl Flag {
             Self::SecretArg => "--secret-arg",
             Self::RegistryPassword => "--registry-password",
             Self::VcapServices => "--vcap-services",
+            Self::Param => "--param",
         }
     }
 
@@ -47,7 +49,7 @@ impl Flag {
     fn key(self) -> &'static str {
         match self {
             Self::File | Self::PublicFile => "PATH",
-            Self::SecretEnv => "NAME",
+            Self::SecretEnv | Self::Param => "NAME",
             Self::SecretArg => "INDEX",
             Self::RegistryPassword => "SOURCE",
             Self::VcapServices => "",
@@ -167,10 +169,15 @@ impl Content {
     /// As text for a variable or an argument. One newline at the end of a file or of standard input is left out: editors
     /// and `echo` put it there, and nobody means it.
     pub(crate) fn into_text(mut self) -> Result<Zeroizing<String>, SourceError> {
-        let source_name = self.source.name();
         if !matches!(self.source, Source::Environment(_)) && self.bytes.last() == Some(&b'\n') {
             self.bytes.pop();
         }
+        self.into_verbatim()
+    }
+
+    /// As text, just as it came.
+    pub(crate) fn into_verbatim(mut self) -> Result<Zeroizing<String>, SourceError> {
+        let source_name = self.source.name();
         let (flag, key) = (self.flag, self.key);
         let no_text = |why| SourceError::NoText { flag, key, source_name, why };
         if self.bytes.contains(&0) {

@@ -43,6 +43,8 @@ pub(super) enum Form {
     OnStderr,
     /// An object a line.
     Json,
+    /// Not at all.
+    Silent,
 }
 
 /// Prints log entries, and remembers what the executor itself said.
@@ -50,14 +52,44 @@ pub(super) struct Printer {
     output: Output,
     form: Form,
     pub(super) told: Vec<String>,
+    /// What the process wrote, where it is to be kept, and how much of it at most.
+    kept: Option<(Vec<u8>, usize)>,
 }
 
 impl Printer {
     pub(super) fn new(output: Output, form: Form) -> Self {
-        Self { output, form, told: Vec::new() }
+        Self { output, form, told: Vec::new(), kept: None }
+    }
+
+    /// Keeps what the process wrote, too, as far as it has room.
+    pub(super) fn keeping(mut self, bytes_max: usize) -> Self {
+        self.kept = Some((Vec::new(), bytes_max));
+        self
+    }
+
+    /// What was kept. That there was more is said at its end.
+    pub(super) fn into_kept(self) -> Vec<u8> {
+        self.kept.map(|(kept, _)| kept).unwrap_or_default()
+    }
+
+    fn keep(&mut self, data: &[u8]) {
+        let Some((kept, bytes_max)) = &mut self.kept else { return };
+        let room = bytes_max.saturating_sub(kept.len());
+        if room > 0 {
+            kept.extend_from_slice(&data[..data.len().min(room)]);
+            if data.len() >= room {
+                kept.extend_from_slice(b"\n[the rest was not kept]\n");
+            }
+        }
     }
 
     async fn print(&mut self, entry: StreamLogsResponse) {
+        if entry.stream() != LogStream::Executor {
+            self.keep(&entry.data);
+        }
+        if self.form == Form::Silent {
+            return;
+        }
         if self.form == Form::Json {
             return self.output.text(json::line(&json::LogEntry::from(entry))).await;
         }

@@ -2,6 +2,7 @@
 
 mod audit;
 mod bindings;
+mod cnab;
 mod cp;
 mod events;
 mod generate;
@@ -18,6 +19,7 @@ mod signal;
 mod stop;
 mod wait;
 
+pub(crate) use cnab::{Ended, drive};
 use executor_proto::v1::Container;
 use serde::Serialize;
 
@@ -79,6 +81,13 @@ pub(crate) fn execute(cli: Cli) -> Result<u8, Failure> {
             forbid_dumps();
             Job::Audit(args)
         }
+        Command::Cnab(args) => match cnab::begin(&global, &args)? {
+            cnab::Begun::Done(status) => return Ok(status),
+            cnab::Begun::Work(work) => {
+                forbid_dumps();
+                Job::Cnab(work)
+            }
+        },
         Command::Rotate(args) => {
             let others = [(Flag::File, &*args.files), (Flag::PublicFile, &args.public_files)];
             let delivery = delivery(&args.bindings, &others)?;
@@ -109,6 +118,7 @@ enum Job {
     Audit(AuditArgs),
     Rotate(rotate::Request, Option<Delivery>),
     Image(image::Job),
+    Cnab(Box<cnab::Work>),
     Other(Command),
 }
 
@@ -134,6 +144,11 @@ async fn with_daemon(global: &Global, job: Job) -> Result<u8, Failure> {
             Job::Audit(args) => {
                 let mut interrupts = Interrupts::install().map_err(Failure::System)?;
                 let result = audit::audit(&session(client), args, &mut interrupts).await;
+                settle(&output, result, &mut interrupts).await
+            }
+            Job::Cnab(work) => {
+                let mut interrupts = Interrupts::install().map_err(Failure::System)?;
+                let result = cnab::carry_out(&session(client), work, &mut interrupts).await;
                 settle(&output, result, &mut interrupts).await
             }
             // A file that is half fetched is taken away again.
@@ -182,6 +197,7 @@ async fn work(session: &Session, job: Job, interrupts: &mut Interrupts) -> Resul
     match job {
         Job::Run(request, delivery, ending) => run::run(session, request, delivery, ending, interrupts).await,
         Job::Audit(args) => audit::audit(session, args, interrupts).await,
+        Job::Cnab(work) => cnab::carry_out(session, work, interrupts).await,
         job => tokio::select! {
             result = other(session, job) => result,
             signal = interrupts.next() => Err(Failure::Interrupted(signal)),
@@ -205,7 +221,7 @@ async fn other(session: &Session, job: Job) -> Result<u8, Failure> {
         let command = match job {
             Job::Rotate(request, delivery) => return rotate::rotate(session, request, delivery).await,
             Job::Image(job) => return image::image(session, job).await,
-            Job::Run(..) | Job::Audit(_) => return Ok(0), // carried out before
+            Job::Run(..) | Job::Audit(_) | Job::Cnab(_) => return Ok(0), // carried out before
             Job::Other(command) => command,
         };
         match command {
@@ -226,7 +242,8 @@ async fn other(session: &Session, job: Job) -> Result<u8, Failure> {
             | Command::Rotate(_)
             | Command::Image(_)
             | Command::Generate(_)
-            | Command::Bindings(_) => Ok(0),
+            | Command::Bindings(_)
+            | Command::Cnab(_) => Ok(0),
         }
     };
     tokio::select! {

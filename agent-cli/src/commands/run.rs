@@ -81,6 +81,34 @@ pub(super) async fn run(
     attached.end(interrupts, AtTheEnd { keep: ending.keep || !created, ..ending }).await
 }
 
+/// Creates a container and stays with it to its end, as `run` does, and leaves it there. `started` is called once it is
+/// there.
+pub(super) async fn attend(
+    session: &Session,
+    request: Request,
+    interrupts: &mut Interrupts,
+    printer: &mut Printer,
+    started: impl FnOnce() -> Result<(), Failure>,
+) -> Result<Container, Failure> {
+    let id = request.id().to_owned();
+    let mut pressed = Pressed { id: id.clone(), times: 0, talk: std::io::stderr().is_terminal() };
+    create(session, request, interrupts, &mut pressed).await?;
+    started()?;
+    let mut attached = Attached { session, id: &id, pressed, grace_without_reader: GRACE_WITHOUT_READER };
+    attached.follow(interrupts, printer).await
+}
+
+/// The same with a container that somebody else created.
+pub(super) async fn stay_with(
+    session: &Session,
+    id: &str,
+    interrupts: &mut Interrupts,
+    printer: &mut Printer,
+) -> Result<Container, Failure> {
+    let pressed = Pressed { id: id.to_owned(), times: 0, talk: std::io::stderr().is_terminal() };
+    Attached { session, id, pressed, grace_without_reader: GRACE_WITHOUT_READER }.follow(interrupts, printer).await
+}
+
 /// Sends the request. It is the same one when it has to be sent again: executord answers with the container
 /// that it made the first time.
 async fn create(

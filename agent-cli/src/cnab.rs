@@ -1,0 +1,60 @@
+//! Cloud Native Application Bundles on the command line. What they are is in the library `executor_cnab`; here is what goes in
+//! ([`input`], [`secrets`]), how a lowered action becomes a request ([`request`]), one step of work on an installation
+//! ([`plan`]), and how things look ([`view`]). What talks to executord is in `commands/cnab.rs`.
+
+pub(crate) mod driver;
+pub(crate) mod input;
+pub(crate) mod plan;
+pub(crate) mod request;
+pub(crate) mod secrets;
+pub(crate) mod view;
+
+use std::path::PathBuf;
+
+use executor_cnab::archive::ArchiveError;
+use executor_cnab::id::NoRandomness;
+use executor_cnab::store::StoreError;
+use executor_cnab::violation::Violations;
+
+/// Why a command about bundles ended without doing what it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CnabError {
+    #[error("{what}:\n  {}", .violations.to_string().replace('\n', "\n  "))]
+    Wrong { what: String, violations: Violations },
+    #[error("cannot read {}", .path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error("{} has more than {limit} bytes", .path.display())]
+    TooLarge { path: PathBuf, limit: u64 },
+    #[error("{}", .path.display())]
+    Archive { path: PathBuf, source: ArchiveError },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Random(#[from] NoRandomness),
+    #[error("credential {name}: {why}")]
+    Credential { name: String, why: String },
+    #[error("{name} is installed already (revision {revision}): upgrade it, uninstall it, or choose another name")]
+    Installed { name: String, revision: String },
+    #[error("{0} is not installed")]
+    NotInstalled(String),
+    #[error("another agent-cli works on {0}")]
+    Busy(String),
+    #[error("{name}: {status}{}{message}", if .message.is_empty() { "" } else { ": " })]
+    Ended { name: String, status: &'static str, message: String, exit: u8 },
+    #[error("{installation} has no claim {id}")]
+    NoClaim { installation: String, id: String },
+    #[error("{0}")]
+    Image(String),
+    #[error("{0}")]
+    Driver(String),
+}
+
+impl CnabError {
+    /// The status to exit with.
+    pub(crate) fn exit_status(&self) -> u8 {
+        match self {
+            Self::Ended { exit, .. } => *exit,
+            _ => crate::exit::OURS,
+        }
+    }
+}

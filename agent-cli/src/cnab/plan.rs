@@ -1,0 +1,299 @@
+//! From the flags of an action to steps: one for the bundle, and one for each of its dependencies, in the order that the
+//! bundle gives.
+//!
+//! A step is ready to be carried out: values are resolved, credentials read, the claim is made and the action lowered.
+//! Whatever is wrong is found here, before anything is started or written. The installation is locked from here on.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use executor_cnab::action::{Action, INSTALL, UNINSTALL};
+use executor_cnab::bundle::Bundle;
+use executor_cnab::claim::{Claim, New, Status};
+use executor_cnab::dependencies::{Dependencies, EXTENSION};
+use executor_cnab::invocation::{Invocation, Lowering, Platform, choose, lower};
+use executor_cnab::parameters::{Earlier, resolve};
+use executor_cnab::relocation::Relocation;
+use executor_cnab::store::{Locked, Record, Store};
+use executor_cnab::{credentials, extension, names};
+
+use super::input::{self, Given, Loaded, wrong};
+use super::request::Options;
+use super::{CnabError, secrets};
+use crate::cli::ActionArgs;
+use crate::failure::Failure;
+
+/// What is to be done.
+pub(crate) struct Plan {
+    pub(crate) store: Store,
+    pub(crate) steps: Vec<Step>,
+    pub(crate) options: Options,
+}
+
+/// An action on one installation.
+pub(crate) struct Step {
+    pub(crate) bundle: Bundle,
+    pub(crate) action: Action,
+    pub(crate) claim: Claim,
+    pub(crate) invocation: Invocation,
+    pub(crate) image: Wanted,
+    /// What a person should know.
+    pub(crate) warnings: Vec<String>,
+    _lock: Option<Locked>,
+}
+
+/// What a person says of the image.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    /// To be run instead of the bundle's own.
+    pub(crate) replacement: Option<String>,
+    /// Also where nothing can be verified.
+    pub(crate) ignore_digest: bool,
+    /// The archive that the images come with.
+    pub(crate) thick: Option<PathBuf>,
+}
+
+/// What an installation is, as its claims tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nothing is there, or it was uninstalled.
+    Absent,
+    /// Its last change succeeded.
+    Present,
+    /// Its last change failed, or nobody knows: any action may put it in order (rule 2).
+    Undefined,
+}
+
+/// The claim that changed an installation last.
+pub(crate) fn last_change(history: &[Record]) -> Option<&Record> {
+    let modifies = |record: &&Record| {
+        let custom = record.claim.bundle.pointer("/actions").and_then(|actions| actions.get(&record.claim.action));
+        let custom = custom.map(|action| action.get("modifies").and_then(serde_json::Value::as_bool).unwrap_or(false));
+        custom.unwrap_or(true)
+    };
+    history.iter().rev().find(modifies)
+}
+
+/// What an installation is.
+pub(crate) fn state(history: &[Record]) -> State {
+    match last_change(history) {
+        None => State::Absent,
+        Some(record) => match (record.last().map(|result| result.status), &*record.claim.action) {
+            (Some(Status::Succeeded), UNINSTALL) => State::Absent,
+            (Some(Status::Succeeded), _) => State::Present,
+            _ => State::Undefined,
+        },
+    }
+}
+
+/// Where claims are, unless somebody says otherwise.
+pub(crate) fn claims_dir(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
+    if let Some(given) = given {
+        return Ok(given);
+    }
+    match std::env::var_os("HOME").filter(|home| !home.is_empty()) {
+        Some(home) => Ok(PathBuf::from(home).join(".cnab")),
+        None => Err(Failure::Usage("HOME is not set: name the directory of claims with --claims-dir".into())),
+    }
+}
+
+impl Plan {
+    /// Reads everything and makes the steps.
+    pub(crate) fn build(
+        args: &ActionArgs,
+        action: &str,
+        claims_dir: &Path,
+        stdin: &mut dyn Read,
+        variable: &dyn Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, Failure> {
+        let maker = Maker {
+            args,
+            action,
+            store: Store::new(claims_dir),
+            given: input::parameters(&args.params, stdin, variable)?,
+            sources: input::credential_sets(&args.creds, claims_dir)?,
+            images: input::pairs(&args.images, "--image-override", '#')?,
+        };
+        let options = Options {
+            user: args.user.clone(),
+            network: args.network.clone(),
+            egress: args.egress,
+            memory: args.memory,
+            pids: args.pids,
+            cpus: args.cpus,
+            grace: args.grace,
+        };
+        let steps = maker.steps()?;
+        Ok(Self { store: maker.store, steps, options })
+    }
+}
+
+struct Maker<'a> {
+    args: &'a ActionArgs,
+    action: &'a str,
+    store: Store,
+    given: Given,
+    sources: std::collections::BTreeMap<String, credentials::Source>,
+    images: std::collections::BTreeMap<String, String>,
+}
+
+impl Maker<'_> {
+    fn steps(&self) -> Result<Vec<Step>, Failure> {
+        let name = &self.args.name;
+        names::installation(name).map_err(wrong("the name cannot be used"))?;
+        let history = self.store.history(name).map_err(CnabError::from)?;
+        let loaded = match &self.args.bundle {
+            Some(path) => input::bundle(path)?,
+            None => self.known(&history)?.ok_or_else(|| {
+                Failure::Usage(format!(
+                    "{name} is not installed, so that its bundle is not known: name it with --bundle"
+                ))
+            })?,
+        };
+        // Rule 36: before anything else.
+        extension::check(&loaded.bundle).map_err(wrong("the bundle cannot be run here"))?;
+        let dependencies = Dependencies::of(&loaded.bundle.custom).unwrap_or_default();
+        let files = input::pairs(&self.args.dependencies, "--dependency", '=')?;
+        let named = self.given.keys().chain(self.images.keys()).filter(|name| !name.is_empty()).chain(files.keys());
+        if let Some(unknown) = named.into_iter().find(|name| dependencies.requirement(name).is_none()) {
+            return Err(Failure::Usage(format!("{unknown} is no dependency of this bundle")));
+        }
+        let required = loaded.bundle.required_extensions.iter().any(|name| name == EXTENSION);
+        let (before, after) = dependencies.order(self.action);
+        let mut skipped = Vec::new();
+        let mut steps = Vec::new();
+        let dependency = |dependency: &str, skipped: &mut Vec<String>| -> Result<Option<Step>, Failure> {
+            let installation = format!("{name}-{dependency}");
+            let history = self.store.history(&installation).map_err(CnabError::from)?;
+            let loaded = match files.get(dependency) {
+                Some(path) => Some(input::bundle(Path::new(path))?),
+                None => self.known(&history)?,
+            };
+            let there = state(&history);
+            let Some(loaded) = loaded else {
+                if required && self.action != UNINSTALL {
+                    return Err(Failure::Usage(format!(
+                        "the bundle requires {dependency} ({}): name its bundle with --dependency {dependency}=FILE",
+                        dependencies.requirement(dependency).map_or("", |it| it.bundle.as_str())
+                    )));
+                }
+                skipped.push(format!("the dependency {dependency} is left out: no --dependency names its bundle"));
+                return Ok(None);
+            };
+            if (self.action == INSTALL && there == State::Present)
+                || (self.action == UNINSTALL && there == State::Absent)
+            {
+                skipped.push(format!(
+                    "the dependency {dependency} is {} already",
+                    if there == State::Present { "there" } else { "gone" }
+                ));
+                return Ok(None);
+            }
+            let criteria = dependencies.requirement(dependency).map(|it| it.version.clone()).unwrap_or_default();
+            if !criteria.matches(&loaded.bundle.version) {
+                return Err(Failure::Usage(format!(
+                    "--dependency {dependency}: version {} is not among those wanted ({}{})",
+                    loaded.bundle.version,
+                    if criteria.ranges.is_empty() { "any".into() } else { criteria.ranges.join(" or ") },
+                    if criteria.prereleases { "" } else { ", no prerelease" }
+                )));
+            }
+            extension::check(&loaded.bundle)
+                .map_err(wrong(format!("the dependency {dependency} cannot be run here")))?;
+            self.step(&installation, dependency, loaded, &history).map(Some)
+        };
+        for one in before {
+            steps.extend(dependency(one, &mut skipped)?);
+        }
+        let afterwards = after.into_iter().map(|one| dependency(one, &mut skipped)).collect::<Result<Vec<_>, _>>()?;
+        let mut main = self.step(name, "", loaded, &history)?;
+        main.warnings.extend(skipped);
+        steps.push(main);
+        steps.extend(afterwards.into_iter().flatten());
+        Ok(steps)
+    }
+
+    /// The bundle of the last claim, in its original bytes where they were kept.
+    fn known(&self, history: &[Record]) -> Result<Option<Loaded>, CnabError> {
+        let Some(record) = history.last() else { return Ok(None) };
+        let kept = match record.claim.bundle_digest() {
+            Some(digest) => self.store.bundle(digest)?,
+            None => None,
+        };
+        let bundle = match kept {
+            Some(bytes) => Bundle::parse(&bytes),
+            None => Bundle::of_claim(&record.claim.bundle),
+        };
+        let bundle =
+            bundle.map_err(wrong(format!("the bundle of claim {} breaks the rules of CNAB", record.claim.id)))?;
+        Ok(Some(Loaded { bundle, thick: None }))
+    }
+
+    fn step(&self, installation: &str, dependency: &str, loaded: Loaded, history: &[Record]) -> Result<Step, Failure> {
+        let Loaded { bundle, thick } = loaded;
+        let action = Action::of(&bundle, self.action).map_err(wrong("there is no such action"))?;
+        let lock = if action.is_stateless() { None } else { Some(self.lock(installation)?) };
+        let fresh = self.args.reset_params || state(history) == State::Absent || action.is_stateless();
+        let earlier = history.last().filter(|_| !fresh).map_or_else(Earlier::default, |record| record.claim.earlier());
+        let given = input::values(&bundle, self.given.get(dependency))?;
+        let values = resolve(&bundle, &action, &given, &earlier).map_err(wrong("the parameters do not fit"))?;
+        let wanted = credentials::wanted(&bundle, &action, &self.sources);
+        credentials::check(&bundle, &action, |name| wanted.iter().any(|(wanted, _)| *wanted == name))
+            .map_err(wrong("credentials are missing"))?;
+        let relocation = match self.args.relocation_mapping.as_deref().filter(|_| dependency.is_empty()) {
+            Some(path) => {
+                let bytes = input::read(path, executor_cnab::bundle::BUNDLE_MAX as u64)?;
+                let map = Relocation::parse(&bytes, &bundle);
+                Some(map.map_err(wrong(format!("{} is no relocation map of this bundle", path.display())))?)
+            }
+            None => None,
+        };
+        let platform = Platform::here();
+        choose(&bundle, platform).map_err(wrong("the bundle has no image for this machine"))?;
+        // Last, because a credential's source may be a program that asks somebody.
+        let read = secrets::read(&wanted)?;
+        let new = New {
+            installation,
+            action: &action,
+            bundle: &bundle,
+            values: &values,
+            bundle_reference: None,
+            last: history.last().map(|record| &record.claim),
+        };
+        let claim = Claim::new(&new, SystemTime::now()).map_err(CnabError::from)?;
+        let lowering = Lowering {
+            bundle: &bundle,
+            action: &action,
+            claim: &claim,
+            values: &values,
+            credentials: &read,
+            relocation: relocation.as_ref(),
+            omit_unset_files: self.args.omit_unset_files,
+            platform,
+        };
+        let invocation = lower(&lowering).map_err(wrong("the action cannot be run"))?;
+        let mut warnings = values.warnings;
+        if invocation.content_digest.is_none() {
+            warnings.push("the bundle's image has no contentDigest: what it holds is not verified".into());
+        }
+        Ok(Step {
+            invocation,
+            image: Wanted {
+                replacement: self.images.get(dependency).cloned(),
+                ignore_digest: self.args.insecure_ignore_digest,
+                thick,
+            },
+            warnings,
+            _lock: lock,
+            bundle,
+            action,
+            claim,
+        })
+    }
+
+    fn lock(&self, installation: &str) -> Result<Locked, CnabError> {
+        self.store.lock(installation)?.ok_or_else(|| CnabError::Busy(installation.into()))
+    }
+}

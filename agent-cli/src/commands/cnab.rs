@@ -1,0 +1,92 @@
+//! `cnab`: actions on installations of bundles, and what is known of them.
+//!
+//! An action goes so:
+//! ```text
+//! plan (everything read, locked, lowered; nothing written) -> what an earlier agent-cli left is settled
+//!   -> claim, result `pending` -> container -> result `running` -> its end -> outputs -> final result -> container deleted
+//! ```
+//! Whoever is killed in between leaves a claim whose container is known by name: `show`, and the next action, find out from
+//! executord what became of it.
+
+mod drive;
+mod image;
+mod perform;
+mod read;
+mod settle;
+
+use std::path::PathBuf;
+
+use executor_cnab::action::{INSTALL, UNINSTALL, UPGRADE};
+use executor_cnab::store::Store;
+
+pub(crate) use drive::drive;
+pub(crate) use perform::Ended;
+
+use super::Session;
+use crate::cli::{ActionArgs, CnabArgs, CnabCommand, Global};
+use crate::cnab::CnabError;
+use crate::cnab::plan::{Plan, claims_dir};
+use crate::failure::Failure;
+use crate::interrupt::Interrupts;
+
+/// What becomes of a command.
+pub(super) enum Begun {
+    /// It needed no executord.
+    Done(u8),
+    /// It does.
+    Work(Box<Work>),
+}
+
+/// Actions that are ready to be carried out.
+pub(super) struct Work {
+    plan: Result<Plan, Failure>,
+    /// Forget the installation at the end, whatever happened.
+    forget: Option<(PathBuf, String)>,
+}
+
+/// Reads what there is to be read, and does what can be done with that alone.
+pub(super) fn begin(global: &Global, args: &CnabArgs) -> Result<Begun, Failure> {
+    let work = |action: &str, args: &ActionArgs, directory: PathBuf, force: bool| {
+        let mut stdin = std::io::stdin().lock();
+        let plan = Plan::build(args, action, &directory, &mut stdin, &|name| std::env::var_os(name));
+        let plan = if force { plan } else { Ok(plan?) };
+        Ok(Begun::Work(Box::new(Work { plan, forget: force.then(|| (directory, args.name.clone())) })))
+    };
+    let directory = || claims_dir(args.claims_dir.clone());
+    match &args.command {
+        CnabCommand::Install(action) => work(INSTALL, action, directory()?, false),
+        CnabCommand::Upgrade(action) => work(UPGRADE, action, directory()?, false),
+        CnabCommand::Uninstall(args) => work(UNINSTALL, &args.action, directory()?, args.force),
+        CnabCommand::Invoke(args) => work(&args.invoked, &args.action, directory()?, false),
+        CnabCommand::Validate(bundle) => read::validate(global, bundle).map(Begun::Done),
+        CnabCommand::Explain(explain) => read::explain(global, explain).map(Begun::Done),
+        other => read::known(global, &Store::new(directory()?), other).map(Begun::Done),
+    }
+}
+
+/// Carries the steps out, one after the other. The first that fails is the last.
+pub(super) async fn carry_out(session: &Session, work: Box<Work>, interrupts: &mut Interrupts) -> Result<u8, Failure> {
+    let Work { plan, forget } = *work;
+    let result = match plan {
+        Ok(plan) => steps(session, plan, interrupts).await,
+        Err(failure) => Err(failure),
+    };
+    let Some((directory, name)) = forget else { return result };
+    if let Err(failure @ Failure::Abandoned { .. }) = result {
+        return Err(failure);
+    }
+    if let Err(failure) = &result {
+        session.output.note(failure.describe());
+    }
+    Store::new(directory).forget(&name).map_err(CnabError::from)?;
+    session.output.note(format!("{}: forgotten", crate::view::table::plain(&name)));
+    Ok(0)
+}
+
+async fn steps(session: &Session, plan: Plan, interrupts: &mut Interrupts) -> Result<u8, Failure> {
+    let Plan { store, steps, options } = plan;
+    for step in steps {
+        perform::perform(session, &store, step, &options, interrupts).await?;
+    }
+    Ok(0)
+}
