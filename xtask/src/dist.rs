@@ -18,6 +18,8 @@ const PROFILE: &str = "dist";
 /// Package and binary have the same name.
 const DYNAMIC: [&str; 2] = ["executord", "agent-cli"];
 const STATIC: &str = "executor-launcher";
+/// agent-cli under the name by which cnab-go and Porter call it.
+const DRIVER: &str = "cnab-executor";
 
 /// Builds the product. Answers a line for each binary: path, size, kind.
 pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
@@ -34,6 +36,12 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
         let size = install(&built(workspace, name), &workspace.dist().join(name))?;
         lines.push(format!("{:<40} {:>6.1} MB  {kind}", workspace.dist().join(name).display(), megabytes(size)));
     }
+    let driver = workspace.dist().join(DRIVER);
+    if driver.symlink_metadata().is_ok() {
+        std::fs::remove_file(&driver).with_context(|| driver.display().to_string())?;
+    }
+    std::os::unix::fs::symlink(DYNAMIC[1], &driver).with_context(|| driver.display().to_string())?;
+    lines.push(format!("{:<40} {:>9}  link to {}", driver.display(), "", DYNAMIC[1]));
     Ok(lines)
 }
 

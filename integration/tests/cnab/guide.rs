@@ -1,0 +1,14 @@
+//! The user's guide, step by step.
+
+use integration::daemon::Daemon;
+use integration::guide::{Guide, Place};
+
+#[test]
+fn the_guide_works_as_it_says() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let guide = Guide::read("docs/guides/cnab.md");
+    assert!(guide.commands() > 10, "there is something to be tried");
+    let env = vec![("EXECUTOR_SOCKET", daemon.socket().into()), ("HOME", dir.path().into())];
+    guide.run(&Place { dir: dir.path().into(), env });
+}

@@ -1,0 +1,126 @@
+//! Images of bundles: thick ones, layouts, and their digests (rules 1, 19, 25, 27 and 42).
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::world::{World, lamp};
+
+/// An image layout with two images of which one, `lamp`, has a run tool and a user who is not root.
+struct Layout {
+    directory: PathBuf,
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().expect(program);
+    assert!(output.status.success(), "{program} {arguments:?}: {output:?}");
+}
+
+impl Layout {
+    fn new(world: &World) -> Self {
+        let directory = PathBuf::from(world.path("artifacts")).join("layout");
+        fs::create_dir_all(directory.parent().expect("a parent")).expect("mkdir");
+        let path = directory.to_str().expect("UTF-8");
+        let root = tempfile::tempdir().expect("a directory");
+        let tree = root.path().to_str().expect("UTF-8");
+        run(
+            "cp",
+            &[
+                "-a",
+                &format!("{}/bin", world.rootfs.path().display()),
+                &format!("{}/etc", world.rootfs.path().display()),
+                tree,
+            ],
+        );
+        run("cp", &["-a", &format!("{}/cnab", world.rootfs.path().display()), tree]);
+        for name in ["dev", "proc", "sys", "tmp"] {
+            fs::create_dir(root.path().join(name)).expect("mkdir");
+        }
+        run("umoci", &["init", "--layout", path]);
+        for (name, user) in [("other", "0"), ("lamp", "app")] {
+            let image = format!("{path}:{name}");
+            run("umoci", &["new", "--image", &image]);
+            run("umoci", &["insert", "--image", &image, tree, "/"]);
+            run("umoci", &["config", "--image", &image, "--config.user", user, "--config.entrypoint", "/bin/false"]);
+        }
+        // executord reads it with its own rights.
+        run("chmod", &["-R", "a+rX", path]);
+        Self { directory }
+    }
+
+    /// Digest of an image's manifest.
+    fn digest(&self, name: &str) -> String {
+        let index = fs::read(self.directory.join("index.json")).expect("an index");
+        let index: Value = serde_json::from_slice(&index).expect("JSON");
+        let manifests = index["manifests"].as_array().expect("a list");
+        let named = |entry: &&Value| entry["annotations"]["org.opencontainers.image.ref.name"] == name;
+        manifests.iter().find(named).expect("the image")["digest"].as_str().expect("text").to_owned()
+    }
+}
+
+const TOOL: &str = "id -u; stat -L -c '%a %u' /etc/lamp/key; [ \"$(cat /etc/lamp/key)\" = \"$KEY\" ] && echo read
+echo x > /cnab/app/outputs/seen";
+const EXPECTED: &str = "1234\n600 1234\nread\n";
+
+fn bundle(digest: Option<&str>) -> Value {
+    let mut bundle = lamp();
+    bundle["invocationImages"] = json!([
+        { "image": "example/machine", "imageType": "qcow" },
+        { "image": "example/lamp:0.1.0", "imageType": "docker" },
+    ]);
+    if let Some(digest) = digest {
+        bundle["invocationImages"][1]["contentDigest"] = digest.into();
+    }
+    bundle
+}
+
+/// A bundle brings its image along, whose user is not root and reads its 0600 credentials.
+#[test]
+fn a_thick_bundle_brings_its_image() {
+    let world = World::new(TOOL);
+    let layout = Layout::new(&world);
+    let pack = |bundle: &Value| {
+        world.bundle(bundle);
+        let (thick, inputs) = (world.path("thick.tgz"), world.path(""));
+        run("tar", &["-czf", &thick, "-C", &inputs, "artifacts", "bundle.json"]);
+        thick
+    };
+    let creds = world.path("creds.json");
+    let install = |name: &str, thick: &str| world.cnab(&["install", name, "-b", thick, "-c", &creds]);
+    let ran = install("app", &pack(&bundle(Some(&layout.digest("lamp")))));
+    assert_eq!((ran.status, &*ran.stdout), (0, EXPECTED), "{ran:?}");
+    world.is_clean("after a thick bundle");
+    // The image is there now; without the bundle's file it is found by its digest.
+    let ran = world.cnab(&["upgrade", "app", "-c", &creds]);
+    assert_eq!((ran.status, &*ran.stdout), (0, EXPECTED), "{ran:?}");
+
+    let ran = install("wrong", &pack(&bundle(Some(&format!("sha256:{}", "0".repeat(64))))));
+    assert!(ran.status == 125 && ran.stderr.contains("none is \"example/lamp:0.1.0\""), "{ran:?}");
+    assert!(!world.claims().join("claims/wrong").exists(), "nothing ran");
+    let ran = install("none", &pack(&bundle(None)));
+    assert!(ran.status == 125 && ran.stderr.contains("several images"), "{ran:?}");
+}
+
+/// An image from a layout is compared with the bundle's digest before it runs.
+#[test]
+fn a_layout_is_verified() {
+    let world = World::new(TOOL);
+    let layout = Layout::new(&world);
+    let creds = world.path("creds.json");
+    let image = format!("oci:{}:lamp", layout.directory.display());
+    let good = world.bundle(&bundle(Some(&layout.digest("lamp"))));
+    let install = |name: &str, bundle: &str, more: &[&str]| {
+        let arguments = ["install", name, "-b", bundle, "-c", &creds, "--image-override", &image];
+        world.cnab(&[&arguments, more].concat())
+    };
+    let ran = install("app", &good, &[]);
+    assert_eq!((ran.status, &*ran.stdout), (0, EXPECTED), "{ran:?}");
+    let other = world.bundle(&bundle(Some(&layout.digest("other"))));
+    let ran = install("wrong", &other, &[]);
+    assert!(ran.status == 125 && ran.stderr.contains("which is the bundle's contentDigest"), "{ran:?}");
+    assert!(!world.claims().join("claims/wrong").exists(), "nothing ran");
+    let ran = install("wrong", &other, &["--insecure-ignore-digest"]);
+    assert_eq!((ran.status, &*ran.stdout), (0, EXPECTED), "{ran:?}");
+}
