@@ -36,6 +36,25 @@ pub fn fork() -> io::Result<Fork> {
     })
 }
 
+/// As [`fork`], with the child in new namespaces of these kinds from its first moment on.
+///
+/// # Errors
+/// As [`fork`]; the kernel makes no such namespace.
+pub fn clone_into(namespaces: i32) -> io::Result<Fork> {
+    if threads()? != 1 {
+        return Err(io::Error::other("clone is for processes of one thread"));
+    }
+    let flags = libc::c_long::from(namespaces | libc::SIGCHLD);
+    // SAFETY: without shared memory and without a stack of its own the child goes on here with a copy of everything, as
+    // after a fork; there is one thread (checked above), so that every lock and every invariant of the copy is as it
+    // left it.
+    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Fork::Child),
+        pid => Ok(Fork::Parent(i32::try_from(pid).map_err(io::Error::other)?)),
+    }
+}
+
 /// Threads of this process.
 pub(crate) fn threads() -> io::Result<usize> {
     // The link count of a process' task directory is its threads plus two, without a read of each entry.

@@ -1,52 +1,38 @@
 //! User namespaces that are made before anything runs in them.
 //!
-//! A namespace is made by whoever enters it, and its ids are written by whoever has privilege outside: a child makes it,
-//! the caller writes its ids, takes a descriptor, and the child ends. The descriptor keeps the namespace, serves as the
-//! mapping of mounts ([`crate::mount::map_ids`]) and is what a container's processes enter later.
+//! A namespace needs a process to be made in, and its ids are written by whoever has privilege outside: a child is cloned
+//! into it, the caller writes its ids and takes a descriptor, and the child ends without having done anything. The
+//! descriptor keeps the namespace, serves as the mapping of mounts ([`crate::mount::map_ids`]) and is what a container's
+//! processes enter later.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::pipe::PipeFlags;
 
 use crate::process::{self, Fork};
 
 /// Makes a user namespace whose ids 0 to `size` - 1, of users and of groups, are the caller's `start` and up. It belongs
-/// to the caller's user.
+/// to the caller's user. The child is not waited for: it becomes a zombie of the caller, who takes its children anyway.
 ///
 /// # Errors
 /// The kernel makes none (`user.max_user_namespaces`, or it was built without); the caller has no privilege over these
 /// ids, or more than one thread.
 pub fn create(start: u32, size: u32) -> io::Result<OwnedFd> {
-    let (mut ours, mut theirs) = UnixStream::pair()?;
-    let pid = match process::fork()? {
+    let (wait, go) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let pid = match process::clone_into(libc::CLONE_NEWUSER)? {
         Fork::Parent(pid) => pid,
         Fork::Child => {
-            drop(ours);
-            let made = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUSER);
-            let errno = made.err().map_or(0, |errno| errno as i32);
-            let _ = theirs.write_all(&errno.to_le_bytes());
-            let _ = theirs.read(&mut [0]); // until the caller is done, or gone
+            drop(go);
+            let _ = std::fs::File::from(wait).read(&mut [0]); // until the caller is done, or gone
             process::exit_now(0)
         }
     };
-    drop(theirs);
-    let result = take(&mut ours, pid, start, size);
-    drop(ours);
-    let _ = process::wait_for(pid);
-    result
-}
-
-fn take(child: &mut UnixStream, pid: i32, start: u32, size: u32) -> io::Result<OwnedFd> {
-    let mut errno = [0; 4];
-    child.read_exact(&mut errno)?;
-    match i32::from_le_bytes(errno) {
-        0 => {}
-        errno => return Err(io::Error::from_raw_os_error(errno)),
-    }
-    map(pid, start, size)?;
-    open(pid)
+    // The child need not have run for this: nobody waits for a processor.
+    let taken = map(pid, start, size).and_then(|()| open(pid));
+    drop(go);
+    taken
 }
 
 /// Writes the ids of the user namespace that a process is in, which has none yet.
