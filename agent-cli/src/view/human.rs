@@ -184,6 +184,7 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     let plain_row =
         |name: &str, total: String, left: String| [name.to_owned(), total, left].map(|text| (text, Role::Plain));
     capacity.row(plain_row("memory", bytes(total.memory_bytes), bytes(left.memory_bytes)));
+    capacity.row(plain_row("disk", bytes(total.disk_bytes), bytes(left.disk_bytes)));
     capacity.row(plain_row("processes", total.pids.to_string(), left.pids.to_string()));
     capacity.row(plain_row("containers", total.containers.to_string(), left.containers.to_string()));
     text.push('\n');

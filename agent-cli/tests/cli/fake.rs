@@ -519,7 +519,7 @@ impl Executor for Service {
 
     async fn info(&self, _: Request<InfoRequest>) -> Result<Response<InfoResponse>, Status> {
         let cursor = self.0.state().events.len() as u64;
-        let capacity = Capacity { memory_bytes: 8 << 30, pids: 4096, containers: 250 };
+        let capacity = Capacity { memory_bytes: 8 << 30, pids: 4096, containers: 250, disk_bytes: 100 << 30 };
         Ok(Response::new(InfoResponse {
             version: "9.9.9".into(),
             total: Some(capacity),

@@ -16,12 +16,15 @@ pub struct Amount {
     pub pids: u64,
     /// Containers.
     pub containers: u64,
+    /// Bytes of disk, of the containers that have a limit on it.
+    #[serde(default)]
+    pub disk_bytes: u64,
 }
 
 impl Amount {
     /// What a container of these limits takes.
     pub fn of(limits: &Limits) -> Self {
-        Self { memory_bytes: limits.memory_bytes, pids: limits.pids, containers: 1 }
+        Self { memory_bytes: limits.memory_bytes, pids: limits.pids, containers: 1, disk_bytes: limits.disk_bytes }
     }
 }
 
@@ -63,6 +66,7 @@ impl Account {
             memory_bytes: left.memory_bytes.saturating_sub(held.memory_bytes),
             pids: left.pids.saturating_sub(held.pids),
             containers: left.containers.saturating_sub(held.containers),
+            disk_bytes: left.disk_bytes.saturating_sub(held.disk_bytes),
         })
     }
 
@@ -77,6 +81,7 @@ impl Account {
             ("memory (bytes)", amount.memory_bytes, left.memory_bytes, self.total.memory_bytes),
             ("pids", amount.pids, left.pids, self.total.pids),
             ("containers", amount.containers, left.containers, self.total.containers),
+            ("disk (bytes)", amount.disk_bytes, left.disk_bytes, self.total.disk_bytes),
         ];
         let short = checks.into_iter().find(|(_, asked, left, _)| asked > left);
         if let Some((what, asked, left, total)) = short {
@@ -105,12 +110,12 @@ mod tests {
     use super::*;
 
     fn amount(memory_bytes: u64) -> Amount {
-        Amount { memory_bytes, pids: 1, containers: 1 }
+        Amount { memory_bytes, pids: 1, containers: 1, disk_bytes: 0 }
     }
 
     #[test]
     fn what_is_refused_changes_nothing() {
-        let mut account = Account::new(Amount { memory_bytes: 10, pids: 5, containers: 2 });
+        let mut account = Account::new(Amount { memory_bytes: 10, pids: 5, containers: 2, disk_bytes: 7 });
         let (a, b, c) = ("a".parse().unwrap(), "b".parse().unwrap(), "c".parse().unwrap());
         account.reserve(&a, amount(6)).unwrap();
         let refused = account.reserve(&b, amount(5)).unwrap_err();
@@ -119,7 +124,10 @@ mod tests {
         assert_eq!(account.reserve(&c, amount(0)).unwrap_err().what, "containers");
         account.release(&a);
         account.release(&a);
-        assert_eq!(account.remaining(), Amount { memory_bytes: 6, pids: 4, containers: 1 });
+        let thirsty = Amount { disk_bytes: 8, ..amount(1) };
+        let refused = account.reserve(&c, thirsty).unwrap_err();
+        assert_eq!(refused.to_string(), "not enough disk (bytes): 8 asked for, 7 of 7 left");
+        assert_eq!(account.remaining(), Amount { memory_bytes: 6, pids: 4, containers: 1, disk_bytes: 7 });
         account.adopt(&c, amount(100));
         assert_eq!(account.remaining().memory_bytes, 0);
     }
@@ -127,7 +135,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn all_that_is_released_is_there_again(steps: Vec<(u8, u8, bool)>) {
-            let total = Amount { memory_bytes: 300, pids: 20, containers: 8 };
+            let total = Amount { memory_bytes: 300, pids: 20, containers: 8, disk_bytes: 0 };
             let mut account = Account::new(total);
             for (who, memory, take) in &steps {
                 let id = format!("c{}", who % 12).parse().unwrap();

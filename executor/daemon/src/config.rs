@@ -77,6 +77,7 @@ struct File {
 #[serde(default, deny_unknown_fields)]
 struct Capacity {
     memory_bytes: Option<u64>,
+    disk_bytes: Option<u64>,
     containers: Option<u64>,
     pids: Option<u64>,
 }
@@ -199,6 +200,8 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
     check.at_least_one("capacity.containers", containers)?;
     check.at_least_one("capacity.memory_bytes", memory_bytes)?;
     check.at_least_one("capacity.pids", pids)?;
+    let disk_bytes = file.capacity.disk_bytes.unwrap_or_else(|| disk_of(&state_dir));
+    check.at_least_one("capacity.disk_bytes", disk_bytes)?;
     check.at_least_one("server.connections", file.server.connections as u64)?;
     if file.server.connections > CONNECTIONS_MAX {
         let why = format!("at most {CONNECTIONS_MAX}");
@@ -224,7 +227,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
         log_level: args.log_level.or(file.log_level).unwrap_or_default(),
         ephemeral: args.ephemeral,
         policy: file.policy,
-        capacity: Amount { memory_bytes, pids, containers },
+        capacity: Amount { memory_bytes, pids, containers, disk_bytes },
         bounds: Bounds { connections: file.server.connections, streams: file.server.streams_per_connection },
         message_bytes_max: usize::try_from(message_bytes_max).unwrap_or(usize::MAX),
         kept: (file.retention.completed, Duration::from_secs(file.retention.hours.saturating_mul(3600))),
@@ -277,6 +280,12 @@ impl Check {
         }
         Ok(())
     }
+}
+
+/// Size of the file system that a directory lies on, or is going to; without bound where it cannot be told.
+fn disk_of(dir: &Path) -> u64 {
+    let size = dir.ancestors().find_map(|dir| rustix::fs::statvfs(dir).ok());
+    size.map_or(u64::MAX, |size| size.f_blocks.saturating_mul(size.f_frsize)).max(1)
 }
 
 fn host_memory() -> Result<u64, ConfigError> {

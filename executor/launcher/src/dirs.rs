@@ -11,7 +11,7 @@
 //!    log, log.1              0640                what it printed
 //!    exit.json               0640                how it ended (allocated ahead: a full disk cannot lose it)
 //!    outputs/                0750 root:daemon    what was captured of its outputs (core's `outputs`), files 0640
-//!    upper/ work/            0700                its writable layer, until it ends
+//!    upper/ work/            0700                its writable layer, until it ends; below disk/ where it has a limit
 //! ```
 
 use std::ffi::OsString;
@@ -50,15 +50,19 @@ pub(crate) struct Dirs {
     pub state: PathBuf,
     /// Where its root is mounted, in its shim's mount namespace.
     pub stage: PathBuf,
+    /// Where its writable layer lies.
+    pub layer: PathBuf,
     gid: u32,
 }
 
 impl Dirs {
     /// Those of a container; nothing is made.
     pub(crate) fn of(host: &Host, id: &ContainerId) -> Self {
+        let state = host.containers_state().join(id.as_str());
         Self {
             run: host.containers_run().join(id.as_str()),
-            state: host.containers_state().join(id.as_str()),
+            layer: state.clone(),
+            state,
             stage: host.stage(),
             gid: host.daemon_gid,
         }
@@ -67,7 +71,7 @@ impl Dirs {
     /// Those of a container that never got any: whatever is removed there is not there.
     pub(crate) fn nowhere() -> Self {
         let nowhere = PathBuf::from("/nonexistent/executor");
-        Self { run: nowhere.clone(), state: nowhere.clone(), stage: nowhere, gid: 0 }
+        Self { run: nowhere.clone(), state: nowhere.clone(), stage: nowhere.clone(), layer: nowhere, gid: 0 }
     }
 
     /// Makes both.
@@ -233,6 +237,7 @@ impl Dirs {
         for name in ["upper", "work"] {
             remove_tree(&self.state.join(name))?;
         }
+        crate::disk::remove(&self.state)?;
         absent_is_fine(fs::remove_file(self.state.join(EXIT_AHEAD)))
     }
 

@@ -10,6 +10,7 @@
 mod cgroup;
 mod cli;
 mod dirs;
+mod disk;
 mod finish;
 mod host;
 mod ids;

@@ -5,6 +5,7 @@
 
 pub mod entry;
 pub mod identity;
+pub mod loopdev;
 pub mod memfile;
 pub mod mount;
 pub mod netif;
@@ -13,6 +14,7 @@ pub mod peer;
 pub mod privileges;
 pub mod process;
 pub mod pty;
+pub mod quota;
 pub mod seqpacket;
 pub mod startup;
 pub mod tree;

@@ -112,8 +112,8 @@ fn the_table_of_ps() {
 fn info_and_events() {
     let answer = InfoResponse {
         version: "0.1.0".into(),
-        total: Some(Capacity { memory_bytes: 8 << 30, pids: 4096, containers: 250 }),
-        remaining: Some(Capacity { memory_bytes: 3 << 30, pids: 4000, containers: 249 }),
+        total: Some(Capacity { memory_bytes: 8 << 30, pids: 4096, containers: 250, disk_bytes: 100 << 30 }),
+        remaining: Some(Capacity { memory_bytes: 3 << 30, pids: 4000, containers: 249, disk_bytes: 90 << 30 }),
         containers: [("running".to_owned(), 1)].into(),
         secret_mount_kind: MountKind::TmpfsNoswap.into(),
         launcher_connected: true,

@@ -301,7 +301,12 @@ pub(crate) fn state(state: State) -> v1::State {
 
 /// An amount.
 pub(crate) fn capacity(amount: Amount) -> v1::Capacity {
-    v1::Capacity { memory_bytes: amount.memory_bytes, pids: amount.pids, containers: amount.containers }
+    v1::Capacity {
+        memory_bytes: amount.memory_bytes,
+        pids: amount.pids,
+        containers: amount.containers,
+        disk_bytes: amount.disk_bytes,
+    }
 }
 
 /// A point in time.

@@ -34,7 +34,7 @@ pub(super) fn assemble(
     let at = &dirs.stage;
     let views = ids.views(about, lower)?;
     let views: Option<Vec<_>> = views.as_ref().map(|views| views.iter().map(AsFd::as_fd).collect());
-    let (upper, work) = (dirs.state.join("upper"), dirs.state.join("work"));
+    let (upper, work) = (dirs.layer.join("upper"), dirs.layer.join("work"));
     for layer in [&upper, &work] {
         dirs.private(layer).map_err(|error| failed("state directory", &error))?;
     }
@@ -62,7 +62,7 @@ pub(super) fn assemble(
                 "rootfs: this kernel has no overlay file system: load it (modprobe overlay)",
             );
         }
-        failed(&format!("overlay of `{about}` with an upper layer in {}", dirs.state.display()), &error)
+        failed(&format!("overlay of `{about}` with an upper layer in {}", dirs.layer.display()), &error)
     })
 }
 

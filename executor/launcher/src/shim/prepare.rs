@@ -21,6 +21,7 @@ use super::control::Control;
 use super::watch::Watch;
 use super::{Ready, create, inject, limits, names, stdio, unsupported, update};
 use crate::dirs::Dirs;
+use crate::disk;
 use crate::finish::{Remains, Rotated, SHIM, now};
 use crate::host::Host;
 use crate::ids::Ids;
@@ -162,12 +163,15 @@ fn build(
     site: &mut Site,
     control: &mut Control,
 ) -> Result<Built, Refused> {
-    let dirs = site.remains.dirs.clone();
+    let mut dirs = site.remains.dirs.clone();
     dirs.write_first_record(&record).map_err(|error| failed("state directory", &error))?;
     control.listen(&dirs).map_err(|error| failed("control socket", &error))?;
     dirs.keep_room(&record).map_err(|error| failed("state directory", &error))?;
     let mut log = stdio::Log::create(&dirs, &record.plan, host.log_bytes_max).map_err(|error| failed("log", &error))?;
 
+    let project = record.id_range_start;
+    let (layer, unheld) = disk::lay_out(&host.policy, &record.plan, &dirs, project)?;
+    dirs.layer = layer;
     let tree = Tree::assemble(host, &record.plan, &dirs, &ids)?;
     let user = Arc::new(tree.resolve_user(&record.plan)?);
     if record.plan.token_file().is_some() {
@@ -177,6 +181,7 @@ fn build(
     let mounts = tree.place(&record.plan)?;
 
     let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
+    warnings.extend(unheld);
     let nofile = limits.nofile;
     let namespace = ids.namespace_path();
     let resolved = spec::Resolved {
@@ -261,8 +266,10 @@ fn build(
     Ok(Built { record, container, log, token, watch })
 }
 
-/// Takes the container's root out of this shim's namespace, so that its place is an empty directory again.
+/// Takes the container's root and its layer out of this shim's namespace, so that their places are empty directories
+/// again.
 pub(super) fn unmount(dirs: &Dirs) {
     while executor_sys::mount::detach(&dirs.stage).is_ok() {}
+    while executor_sys::mount::detach(&disk::place(&dirs.state)).is_ok() {}
     while executor_sys::mount::detach(&dirs.run.join("bundle")).is_ok() {}
 }

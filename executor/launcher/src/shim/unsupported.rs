@@ -9,7 +9,7 @@ use executor_core::validate::Violation;
 /// # Errors
 /// Every part of the plan that would be left out.
 pub(super) fn check(plan: &Plan) -> Result<(), Refused> {
-    let all = [("limits.disk_bytes", plan.limits.disk_bytes != 0), ("terminal", plan.terminal), ("stdin", plan.stdin)];
+    let all = [("terminal", plan.terminal), ("stdin", plan.stdin)];
     let asked = all.into_iter().filter(|(_, asked)| *asked);
     let violations: Vec<_> =
         asked.map(|(field, _)| Violation::new(field, "is not carried out by this version")).collect();

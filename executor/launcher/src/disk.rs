@@ -1,0 +1,136 @@
+//! Where a container's writable layer lies, held to its limit of disk.
+//!
+//! ```text
+//! no limit        STATE_DIR/containers/ID/{upper,work}
+//! project quota   STATE_DIR/containers/ID/disk/{upper,work}   a project of the container's, whose id is that of its root
+//! image           the same place, with a file system of this size mounted on it in the shim's own mount namespace
+//! ```
+//! The image is a file without a name below the state directory, on a loop device that lets go of it by itself: it goes with the
+//! last process and mount namespace that has the file system mounted, whoever is killed when. A project is for containers
+//! with a user namespace alone, because root of the host's could leave it.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use executor_core::plan::{Plan, Rootfs};
+use executor_core::protocol::{Reason, Refused};
+use executor_core::validate::{Policy, Unenforceable, Violation};
+use executor_sys::loopdev::LoopDevice;
+use executor_sys::mount::{attach, detached, open_dir};
+use executor_sys::quota;
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::MountAttrFlags;
+
+use crate::dirs::{Dirs, plain};
+use crate::rootfs::failed;
+
+/// Directory of a layer that has a limit, in the container's state directory.
+const DISK: &str = "disk";
+/// Makes the file system of an image.
+const MAKERS: [&str; 4] = ["/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4", "/usr/bin/mkfs.ext4", "/bin/mkfs.ext4"];
+/// Quickly: no journal, because nothing of it outlives the container, and nothing written that can be written later.
+const MAKER_OPTIONS: [&str; 9] = [
+    "-q",
+    "-F",
+    "-b4096",
+    "-m0",
+    "-O",
+    "^has_journal,^resize_inode",
+    "-E",
+    "lazy_itable_init=1,nodiscard",
+    "-Lexecutor",
+];
+/// Longest account of a failure of the maker, in bytes.
+const WORDS_MAX: usize = 300;
+
+/// Lays out the place of a container's writable layer, and gives it with what is to be told. `project` is an id that no
+/// other container has.
+///
+/// # Errors
+/// The limit cannot be held here: a violation of `limits.disk_bytes`, unless the operator wants it told. A full disk.
+pub(crate) fn lay_out(
+    policy: &Policy,
+    plan: &Plan,
+    dirs: &Dirs,
+    project: Option<u32>,
+) -> Result<(PathBuf, Option<String>), Refused> {
+    let bytes = plan.limits.disk_bytes;
+    // The host's programs are shown read-only: nothing of the container reaches the disk.
+    if bytes == 0 || plan.rootfs == Rootfs::Host {
+        return Ok((dirs.state.clone(), None));
+    }
+    let place = place(&dirs.state);
+    let system = |error: io::Error| failed("state directory", &error);
+    dirs.private(&place).map_err(system)?;
+    let dir = File::open(&place).map_err(system)?;
+    if let Some(project) = project.filter(|_| quota::enforces_projects(dir.as_fd())) {
+        let limited =
+            quota::set_project(dir.as_fd(), project).and_then(|()| quota::limit_project(dir.as_fd(), project, bytes));
+        return limited.map(|()| (place, None)).map_err(|error| failed("project quota", &error));
+    }
+    match image(&dirs.state, bytes) {
+        Ok(mount) => {
+            open_dir(&place).and_then(|place| attach(mount.as_fd(), place.as_fd())).map_err(system)?;
+            Ok((place, None))
+        }
+        Err(why) => {
+            let violation = Violation::new(
+                "limits.disk_bytes",
+                format!(
+                    "cannot be held: no project quota is in force where containers' state lies, and a file system of \
+                     this size cannot be made there: {why}"
+                ),
+            );
+            match policy.unenforceable_limits {
+                Unenforceable::Refuse => Err(Refused::of_fields(Reason::Precondition, &[violation])),
+                Unenforceable::Report => Ok((place, Some(violation.to_string()))),
+            }
+        }
+    }
+}
+
+/// Where a layer with a limit lies.
+pub(crate) fn place(state: &Path) -> PathBuf {
+    state.join(DISK)
+}
+
+/// Takes away what a limit left, and the layer with it.
+///
+/// # Errors
+/// The disk.
+pub(crate) fn remove(state: &Path) -> io::Result<()> {
+    let place = place(state);
+    let Ok(dir) = File::open(&place) else { return Ok(()) };
+    let project = quota::project_of(dir.as_fd());
+    fs::remove_dir_all(&place)?;
+    if let Some(project) = project {
+        let _ = quota::limit_project(File::open(state)?.as_fd(), project, 0); // of nobody from now on
+    }
+    Ok(())
+}
+
+/// A new file system of so many bytes, mounted nowhere, in a file without a name below `dir`.
+fn image(dir: &Path, bytes: u64) -> Result<OwnedFd, String> {
+    let words = |what: &'static str| move |error: io::Error| format!("{what}: {}", plain(&error));
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR);
+    let file = File::from(file.map_err(|error| words("file")(error.into()))?);
+    file.set_len(bytes).map_err(words("file"))?;
+    let device = LoopDevice::of(file.as_fd()).map_err(words("loop device"))?;
+    let maker = MAKERS.iter().find(|path| Path::new(path).exists()).ok_or("mkfs.ext4 is not installed (e2fsprogs)")?;
+    let mut command = Command::new(maker);
+    command.args(MAKER_OPTIONS).arg(device.path()).env_clear().stdin(Stdio::null()).stdout(Stdio::null());
+    let made = command.output().map_err(words("mkfs.ext4"))?;
+    if !made.status.success() {
+        let said = String::from_utf8_lossy(&made.stderr);
+        let said: String = said.trim().chars().take(WORDS_MAX).collect();
+        return Err(format!("mkfs.ext4: {} {said}", made.status));
+    }
+    let source = device.path().to_string_lossy();
+    let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    // What is removed in it is given back to the host; nothing is initialized behind our back.
+    detached("ext4", &source, &[("discard", None), ("noinit_itable", None)], flags).map_err(words("ext4"))
+}

@@ -1,0 +1,142 @@
+//! Limits of projects on a file system: all files below a directory count against one number (ext4 and XFS, where they are
+//! mounted with project quotas).
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+const PROJECT: u32 = 2;
+const Q_XSETQLIM: u32 = (0x58 << 8) + 4;
+const Q_XGETQSTATV: u32 = (0x58 << 8) + 8;
+/// Limits of projects are enforced, and not only counted.
+const PROJECTS_ENFORCED: u16 = 1 << 5;
+const HARD_BLOCKS: u16 = 1 << 3;
+const SOFT_BLOCKS: u16 = 1 << 2;
+/// Bytes of a block, as these calls count.
+const BLOCK: u64 = 512;
+const FS_IOC_FSGETXATTR: libc::c_ulong = 0x801c_581f;
+const FS_IOC_FSSETXATTR: libc::c_ulong = 0x401c_5820;
+/// What is made in the directory is of its project, too.
+const INHERIT: u32 = 0x200;
+
+/// `struct fs_quota_statv` of linux/dqblk_xfs.h.
+#[repr(C)]
+#[derive(Default)]
+struct State {
+    version: i8,
+    pad1: u8,
+    flags: u16,
+    in_core: u32,
+    files: [[u64; 3]; 3],
+    time_limits: [i32; 3],
+    warn_limits: [u16; 4],
+    pad2: u32,
+    pad3: [u64; 7],
+}
+
+/// `struct fs_disk_quota` of linux/dqblk_xfs.h.
+#[repr(C)]
+#[derive(Default)]
+struct DiskQuota {
+    version: i8,
+    flags: i8,
+    fields: u16,
+    id: u32,
+    blocks_hard: u64,
+    blocks_soft: u64,
+    inodes_hard: u64,
+    inodes_soft: u64,
+    blocks: u64,
+    inodes: u64,
+    timers: [i32; 2],
+    warns: [u16; 2],
+    timers_high: [i8; 4],
+    realtime: [u64; 3],
+    realtime_timer: i32,
+    realtime_warns: u16,
+    pad1: i16,
+    pad2: [u8; 8],
+}
+
+/// `struct fsxattr` of linux/fs.h.
+#[repr(C)]
+#[derive(Default)]
+struct Attributes {
+    flags: u32,
+    extent_size: u32,
+    extents: u32,
+    project: u32,
+    copy_extent_size: u32,
+    pad: [u8; 8],
+}
+
+/// Whether the file system of an opened file enforces limits of projects.
+pub fn enforces_projects(file: BorrowedFd<'_>) -> bool {
+    let mut state = State { version: 1, ..State::default() };
+    quotactl(file, Q_XGETQSTATV, 0, &mut state).is_ok() && state.flags & PROJECTS_ENFORCED != 0
+}
+
+/// Limits a project to so many bytes; 0 = no limit.
+///
+/// # Errors
+/// The file system has no such limits.
+pub fn limit_project(file: BorrowedFd<'_>, project: u32, bytes: u64) -> io::Result<()> {
+    let mut quota = DiskQuota {
+        version: 1,
+        flags: 2,
+        fields: HARD_BLOCKS | SOFT_BLOCKS,
+        id: project,
+        blocks_hard: bytes.div_ceil(BLOCK),
+        ..DiskQuota::default()
+    };
+    quotactl(file, Q_XSETQLIM, project, &mut quota)
+}
+
+fn quotactl<T>(file: BorrowedFd<'_>, call: u32, id: u32, argument: &mut T) -> io::Result<()> {
+    let call = (call << 8) | PROJECT;
+    // SAFETY: both calls of this module take a structure of the form that is passed, by a reference that outlives the call.
+    let result =
+        unsafe { libc::syscall(libc::SYS_quotactl_fd, file.as_raw_fd(), call, id, std::ptr::from_mut(argument)) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes an empty directory, opened for reading, and what will be made in it part of a project.
+///
+/// # Errors
+/// The file system knows no projects.
+pub fn set_project(dir: BorrowedFd<'_>, project: u32) -> io::Result<()> {
+    let mut attributes = read(dir)?;
+    attributes.project = project;
+    attributes.flags |= INHERIT;
+    // SAFETY: the kernel reads a structure of this form from a valid reference that outlives the call.
+    let result = unsafe { libc::ioctl(dir.as_raw_fd(), FS_IOC_FSSETXATTR, std::ptr::from_ref(&attributes)) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The project that [`set_project`] gave a directory.
+pub fn project_of(dir: BorrowedFd<'_>) -> Option<u32> {
+    read(dir).ok().filter(|attributes| attributes.flags & INHERIT != 0).map(|attributes| attributes.project)
+}
+
+fn read(dir: BorrowedFd<'_>) -> io::Result<Attributes> {
+    let mut attributes = Attributes::default();
+    // SAFETY: the kernel fills a structure of this form through a valid reference that outlives the call.
+    let result = unsafe { libc::ioctl(dir.as_raw_fd(), FS_IOC_FSGETXATTR, std::ptr::from_mut(&mut attributes)) };
+    if result == 0 { Ok(attributes) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    /// The kernel's structures, and that a file system without limits is told from one with them. (One with limits needs
+    /// a kernel that has them: see the tests in the virtual machine.)
+    #[test]
+    fn a_file_system_without_limits_enforces_none() {
+        assert_eq!([size_of::<State>(), size_of::<DiskQuota>(), size_of::<Attributes>()], [160, 112, 28]);
+        let proc = std::fs::File::open("/proc").unwrap();
+        assert!(!enforces_projects(proc.as_fd()));
+        assert!(limit_project(proc.as_fd(), 70_000, 1 << 20).is_err() && project_of(proc.as_fd()).is_none());
+    }
+}

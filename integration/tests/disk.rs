@@ -1,0 +1,175 @@
+//! The limit of disk: it holds inside and leaves the host alone, it goes with its container however that ends, and where
+//! it cannot be held the request is refused, or told.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
+
+use std::fs;
+use std::path::Path;
+
+use executor_core::lifecycle::State;
+use executor_core::protocol::Reason;
+use executor_core::validate::{Draft, Policy, validate};
+use executor_proto::v1::{Limits, RunRequest};
+use integration::api::{exit, pid};
+use integration::daemon::{Daemon, Setup, ended, kill};
+use integration::launcher::{Launcher, Payload};
+use integration::request::{Words, sh};
+use integration::rootfs::Rootfs;
+use integration::wait;
+use tonic::Code;
+
+const LIMIT: u64 = 16 << 20;
+
+fn limited(request: RunRequest, disk_bytes: u64) -> RunRequest {
+    let limits = Limits { disk_bytes, ..request.limits.unwrap_or_default() };
+    RunRequest { limits: Some(limits), ..request }
+}
+
+/// Loop devices whose file lies below a directory: whether a name is left of it or not.
+fn devices(below: &Path) -> Vec<String> {
+    let devices = fs::read_dir("/sys/block").unwrap().flatten();
+    let files = devices.filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok());
+    files.filter(|file| file.starts_with(below.to_str().unwrap())).collect()
+}
+
+fn is_gone(daemon: &Daemon) {
+    wait::until_ok("the loop device is free", || match devices(daemon.setup().home()) {
+        left if left.is_empty() => Ok(()),
+        left => Err(left.join(" ")),
+    });
+}
+
+/// What is written beyond the limit fails with ENOSPC, as root too, and what fits is there. The host has lost no more
+/// than that, and all of it comes back. The control: without a limit the same goes through.
+#[test]
+fn the_limit_holds_and_the_host_is_left_alone() {
+    let (daemon, rootfs) = (Setup::default().disk(256 << 20).start(), Rootfs::busybox());
+    let before = daemon.footprint();
+    let script = "dd if=/dev/zero of=/srv/big bs=64k count=640 2>&1; stat -c '%s bytes' /srv/big; \
+        echo x >/srv/small && echo small is there; cat /etc/passwd >>/etc/group && echo copied up; \
+        >/srv/ready; exec sleep 100000";
+    let request = |id: &str| sh(script).id(id).rootfs(&rootfs.reference());
+    for (id, disk_bytes) in [("limited", LIMIT), ("control", 0)] {
+        daemon.api.started(limited(request(id), disk_bytes));
+        let so_far = || Some(daemon.api.logs_so_far(id)).filter(|text| text.contains(" bytes\n"));
+        let told = wait::until("dd has ended", so_far);
+        let size = told.lines().find_map(|line| line.strip_suffix(" bytes")?.parse::<u64>().ok()).unwrap();
+        if disk_bytes == 0 {
+            assert_eq!(size, 40 << 20, "the control: {told}");
+        } else {
+            assert!(told.contains("No space left on device"), "{told}");
+            assert!(size < LIMIT && size > LIMIT / 2, "{told}");
+        }
+        daemon.api.stop(id, Some(0)).unwrap();
+        daemon.api.wait(id).unwrap();
+        daemon.api.delete(id, false).unwrap();
+    }
+    daemon.is_back_at(&before);
+    is_gone(&daemon);
+}
+
+/// A limit is counted in the capacity, which says so.
+#[test]
+fn disk_is_a_part_of_the_capacity() {
+    let daemon = Setup::default().config(&format!("[capacity]\ndisk_bytes = {}\n", 3 * LIMIT)).start();
+    let rootfs = Rootfs::busybox();
+    let sleeps = |id: &str| sh("exec sleep 100000").id(id).rootfs(&rootfs.reference());
+    let left = || daemon.api.info().remaining.unwrap().disk_bytes;
+    assert_eq!((daemon.api.info().total.unwrap().disk_bytes, left()), (3 * LIMIT, 3 * LIMIT));
+    daemon.api.started(limited(sleeps("one"), 2 * LIMIT));
+    assert_eq!(left(), LIMIT);
+    let refused = daemon.api.run(limited(sleeps("two"), 2 * LIMIT)).unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    assert!(refused.message().contains("not enough disk"), "{refused:?}");
+    daemon.api.started(limited(sleeps("three"), LIMIT));
+    daemon.api.stop("one", Some(0)).unwrap();
+    daemon.api.wait("one").unwrap();
+    assert_eq!(left(), 2 * LIMIT);
+    let default = Setup::default().start();
+    let size = rustix::fs::statvfs(&default.setup().state_dir()).unwrap();
+    assert_eq!(default.api.info().total.unwrap().disk_bytes, size.f_blocks * size.f_frsize, "the file system's size");
+}
+
+/// Whoever of us is killed: the file system is unmounted, its device is free, and nothing of it is left.
+#[test]
+fn nothing_is_left_of_it_whoever_is_killed() {
+    let (mut daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    let before = daemon.footprint();
+    let start = |daemon: &Daemon, id: &str| {
+        let script = "dd if=/dev/zero of=/srv/big bs=64k count=64 2>/dev/null; echo up; exec sleep 100000";
+        let container = daemon.api.started(limited(sh(script).id(id).rootfs(&rootfs.reference()), LIMIT));
+        daemon.api.follow(id).until(|entry| entry.data == b"up\n");
+        let devices = devices(daemon.setup().home());
+        assert_eq!(devices.len(), 1, "the control: there is one: {devices:?}");
+        assert!(devices[0].ends_with("(deleted)") || devices[0].contains('#'), "without a name: {devices:?}");
+        pid(&container)
+    };
+    start(&daemon, "shim");
+    kill(daemon.record("shim").shim.pid, 9);
+    daemon.api.wait("shim").unwrap();
+    is_gone(&daemon);
+    start(&daemon, "init");
+    daemon.api.signal("init", 9).unwrap();
+    assert_eq!(exit(&daemon.api.wait("init").unwrap()), Err(9));
+    is_gone(&daemon);
+    let init = start(&daemon, "all");
+    let (shim, launcher) = (daemon.record("all").shim.pid, daemon.launcher().unwrap());
+    for process in [launcher, shim, daemon.pid()] {
+        kill(process, 9);
+    }
+    for process in [launcher, shim] {
+        wait::until("it has ended", || ended(process).then_some(()));
+    }
+    daemon.kill();
+    daemon.start_again();
+    daemon.api.wait("all").unwrap();
+    assert!(ended(init));
+    is_gone(&daemon);
+    for id in ["shim", "init", "all"] {
+        daemon.api.delete(id, false).unwrap();
+    }
+    let left = daemon.footprint();
+    assert_eq!((left.mounts, left.files), (before.mounts, before.files));
+}
+
+/// Where no file system can be made, the request is refused by the field's name and nothing is left; where the operator
+/// wants it told, the container runs and its warnings tell. Here there are no loop devices, and no project quotas.
+#[test]
+fn what_cannot_be_held_is_refused_or_told() {
+    let (home, rootfs) = (tempfile::tempdir().unwrap(), Rootfs::busybox());
+    for (name, report) in [("refuse", false), ("report", true)] {
+        let config = home.path().join("executor.toml");
+        fs::write(&config, format!("[policy]\nunenforceable_limits = \"{name}\"\n")).unwrap();
+        let launcher = Launcher::start_by(&format!(
+            "exec unshare --mount sh -c 'mount --bind /dev/null /dev/loop-control; exec \"$@\"' sh \"$@\" --config {};",
+            config.display()
+        ));
+        let reference = rootfs.reference();
+        let draft = Draft {
+            id: "c",
+            path: "/bin/true",
+            rootfs: &reference,
+            memory_bytes: 64 << 20,
+            disk_bytes: LIMIT,
+            ..Draft::default()
+        };
+        let plan = validate(&draft, &Policy::default()).unwrap();
+        let shim = launcher.launch(&plan, &Payload::default()).unwrap();
+        if report {
+            shim.reach(State::Completed).unwrap();
+            let warnings = launcher.exit("c").container.prepared.unwrap().warnings;
+            assert!(warnings.iter().any(|warning| warning.contains("limits.disk_bytes")), "{warnings:?}");
+        } else {
+            let refused = shim.reach(State::Running).unwrap_err();
+            assert_eq!(refused.reason, Reason::Precondition as i32, "{refused:?}");
+            let violation = &refused.violations[0];
+            assert!(
+                violation.field == "limits.disk_bytes" && violation.description.contains("loop device"),
+                "{violation:?}"
+            );
+            for dir in [launcher.run_dir(), launcher.state_dir()] {
+                assert_eq!(fs::read_dir(dir.join("containers")).unwrap().count(), 0, "nothing is left");
+            }
+        }
+    }
+}
