@@ -61,7 +61,7 @@ impl Tree {
         let mut tree = Self { root, real: Vec::new(), ids: ids.map() };
         tree.require_real_directories(rootfs)?;
         if let Rootfs::Image(image) = rootfs {
-            tree.make_volumes(image)?;
+            tree.make_volumes(image, plan.isolation.read_only_rootfs)?;
         }
         if spec::shows_hosts_sys(plan) {
             tree.show_hosts_sys().map_err(|error| failed("/sys", &error))?;

@@ -1,5 +1,6 @@
 //! An image: overlayfs over its layers, which it shares with every other container that has them.
 
+use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -8,6 +9,8 @@ use executor_core::plan::PlannedImage;
 use executor_core::protocol::{Reason, Refused};
 use executor_core::validate::Violation;
 use executor_layers::{DiffId, Store, UnpackError};
+use executor_sys::mount::{Follow, attach, clone_tree, open_in_root};
+use rustix::fs::{Mode, OFlags};
 
 use super::{Tree, failed, overlay};
 use crate::dirs::Dirs;
@@ -31,8 +34,9 @@ pub(super) fn assemble(image: &PlannedImage, store: &Path, dirs: &Dirs, ids: &Id
 
 impl Tree {
     /// Makes the directories that the image declares as volumes, where it does not have them. What it has there is in the
-    /// container's own layer as soon as it is written to.
-    pub(super) fn make_volumes(&self, image: &PlannedImage) -> Result<(), Refused> {
+    /// container's own layer as soon as it is written to, also where the rest of the root is `read_only`: each is a mount
+    /// of its own then.
+    pub(super) fn make_volumes(&self, image: &PlannedImage, read_only: bool) -> Result<(), Refused> {
         for volume in &image.volumes {
             let above: Vec<&Path> = volume.ancestors().filter(|path| path.parent().is_some()).collect();
             for path in above.into_iter().rev() {
@@ -51,7 +55,17 @@ impl Tree {
                     }
                 }
             }
+            if read_only {
+                self.set_apart(volume).map_err(|error| failed(&format!("rootfs: {}", volume.display()), &error))?;
+            }
         }
         Ok(())
+    }
+
+    /// Mounts a directory on itself.
+    fn set_apart(&self, path: &Path) -> io::Result<()> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let dir = open_in_root(self.root(), path, flags, Mode::empty(), Follow::NoLinks)?;
+        attach(clone_tree(dir.as_fd(), Path::new(""), false)?.as_fd(), dir.as_fd())
     }
 }
