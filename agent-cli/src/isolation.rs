@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
-use executor_proto::v1::{Capabilities, Limits, RunRequest};
+use clap::{Args, ValueEnum};
+use executor_proto::v1::{Capabilities, Limits, RunRequest, UserNamespace};
 
 use crate::failure::Failure;
+use crate::units;
 
 /// Largest profile that is sent, in bytes: the interface's limit.
 const PROFILE_MAX: u64 = 256 << 10;
@@ -21,6 +22,10 @@ pub(crate) struct IsolationArgs {
     /// Capability to take away before that; may be repeated
     #[arg(long = "cap-drop", value_name = "CAPABILITY", value_delimiter = ',')]
     cap_drop: Vec<String>,
+    /// Whose ids the container's users have: a range of the host's that nobody else has, or the host's own, where
+    /// executord's configuration allows it
+    #[arg(long, value_enum, default_value_t = UsernsArg::Own)]
+    userns: UsernsArg,
     /// All capabilities, no filter on system calls, nothing masked; where executord's configuration allows it
     #[arg(long)]
     privileged: bool,
@@ -31,12 +36,25 @@ pub(crate) struct IsolationArgs {
     /// configuration allows it
     #[arg(long, value_name = "FILE")]
     seccomp_profile: Option<PathBuf>,
+    /// Limit of disk: what it may add to its root file system [default: executord's]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    disk: Option<u64>,
     /// Share of the processors where they are short: 1 to 10000, 100 as a rule
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     cpu_weight: Option<u32>,
     /// Share of the disks likewise (cgroup v2 with the io controller)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     io_weight: Option<u32>,
+}
+
+/// Whose ids a container's users have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum UsernsArg {
+    /// A range of its own
+    #[default]
+    Own,
+    /// The host's
+    Host,
 }
 
 impl IsolationArgs {
@@ -48,12 +66,17 @@ impl IsolationArgs {
         if !self.cap_add.is_empty() || !self.cap_drop.is_empty() {
             request.capabilities = Some(Capabilities { add: self.cap_add, drop: self.cap_drop });
         }
+        request.user_namespace = match self.userns {
+            UsernsArg::Own => UserNamespace::Own.into(),
+            UsernsArg::Host => UserNamespace::Host.into(),
+        };
         request.privileged = self.privileged;
         request.read_only_rootfs = self.read_only;
         if let Some(path) = self.seccomp_profile {
             request.seccomp_profile = profile(&path)?;
         }
         let limits = request.limits.get_or_insert_with(Limits::default);
+        limits.disk_bytes = self.disk.unwrap_or(0);
         limits.cpu_weight = self.cpu_weight.unwrap_or(0);
         limits.io_weight = self.io_weight.unwrap_or(0);
         Ok(())

@@ -14,6 +14,9 @@ use super::table::{Table, plain};
 use crate::exit::Outcome;
 use crate::signals;
 
+/// How many ids a user namespace has.
+const ID_RANGE: u32 = 65_536;
+
 /// The whole view.
 pub(crate) fn container(container: &Container, now: SystemTime, style: Style) -> String {
     let spec = container.spec.clone().unwrap_or_default();
@@ -72,6 +75,9 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
         _ => asked.to_owned(),
     };
     table.pair("user", user);
+    if let Some(last) = container.id_range_start.checked_add(ID_RANGE - 1).filter(|_| container.id_range_start != 0) {
+        table.pair("ids on the host", format!("{} to {last}", container.id_range_start));
+    }
     table.pair("network", network::kind(container, spec));
     network::pairs(&mut table, container, spec);
     let names = spec.environment_names.join(", ");

@@ -37,6 +37,7 @@ pub(crate) struct Container {
     finished_at: Option<String>,
     files_generation: u64,
     files_updated_at: Option<String>,
+    id_range_start: Option<u32>,
     network_status: Option<networks::Status>,
     result: Option<Ending>,
 }
@@ -230,6 +231,7 @@ struct Capacity {
     memory_bytes: u64,
     pids: u64,
     containers: u64,
+    disk_bytes: u64,
 }
 
 /// What became of one container of `rm`, of the signal of `signal`.
@@ -284,6 +286,7 @@ impl From<&v1::Container> for Container {
             finished_at: time(container.finished_at.as_ref()),
             files_generation: container.files_generation,
             files_updated_at: time(container.files_updated_at.as_ref()),
+            id_range_start: Some(container.id_range_start).filter(|start| *start != 0),
             network_status: container.network_status.as_ref().map(networks::Status::from),
             result: container.result.as_ref().map(Ending::from),
         }
@@ -461,6 +464,7 @@ impl Info {
             memory_bytes: capacity.memory_bytes,
             pids: capacity.pids,
             containers: capacity.containers,
+            disk_bytes: capacity.disk_bytes,
         };
         Self {
             version: info.version.clone(),
