@@ -16,7 +16,12 @@ const NO_DERIVED_DEBUG: [&str; 6] = [
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let files = ["executor/v1/actions.proto", "executor/v1/container.proto", "executor/v1/executor.proto", "executor/v1/images.proto"];
+    let files = [
+        "executor/v1/actions.proto",
+        "executor/v1/container.proto",
+        "executor/v1/executor.proto",
+        "executor/v1/images.proto",
+    ];
     for file in files {
         println!("cargo:rerun-if-changed={file}");
     }

@@ -35,7 +35,10 @@ pub(crate) fn of_image(error: &ImageError) -> Problem {
         },
         // A path of the caller's: not there, or not to be read by us.
         ImageError::Io { source, .. }
-            if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied | ErrorKind::NotADirectory) =>
+            if matches!(
+                source.kind(),
+                ErrorKind::NotFound | ErrorKind::PermissionDenied | ErrorKind::NotADirectory
+            ) =>
         {
             Kind::Precondition
         }
