@@ -80,7 +80,7 @@ struct Ready {
 }
 
 /// Runs a container from beginning to end. Gives the exit status of the shim's process.
-pub(crate) fn run(host: &Host, filter: Arc<Filter>, launch: Launch, lifeline: Seqpacket) -> i32 {
+pub(crate) fn run(host: &Host, filter: &Arc<Filter>, launch: Launch, lifeline: Seqpacket) -> i32 {
     let begun = now();
     let signals = match settle() {
         Ok(signals) => signals,
@@ -98,7 +98,7 @@ pub(crate) fn run(host: &Host, filter: Arc<Filter>, launch: Launch, lifeline: Se
         id_range: launch.id_range,
         begun,
     };
-    match prepare::prepare(host, &filter, &request, inputs, &mut control) {
+    match prepare::prepare(host, filter, &request, inputs, &mut control) {
         Ok(ready) => live(host, ready, &mut control, &signals),
         Err(refused) => control.refuse(refused),
     }

@@ -141,7 +141,7 @@ impl Server {
                     process,
                     files,
                 };
-                process::exit_now(shim::run(&self.host, self.filter.clone(), launch, theirs))
+                process::exit_now(shim::run(&self.host, &self.filter, launch, theirs))
             }
         };
         let pidfd = process::pidfd(pid).map_err(|error| failed("shim", &error))?;
