@@ -22,7 +22,7 @@ pub const USER: &str = "puller";
 pub const PASSWORD: &str = "canary-registry-pw-8e21";
 
 /// An image in an OCI layout, as `1`: busybox below, and on top a layer that takes a file away and changes another. Its
-/// configuration names an entrypoint, a command, variables, a directory, a user, a signal and a volume.
+/// configuration names an entrypoint, a command, variables, a directory, a user, a signal, a volume that it has and one that it has not.
 pub struct Image {
     dir: TempDir,
 }
@@ -83,6 +83,8 @@ impl Image {
                 "team=red",
                 "--config.volume",
                 "/tmp/data",
+                "--config.volume",
+                "/srv",
             ],
         );
         image

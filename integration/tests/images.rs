@@ -117,6 +117,28 @@ fn taken_in_from_layouts_and_archives() {
     }
 }
 
+/// Volumes begin with what the image has there, with its owners, and can be written to where the rest of the root cannot;
+/// what is written goes with the container. The control: without `--read-only` all of the root can be.
+#[test]
+fn volumes_can_be_written_to_where_the_rest_cannot() {
+    let (image, daemon) = (Image::build(), Daemon::start());
+    let archive = image.archive("docker-archive", "docker.io/team/app:1");
+    let mut import = command(Some(&daemon.socket()), &["image", "import", "-"]);
+    stdout(&finish(import.stdin(std::fs::File::open(&archive).unwrap()).spawn().unwrap()));
+    let script = "cat /srv/changed; stat -c ' %u:%a' /srv/private; stat -c '%u:%a' /tmp/data; \
+        for file in /srv/new /tmp/data/new /tmp/new /new; do \
+        [ -e $file ] && echo stale; (echo x >$file) 2>/dev/null && echo wrote $file || echo could not $file; done";
+    let told = |more: &[&str]| {
+        let arguments = [&["run", "-u", "0", "--disk", "32M"], more, &["team/app:1", "--", script]].concat();
+        stdout(&run(&daemon.socket(), &arguments)).to_owned()
+    };
+    let begin = "two 1234:600\n0:755\nwrote /srv/new\nwrote /tmp/data/new\n";
+    for _ in 0..2 {
+        assert_eq!(told(&["--read-only"]), format!("{begin}could not /tmp/new\ncould not /new\n"));
+    }
+    assert_eq!(told(&[]), format!("{begin}wrote /tmp/new\nwrote /new\n"), "the control");
+}
+
 /// A full disk in the middle of a pull is told as one, and nothing half is left.
 #[test]
 fn a_full_disk_leaves_the_store_whole() {
