@@ -50,7 +50,7 @@ pub(super) fn assemble(
         Some(views) => match mount(&views, &upper, &work, at) {
             // Before Linux 6.15 a layer must stand somewhere.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                attached(&views, dirs, || mount(&views, &upper, &work, at))
+                renew(dirs, &work).and_then(|()| attached(&views, dirs, || mount(&views, &upper, &work, at)))
             }
             mounted => mounted,
         },
@@ -64,6 +64,13 @@ pub(super) fn assemble(
         }
         failed(&format!("overlay of `{about}` with an upper layer in {}", dirs.layer.display()), &error)
     })
+}
+
+/// Empties the work directory: a mount that was refused has left its mark there before it was, and `volatile` makes that
+/// a reason to refuse every further one.
+fn renew(dirs: &Dirs, work: &Path) -> io::Result<()> {
+    fs::remove_dir_all(work)?;
+    dirs.private(work)
 }
 
 /// Does something while the views stand one over the other on a directory of the container's. An overlay keeps what it
