@@ -37,10 +37,10 @@ has() {
     printf '%s\n' "$1" | grep -Eq -- "$2" || fail "no line matches '$2' in: $1"
 }
 
-# status_of COMMAND...: its exit status, printed.
+# status_of COMMAND...: its exit status, printed; what it says goes to the log of the check.
 status_of() {
     code=0
-    "$@" >/dev/null 2>&1 || code=$?
+    "$@" >&2 || code=$?
     echo $code
 }
 
