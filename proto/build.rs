@@ -6,8 +6,13 @@ use prost::Message as _;
 
 /// Messages that carry secrets, or contain one that does: their `Debug` is written by hand and prints
 /// names and sizes only (see `src/redact.rs`).
-const NO_DERIVED_DEBUG: [&str; 6] = [
+const NO_DERIVED_DEBUG: [&str; 11] = [
+    ".executor.v1.AttachRequest",
+    ".executor.v1.AttachResponse",
     ".executor.v1.EnvironmentVariable",
+    ".executor.v1.ExecRequest",
+    ".executor.v1.ExecResponse",
+    ".executor.v1.ExecStart",
     ".executor.v1.File",
     ".executor.v1.RegistryCredentials",
     ".executor.v1.RunAction",
@@ -21,6 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "executor/v1/container.proto",
         "executor/v1/executor.proto",
         "executor/v1/images.proto",
+        "executor/v1/streams.proto",
     ];
     for file in files {
         println!("cargo:rerun-if-changed={file}");

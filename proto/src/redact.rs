@@ -1,5 +1,7 @@
 //! `Debug` for the messages that can carry a secret: names and sizes, never a value.
 
+mod streams;
+
 use std::fmt;
 
 use crate::v1::{EnvironmentVariable, File, RegistryCredentials, RunAction, SecretArgument, StreamLogsResponse};

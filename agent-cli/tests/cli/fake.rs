@@ -290,6 +290,19 @@ impl Executor for Service {
     type StreamLogsStream = Streamed<StreamLogsResponse>;
     type WatchEventsStream = Streamed<WatchEventsResponse>;
     type GetOutputsStream = Streamed<GetOutputsResponse>;
+    type ExecStream = Streamed<ExecResponse>;
+    type AttachStream = Streamed<AttachResponse>;
+
+    async fn exec(&self, _: Request<tonic::Streaming<ExecRequest>>) -> Result<Response<Self::ExecStream>, Status> {
+        Err(Status::unimplemented("this fake executes nothing"))
+    }
+
+    async fn attach(
+        &self,
+        _: Request<tonic::Streaming<AttachRequest>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        Err(Status::unimplemented("this fake has no processes"))
+    }
 
     async fn run(&self, request: Request<RunRequest>) -> Result<Response<RunResponse>, Status> {
         let request = request.into_inner();

@@ -7,6 +7,13 @@
 
 use prost::{Message, Oneof};
 
+mod streams;
+
+pub use streams::{
+    ATTACH_FDS, ATTACHED_PACKET_MAX, Attach, EXEC_FDS, EXECS_MAX, EXECS_MAX_IN_ALL, Exec, ExecNews, ExecOrder,
+    ExecReport, FromShim, NotExecuted, Started, ToShim,
+};
+
 /// Version of these messages. Both sides refuse a peer of another major version.
 pub const VERSION: u32 = 1;
 /// Largest packet, in bytes.
@@ -26,7 +33,7 @@ pub struct LauncherRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// What is asked.
-    #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5, 6, 7, 8")]
     pub call: Option<LauncherCall>,
 }
 
@@ -51,6 +58,9 @@ pub enum LauncherCall {
     /// Remove a layer from the store.
     #[prost(message, tag = "7")]
     RemoveLayer(RemoveLayer),
+    /// Execute a process in a container.
+    #[prost(message, tag = "8")]
+    Exec(Exec),
 }
 
 /// Introduces the daemon.
@@ -189,14 +199,14 @@ pub struct ShimRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// What is asked.
-    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6")]
+    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7")]
     pub call: Option<ShimCall>,
 }
 
 /// What the daemon asks of a shim.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum ShimCall {
-    /// SIGTERM, then SIGKILL.
+    /// The container's stop signal, then SIGKILL.
     #[prost(message, tag = "2")]
     Stop(Stop),
     /// A signal to a process.
@@ -211,6 +221,9 @@ pub enum ShimCall {
     /// The secret inputs, for the holder of the runtime token. A memory file accompanies the reply.
     #[prost(message, tag = "6")]
     ReadSecrets(ReadSecrets),
+    /// Connect a client to the process's input and output.
+    #[prost(message, tag = "7")]
+    Attach(Attach),
 }
 
 /// Replaces the secret files of a running container, as [`UPDATE_FDS`] say.

@@ -7,6 +7,7 @@
 //! (reserved for atomic rotation, as in Kubernetes).
 
 mod connectivity;
+mod exec;
 mod files;
 mod image;
 mod isolation;
@@ -29,6 +30,7 @@ use crate::plan::{
     Redaction, Rootfs, SIGTERM, UserNamespace, UserRef,
 };
 
+pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_exec};
 pub use image::LAYERS_MAX;
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
 pub use policy::{Policy, Unenforceable};

@@ -26,6 +26,7 @@ pub mod container;
 pub mod daemon;
 pub mod deletion;
 pub mod events;
+mod exec;
 pub mod images;
 pub mod launcher;
 pub mod ledger;

@@ -40,6 +40,12 @@ impl Packets {
         Ok(self.recv_with_fds().await?.map(|(message, _)| message))
     }
 
+    /// Receives a packet that is no message; `None` when the peer is gone. Descriptors that come with it are closed.
+    pub(crate) async fn recv_bytes(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let received = self.0.async_io(tokio::io::Interest::READABLE, |socket| socket.recv(buffer)).await?;
+        Ok(received.map(|(length, _)| length))
+    }
+
     /// Receives a message and its descriptors; `None` when the peer is gone.
     pub(crate) async fn recv_with_fds<M: Message + Default>(&self) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
         self.0.async_io(tokio::io::Interest::READABLE, |socket| BUFFER.with_borrow_mut(|b| receive(socket, b))).await

@@ -135,6 +135,11 @@ impl Hierarchies {
         fs::create_dir_all(self.memory_dir(path))
     }
 
+    /// Moves the calling process into a cgroup of every hierarchy: its limits hold from now on, and its end is this one's.
+    pub(crate) fn join(&self, path: &Path) -> io::Result<()> {
+        self.dirs(path).try_for_each(|dir| fs::write(dir.join("cgroup.procs"), "0"))
+    }
+
     /// Swap of the cgroup is switched off, where that is the launcher's to do.
     pub(crate) fn forbid_swap(&self, path: &Path) -> io::Result<()> {
         match self {

@@ -11,6 +11,7 @@ mod cgroup;
 mod cli;
 mod dirs;
 mod disk;
+mod exec;
 mod finish;
 mod host;
 mod ids;

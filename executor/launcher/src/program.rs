@@ -99,7 +99,7 @@ impl Program {
     fn try_to(self, kept: BorrowedFd<'_>, filter: &Filter) -> Result<std::convert::Infallible, StartFailure> {
         // What was inherited is only marked until here: until execve, a working directory or a program below
         // /proc/self/fd would still lead to a directory of the host.
-        process::close_all_but(kept).map_err(|error| StartFailure::new("close descriptors", error))?;
+        process::close_all_but(&[kept]).map_err(|error| StartFailure::new("close descriptors", error))?;
         let shown = |path: &CString| path.to_string_lossy().into_owned();
         rustix::process::chdir(&self.dir)
             .map_err(|error| StartFailure::new(format!("chdir {}", shown(&self.dir)), error))?;

@@ -101,7 +101,9 @@ impl Tree {
     /// # Errors
     /// A name that they do not have: a violation of `action.run.user`.
     pub(crate) fn resolve_user(&self, plan: &Plan) -> Result<ResolvedUser, Refused> {
-        let read = |path: &str| self.read(Path::new(path)).map_err(|error| failed(&format!("rootfs: {path}"), &error));
+        let read = |path: &str| {
+            read_small(self.root.as_fd(), Path::new(path)).map_err(|error| failed(&format!("rootfs: {path}"), &error))
+        };
         let violation =
             |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("action.run.user", why)]);
         let user = users::resolve(&plan.user, &read("/etc/passwd")?, &read("/etc/group")?)
@@ -113,26 +115,6 @@ impl Tree {
             }
             None => Ok(user),
         }
-    }
-
-    /// A small file of the tree; empty where it is not there.
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let fd = match open_in_root(self.root.as_fd(), path, flags, Mode::empty(), Follow::LinksWithinRoot) {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) => {
-                return Ok(Vec::new());
-            }
-            fd => fd?,
-        };
-        if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::RegularFile {
-            return Ok(Vec::new());
-        }
-        let mut bytes = Vec::new();
-        std::fs::File::from(fd).take(users::FILE_MAX + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > users::FILE_MAX {
-            return Err(io::Error::other(format!("has more than {} bytes", users::FILE_MAX)));
-        }
-        Ok(bytes)
     }
 
     /// Decides where the plan's files are mounted, and makes what is needed to mount them on.
@@ -233,6 +215,29 @@ pub(crate) fn make_target(root: BorrowedFd<'_>, mount: &MountPoint, owner: Optio
 fn own(parent: BorrowedFd<'_>, name: &Path, owner: u32) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(owner), Gid::from_raw(owner));
     Ok(chownat(parent, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+/// A small file below a root; empty where it is not there.
+///
+/// # Errors
+/// It is too large.
+pub(crate) fn read_small(root: BorrowedFd<'_>, path: &Path) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let fd = match open_in_root(root, path, flags, Mode::empty(), Follow::LinksWithinRoot) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) => {
+            return Ok(Vec::new());
+        }
+        fd => fd?,
+    };
+    if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::RegularFile {
+        return Ok(Vec::new());
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::from(fd).take(users::FILE_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > users::FILE_MAX {
+        return Err(io::Error::other(format!("has more than {} bytes", users::FILE_MAX)));
+    }
+    Ok(bytes)
 }
 
 /// The request's field of the first file that a mount shows.

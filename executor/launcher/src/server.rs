@@ -3,6 +3,7 @@
 //! One thread, one `poll`, nothing that waits: a daemon that does not read is let go, a shim is watched by its
 //! descriptor.
 
+mod execs;
 mod requests;
 
 use std::collections::{BTreeSet, HashMap};
@@ -63,6 +64,7 @@ struct Server {
     pool: Pool,
     /// Those of containers that have no shim and could not be ended.
     ranges_left: BTreeSet<u32>,
+    execs: Vec<execs::Supervisor>,
     tag_key: Option<TagKey>,
     /// Asked to end by the daemon.
     shutdown: bool,
@@ -100,6 +102,7 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Arg
         layers,
         pool,
         ranges_left,
+        execs: Vec::new(),
         tag_key: None,
         shutdown: false,
     };
@@ -132,6 +135,7 @@ impl Server {
             }
             self.accept();
             self.hear_shims();
+            self.look_after_execs();
             self.look_after_shims();
             self.layers.look_after(has_ended);
             self.serve_daemons();
@@ -149,6 +153,8 @@ impl Server {
             fds.extend(shim.lifeline.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
         }
         fds.extend(self.layers.pidfds().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
+        let execs = self.execs.iter().flat_map(execs::Supervisor::fds);
+        fds.extend(execs.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         let timeout = timeout.map(|time| Timespec {
             tv_sec: time.as_secs() as i64,
             tv_nsec: (time.subsec_nanos() + 1_000).min(999_999_999).into(),
@@ -257,7 +263,7 @@ impl Server {
         if shim.done && !self.host.containers_run().join(id.as_str()).exists() {
             return; // it wiped, recorded and removed everything itself
         }
-        let living = self.shims.values().map(|shim| shim.pid).chain(self.layers.pids()).collect();
+        let living = self.children().collect();
         sweep::finish(&self.host, id, shim.volume, shim.inputs, &living);
         if self.host.containers_run().join(id.as_str()).exists() {
             self.ranges_left.extend(shim.id_range); // something of it is left: told in the log
@@ -290,12 +296,18 @@ impl Server {
 
     /// Processes of dead shims come to their sub-reaper; a shim itself is taken above.
     fn reap_orphans(&self) {
-        let shims: Vec<i32> = self.shims.values().map(|shim| shim.pid).chain(self.layers.pids()).collect();
+        let children: Vec<i32> = self.children().collect();
         while let Ok(Some((pid, _))) =
-            process::reap_one(shims.iter().copied().find(|pid| process::has_ended(*pid).unwrap_or(false)))
+            process::reap_one(children.iter().copied().find(|pid| process::has_ended(*pid).unwrap_or(false)))
         {
             log::line(Level::Info, "", format_args!("orphan {pid} was reaped"));
         }
+    }
+
+    /// Processes of ours that are looked after one by one.
+    fn children(&self) -> impl Iterator<Item = i32> + '_ {
+        let execs = self.execs.iter().map(|exec| exec.pid);
+        self.shims.values().map(|shim| shim.pid).chain(self.layers.pids()).chain(execs)
     }
 
     /// Leaves the host as it was.
@@ -332,6 +344,7 @@ impl Server {
         self.daemons.clear();
         self.shims.clear();
         self.layers.abandon();
+        self.execs.clear();
         self.tag_key = None;
     }
 }

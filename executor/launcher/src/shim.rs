@@ -15,6 +15,7 @@
 //! stay in memory files that only init and the helper map; where output is to be masked, the shim keeps the values
 //! that it looks for, from after init was cloned until the end.
 
+mod attach;
 mod control;
 mod create;
 mod disclosure;
@@ -27,7 +28,6 @@ mod outputs;
 mod prepare;
 mod stdio;
 mod supervise;
-mod unsupported;
 mod update;
 mod watch;
 
@@ -122,7 +122,10 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
     // While init lives: what it had mounted is looked at when it has ended.
     let outputs = outputs::Source::of(&ready.record.plan, ready.container.pid());
     let mut outcome = match ready.container.start(&ready.remains.inputs[0]) {
-        Ok(()) => {
+        Ok(terminal) => {
+            if let Some(terminal) = terminal {
+                ready.log.keep_terminal(terminal);
+            }
             let started_at = now();
             // The program has its own copy now; ours are overwritten before anything else happens.
             for input in ready.remains.inputs.drain(..) {

@@ -136,23 +136,26 @@ pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Closes every descriptor but the standard ones and `kept`, whoever owns it: for a process that goes on to execute a
-/// program or to end, and to nothing else. Close-on-exec is not enough there: until execve has looked up the program,
+/// Closes every descriptor but the standard ones and those `kept`, whoever owns it: for a process that goes on to execute
+/// a program or to end, and to nothing else. Close-on-exec is not enough there: until execve has looked up the program,
 /// a path through /proc/self/fd still leads to whatever is open (CVE-2024-21626).
 ///
 /// # Errors
 /// The kernel is older than 5.9.
-pub fn close_all_but(kept: BorrowedFd<'_>) -> io::Result<()> {
-    let kept = kept.as_raw_fd() as u32;
-    for (first, last) in [(3, kept.saturating_sub(1)), (kept.saturating_add(1).max(3), u32::MAX)] {
-        if first > last {
-            continue;
+pub fn close_all_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut kept: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd().cast_unsigned()).collect();
+    kept.sort_unstable();
+    let mut first = 3;
+    for end in kept.into_iter().chain([u32::MAX]) {
+        if first < end {
+            let last = if end == u32::MAX { end } else { end - 1 };
+            // SAFETY: a plain system call on integers. Owners of what is closed never run again: the caller becomes
+            // another program or ends without destructors.
+            if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
         }
-        // SAFETY: a plain system call on integers. Owners of what is closed never run again: the caller becomes
-        // another program or ends without destructors.
-        if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        first = first.max(end.saturating_add(1));
     }
     Ok(())
 }

@@ -79,6 +79,8 @@ pub struct Policy {
     pub cni_bin_dirs: Vec<PathBuf>,
     /// `egress` may be asked for.
     pub allow_egress: bool,
+    /// Processes may be executed in containers that run.
+    pub allow_exec: bool,
 }
 
 impl Default for Policy {
@@ -106,6 +108,7 @@ impl Default for Policy {
             cni_conf_dir: "/etc/cni/net.d".into(),
             cni_bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
             allow_egress: false,
+            allow_exec: true,
         }
     }
 }

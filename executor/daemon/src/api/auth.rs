@@ -17,7 +17,7 @@ enum Who {
 }
 
 /// Every method that is served.
-const TABLE: [(&str, Who); 23] = [
+const TABLE: [(&str, Who); 25] = [
     ("/executor.v1.Executor/Run", Who::Operators),
     ("/executor.v1.Executor/Get", Who::Operators),
     ("/executor.v1.Executor/List", Who::Operators),
@@ -37,6 +37,8 @@ const TABLE: [(&str, Who); 23] = [
     ("/executor.v1.Images/Inspect", Who::Operators),
     ("/executor.v1.Images/Remove", Who::Operators),
     ("/executor.v1.Images/Prune", Who::Operators),
+    ("/executor.v1.Executor/Exec", Who::Operators),
+    ("/executor.v1.Executor/Attach", Who::Operators),
     ("/grpc.health.v1.Health/Check", Who::Operators),
     ("/grpc.health.v1.Health/Watch", Who::Operators),
     ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Who::Operators),
@@ -156,6 +158,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(methods, 19);
+        assert_eq!(methods, 21);
     }
 }

@@ -1,14 +1,17 @@
 //! The interface: gRPC in front of the node. Wire types stop in here.
 
+mod attach;
 pub mod auth;
 mod containers;
 pub(crate) mod convert;
 mod crowd;
 pub(crate) mod draft;
 mod events;
+mod exec;
 mod health;
 mod images;
 mod info;
+mod input;
 mod logs;
 mod outputs;
 mod parting;
@@ -23,11 +26,11 @@ use executor_proto::v1;
 use executor_proto::v1::executor_server::{Executor, ExecutorServer};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use crate::node::Node;
 use crate::{admit, deletion, rotate};
-use serve::Harmless;
+use serve::{Harmless, Scrubs};
 
 /// Messages that wait in a stream for their client.
 const STREAM_DEPTH: usize = 32;
@@ -163,5 +166,22 @@ impl Executor for Service {
         request: Request<v1::GetOutputsRequest>,
     ) -> Result<Response<Self::GetOutputsStream>, Status> {
         Ok(Response::new(outputs::stream(&self.node, request.into_inner()).await?))
+    }
+
+    type ExecStream = ReceiverStream<Result<v1::ExecResponse, Status>>;
+
+    async fn exec(&self, request: Request<Streaming<v1::ExecRequest>>) -> Result<Response<Self::ExecStream>, Status> {
+        let scrubs = request.extensions().get::<Scrubs>().cloned().unwrap_or_default();
+        Ok(Response::new(exec::exec(&self.node, request.into_inner(), scrubs).await?))
+    }
+
+    type AttachStream = ReceiverStream<Result<v1::AttachResponse, Status>>;
+
+    async fn attach(
+        &self,
+        request: Request<Streaming<v1::AttachRequest>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        let scrubs = request.extensions().get::<Scrubs>().cloned().unwrap_or_default();
+        Ok(Response::new(attach::attach(&self.node, request.into_inner(), scrubs).await?))
     }
 }

@@ -39,8 +39,13 @@ const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from
 /// When no connection can be accepted (out of descriptors), before the next attempt.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The methods whose requests carry secrets.
-const CARRY_SECRETS: [&str; 3] =
-    ["/executor.v1.Executor/Run", "/executor.v1.Executor/UpdateFiles", "/executor.v1.Images/Pull"];
+const CARRY_SECRETS: [&str; 5] = [
+    "/executor.v1.Executor/Run",
+    "/executor.v1.Executor/UpdateFiles",
+    "/executor.v1.Executor/Exec",
+    "/executor.v1.Executor/Attach",
+    "/executor.v1.Images/Pull",
+];
 
 /// Bounds of the server.
 #[derive(Clone, Copy, Debug)]
@@ -102,6 +107,17 @@ impl Harmless {
     /// The request held nothing secret.
     pub(crate) fn declare(&self) {
         self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Attached likewise, for calls whose requests go on: overwrites the connection's buffer whenever the handler says so.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scrubs(Scrubber);
+
+impl Scrubs {
+    /// Overwrites what was read until now.
+    pub(crate) fn scrub(&self) {
+        self.0.scrub();
     }
 }
 
@@ -253,6 +269,7 @@ fn call(
         .then(|| EndOfCall { harmless: Harmless::default(), scrubber: scrubber.clone() });
     if let Some(end) = &end_of_call {
         request.extensions_mut().insert(end.harmless.clone());
+        request.extensions_mut().insert(Scrubs(scrubber.clone()));
     }
     let answer = (request.uri().path() == GET_SECRETS).then(|| parting.begin());
     secrets::mark_sensitive(request.headers_mut());

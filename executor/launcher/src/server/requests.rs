@@ -61,6 +61,7 @@ impl Server {
         let answer = match request.call {
             Some(LauncherCall::Hello(hello)) => self.hello(&hello).map(Some),
             Some(LauncherCall::Launch(launch)) => self.launch(launch, fds).map(Some),
+            Some(LauncherCall::Exec(exec)) => self.exec(exec, fds).map(Some),
             Some(LauncherCall::Remove(remove)) => self.remove(&remove.container_id).map(Some),
             Some(LauncherCall::Shutdown(_)) => {
                 self.shutdown = true;

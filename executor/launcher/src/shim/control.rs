@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use executor_core::lifecycle::State;
 use executor_core::protocol::{
-    Done, PACKET_MAX, Reached, ReadSecrets, Reason, Refused, ShimCall, ShimNews, ShimReport, ShimRequest, Signal, Stop,
-    state_number,
+    Attach, Done, PACKET_MAX, Reached, ReadSecrets, Reason, Refused, ShimCall, ShimNews, ShimReport, ShimRequest,
+    Signal, Stop, state_number,
 };
 use executor_secrets::volume::Volume;
 use executor_sys::memfile::MemFile;
@@ -47,6 +47,8 @@ pub(super) enum Command {
     Signal(Signal),
     /// Answer with its secret inputs.
     ReadSecrets(ReadSecrets),
+    /// Connect a client to its process.
+    Attach(Attach, Vec<OwnedFd>),
     /// Replace its files.
     UpdateFiles(Update),
 }
@@ -218,6 +220,7 @@ impl Control {
             }
             Some(ShimCall::UpdateFiles(update)) => Command::UpdateFiles(Update { signal: update.signal, fds }),
             Some(ShimCall::ReadSecrets(asked)) => Command::ReadSecrets(asked),
+            Some(ShimCall::Attach(asked)) => Command::Attach(asked, fds),
             None => {
                 let refused = Refused::new(Reason::Invalid, "a request that this shim does not know");
                 let report = ShimReport { sequence: request.sequence, news: Some(ShimNews::Refused(refused)) };

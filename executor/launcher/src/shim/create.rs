@@ -1,5 +1,6 @@
 //! The container itself, through libcontainer: created with its init waiting, started later with what it runs.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use libcontainer::syscall::syscall::SyscallType;
 use oci_spec::runtime::Spec;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::executor::Init;
+use super::executor::{Init, TERMINAL};
 use super::stdio::Log;
 use crate::dirs::Dirs;
 use crate::log;
@@ -52,6 +53,7 @@ pub(super) fn create(
     filter: Arc<Filter>,
     log: &mut Log,
     ids: IdMap,
+    terminal: bool,
 ) -> Result<Created, Refused> {
     let (bundle, state) = (dirs.run.join("bundle"), dirs.run.join("oci"));
     let config = serde_json::to_vec(spec).map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
@@ -62,7 +64,7 @@ pub(super) fn create(
     let (socket, theirs) = Seqpacket::pair().map_err(|error| failed("socket", &error))?;
     let (stdin, stdout, stderr) =
         log.ends(ids.host(user.uid), ids.host(user.gid)).map_err(|error| failed("pipe", &error))?;
-    let init = Init { socket: Arc::new(theirs), user: Arc::clone(user), filter, terminal: false };
+    let init = Init { socket: Arc::new(theirs), user: Arc::clone(user), filter, terminal };
     let container = ContainerBuilder::new(NAME.into(), SyscallType::default())
         .with_root_path(&state)
         .map(|builder| builder.with_stdin(stdin).with_stdout(stdout).with_stderr(stderr).with_executor(init))
@@ -90,8 +92,8 @@ impl Created {
         &self.pidfd
     }
 
-    /// Hands init what it is to run, and waits until it runs or has told why not.
-    pub(super) fn start(&mut self, payload: &MemFile) -> Result<(), NotStarted> {
+    /// Hands init what it is to run, and waits until it runs or has told why not. Gives its terminal, if it has one.
+    pub(super) fn start(&mut self, payload: &MemFile) -> Result<Option<OwnedFd>, NotStarted> {
         let failed = |what: &str, error: &dyn std::fmt::Display| NotStarted {
             message: format!("start: {what}: {error}"),
             errno: 0,
@@ -100,24 +102,34 @@ impl Created {
         if let Some(mut container) = self.container.take() {
             container.start().map_err(|error| failed("libcontainer", &log::chain(&error)))?;
         }
+        let mut terminal = None;
+        loop {
+            self.await_word().map_err(|error| failed("init", &error))?;
+            let mut told = vec![0; FAILURE_MAX];
+            match self.socket.recv(&mut told) {
+                // Its end was closed by a successful execve, or by its death: the wait tells.
+                Ok(None) => return Ok(terminal),
+                Ok(Some((length, fds))) if &told[..length] == TERMINAL => terminal = fds.into_iter().next(),
+                Ok(Some((length, _))) => {
+                    let (errno, message) = StartFailure::decode(&told[..length]);
+                    return Err(NotStarted { message, errno });
+                }
+                Err(error) => return Err(failed("init", &error)),
+            }
+        }
+    }
+
+    /// Waits until init says something, or nothing more.
+    fn await_word(&self) -> io::Result<()> {
         let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
         let patience = rustix::event::Timespec { tv_sec: START_PATIENCE.as_secs() as i64, tv_nsec: 0 };
         loop {
             match poll(&mut ready, Some(&patience)) {
                 Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(failed("poll", &error)),
-                Ok(0) => return Err(failed("init", &format!("nothing within {} s", START_PATIENCE.as_secs()))),
-                Ok(_) => break,
+                Err(error) => return Err(error.into()),
+                Ok(0) => return Err(io::Error::other(format!("nothing within {} s", START_PATIENCE.as_secs()))),
+                Ok(_) => return Ok(()),
             }
-        }
-        let mut told = vec![0; FAILURE_MAX];
-        match self.socket.recv(&mut told) {
-            Ok(None) => Ok(()), // its end was closed by a successful execve, or by its death: the wait tells
-            Ok(Some((length, _))) => {
-                let (errno, message) = StartFailure::decode(&told[..length]);
-                Err(NotStarted { message, errno })
-            }
-            Err(error) => Err(failed("init", &error)),
         }
     }
 

@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 
 use super::control::Control;
 use super::watch::Watch;
-use super::{Ready, create, inject, limits, names, stdio, unsupported, update};
+use super::{Ready, create, inject, limits, names, stdio, update};
 use crate::dirs::Dirs;
 use crate::disk;
 use crate::finish::{Remains, Rotated, SHIM, now};
@@ -108,7 +108,6 @@ fn admit(host: &Host, request: &Request) -> Result<(ContainerRecord, Dirs, Ids),
         request.plan.read(|bytes| serde_json::from_slice::<Plan>(bytes)).map_err(|error| internal("plan", &error))?;
     let plan = parsed.map_err(|error| internal("plan", &error))?;
     recheck(&plan, &host.policy).map_err(|violations| Refused::of_fields(Reason::Invalid, &violations))?;
-    unsupported::check(&plan)?;
     let ids = Ids::of(&plan, request.id_range, &host.policy)?;
     isolate().map_err(|error| failed("mount namespace", &error))?;
     let shim = identity::of(std::process::id() as i32).map_err(|error| failed("/proc", &error))?;
@@ -198,7 +197,7 @@ fn build(
     limits::can_be_given(&record.plan, &held)?;
     let (filter, unknown) = Filter::of(filter, &record.plan.isolation, &held)?;
     warnings.extend(unknown);
-    let container = create::create(&dirs, &spec, &user, filter, &mut log, ids.map())?;
+    let container = create::create(&dirs, &spec, &user, filter, &mut log, ids.map(), record.plan.terminal)?;
     let id_map = ids.map();
     drop(ids);
     site.init = Some(container.pid());

@@ -14,10 +14,13 @@ use std::time::{Duration, Instant};
 
 use executor_core::logline::{CHUNK_MAX, Entry, Stream, split, write};
 use executor_core::plan::{Plan, Redaction};
+use executor_core::protocol::{Attach, Reason, Refused};
 use executor_secrets::redact::{self, Redactor};
+use rustix::event::PollFd;
 use rustix::fs::{Gid, Mode, OFlags, Uid, fchown};
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use super::attach::{Attached, Sink};
 use crate::dirs::{Dirs, plain};
 use crate::finish::now;
 use crate::log::{self, Level};
@@ -37,6 +40,9 @@ pub(super) struct Log {
     source: String,
     suppressed: bool,
     pipes: Vec<Pipe>,
+    attached: Attached,
+    terminal: bool,
+    stdin: bool,
     redactor: Redactor,
     /// Bytes that could not be written.
     lost: u64,
@@ -66,6 +72,9 @@ impl Log {
             source: main.map(|main| main.log_source.clone()).unwrap_or_default(),
             suppressed: main.is_some_and(|main| main.suppress_log_output),
             pipes: Vec::new(),
+            attached: Attached::default(),
+            terminal: plan.terminal,
+            stdin: plan.stdin,
             redactor: Redactor::new(Redaction::None, []),
             lost: 0,
         })
@@ -75,8 +84,12 @@ impl Log {
     /// can open /dev/stdout again.
     pub(super) fn ends(&mut self, uid: u32, gid: u32) -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
         let null = || rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+        if self.terminal {
+            return Ok((null()?, null()?, null()?)); // until it has opened its terminal
+        }
+        let stdin = if self.stdin { self.input(uid, gid)? } else { null()? };
         if self.suppressed {
-            return Ok((null()?, null()?, null()?));
+            return Ok((stdin, null()?, null()?));
         }
         let mut end = |stream| -> io::Result<OwnedFd> {
             let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -86,16 +99,68 @@ impl Log {
             self.pipes.push(Pipe { stream, file: File::from(ours), masked, flush_at: None });
             Ok(theirs)
         };
-        Ok((null()?, end(Stream::Stdout)?, end(Stream::Stderr)?))
+        Ok((stdin, end(Stream::Stdout)?, end(Stream::Stderr)?))
+    }
+
+    /// The process's end of a pipe that attached clients write into.
+    fn input(&mut self, uid: u32, gid: u32) -> io::Result<OwnedFd> {
+        let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
+        rustix::io::ioctl_fionbio(&ours, true)?;
+        fchown(&theirs, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+        self.attached.expect(Sink::Pipe(ours));
+        Ok(theirs)
+    }
+
+    /// The process has opened a terminal: what it writes there is its output, and its input comes from there.
+    pub(super) fn keep_terminal(&mut self, terminal: OwnedFd) {
+        match terminal.try_clone() {
+            Ok(sink) => self.attached.expect(Sink::Terminal(sink)),
+            Err(error) => log::line(Level::Error, &self.id, format_args!("nobody can type: {error}")),
+        }
+        let masked = redact::Stream::default();
+        self.pipes.push(Pipe { stream: Stream::Stdout, file: File::from(terminal), masked, flush_at: None });
+    }
+
+    /// Takes a client that wants to see what the process writes, or to send what it reads.
+    pub(super) fn take_client(&mut self, asked: &Attach, fds: Vec<OwnedFd>) -> Result<(), Refused> {
+        if asked.input && !self.stdin {
+            return Err(Refused::new(Reason::Precondition, "the process takes no input: it was not run with `stdin`"));
+        }
+        self.attached.take(asked, fds)
+    }
+
+    /// Sends clients what waits for them, takes what they sent.
+    pub(super) fn attend_clients(&mut self) {
+        self.attached.attend();
+    }
+
+    /// When a client has had its time.
+    pub(super) fn clients_due(&self) -> Option<Instant> {
+        self.attached.due()
+    }
+
+    /// What to wait for of clients.
+    pub(super) fn client_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
+        self.attached.fds()
     }
 
     /// What to wait for.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.pipes.iter().map(|pipe| pipe.file.as_fd())
+        let pipes = if self.attached.holds_up() { &[] } else { &self.pipes[..] };
+        pipes.iter().map(|pipe| pipe.file.as_fd())
     }
 
     /// Takes some of what is there, of each stream. Tells whether there may be more.
     pub(super) fn pump(&mut self) -> bool {
+        !self.attached.holds_up() && self.take_some()
+    }
+
+    /// Takes all that is there: nothing more comes, and nobody is waited for.
+    pub(super) fn pump_rest(&mut self) {
+        while self.take_some() {}
+    }
+
+    fn take_some(&mut self) -> bool {
         let mut more = false;
         let mut pipes = std::mem::take(&mut self.pipes);
         pipes.retain_mut(|pipe| {
@@ -151,6 +216,7 @@ impl Log {
         for mut pipe in std::mem::take(&mut self.pipes) {
             self.flush(&mut pipe);
         }
+        self.attached.end();
     }
 
     fn take(&mut self, pipe: &mut Pipe, bytes: &[u8]) {
@@ -178,6 +244,10 @@ impl Log {
 
     fn append(&mut self, stream: Stream, bytes: &[u8]) {
         if bytes.is_empty() {
+            return;
+        }
+        self.attached.output(stream, bytes);
+        if self.suppressed && stream != Stream::Executor {
             return;
         }
         let mut lines = Vec::with_capacity(bytes.len() + 256);

@@ -46,6 +46,7 @@ pub(super) fn until_the_end(host: &Host, ready: &mut Ready, control: &mut Contro
         control.tidy();
         ready.log.pump();
         ready.log.flush_idle();
+        ready.log.attend_clients();
         update::wipe_due(ready);
         if kill_at.is_some_and(|at| Instant::now() >= at) {
             signal_init(ready, libc::SIGKILL);
@@ -56,7 +57,7 @@ pub(super) fn until_the_end(host: &Host, ready: &mut Ready, control: &mut Contro
             break;
         }
     }
-    while ready.log.pump() {}
+    ready.log.pump_rest();
     ready.log.end();
     match process::wait_for(ready.container.pid()) {
         Ok(Ended::Code(code)) => Exit::Code(code),
@@ -72,7 +73,9 @@ pub(super) fn until_the_end(host: &Host, ready: &mut Ready, control: &mut Contro
 fn wait(ready: &Ready, control: &Control, signals: &SignalEvents, kill_at: Option<Instant>) -> bool {
     let mut fds = vec![PollFd::new(ready.container.pidfd(), PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
     fds.extend(ready.log.fds().chain(control.fds()).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-    let next = [kill_at, ready.log.flush_at(), ready.generations.due()].into_iter().flatten().min();
+    fds.extend(ready.log.client_fds());
+    let next =
+        [kill_at, ready.log.flush_at(), ready.log.clients_due(), ready.generations.due()].into_iter().flatten().min();
     let left = next.map_or(WAIT_MAX, |at| at.saturating_duration_since(Instant::now()).min(WAIT_MAX));
     // A millisecond more than asked, so that the deadline has passed when the wait ends.
     let left = left + Duration::from_millis(1);
@@ -95,6 +98,7 @@ fn carry_out(
             let volume = ready.remains.volumes.first();
             disclosure::answer(&asked, ready.token.as_ref(), &ready.record, volume).map(Some)
         }
+        Command::Attach(asked, fds) => ready.log.take_client(&asked, fds).map(|()| None),
         Command::Stop(asked) => {
             stop(host, ready, control, Duration::from_millis(asked.grace_ms), kill_at);
             Ok(None)

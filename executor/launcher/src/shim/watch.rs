@@ -56,7 +56,7 @@ impl Watch {
         files: &MemFile,
         token: Option<Zeroizing<Vec<u8>>>,
     ) -> io::Result<Self> {
-        let printed = plan.main().is_some_and(|main| !main.suppress_log_output);
+        let printed = plan.terminal || plan.main().is_some_and(|main| !main.suppress_log_output);
         let mode = if printed { plan.redaction } else { Redaction::None };
         let mut watch = Self {
             mode,

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 
 use executor_core::protocol::{
-    Done, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, PACKET_MAX, Refused, ShimLost, VERSION,
-    Welcome,
+    Done, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, PACKET_MAX, Reason, Refused, ShimLost,
+    VERSION, Welcome,
 };
 use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
 use prost::Message as _;
@@ -174,6 +174,10 @@ impl Shared {
                 LauncherCall::RemoveLayer(remove) => {
                     self.calls.lock().unwrap().push(format!("remove layer {}", remove.diff_id));
                     LauncherAnswer::Done(Done {})
+                }
+                LauncherCall::Exec(exec) => {
+                    let nobody = format!("no process is executed in {}", exec.container_id);
+                    LauncherAnswer::Refused(Refused::new(Reason::Precondition, nobody))
                 }
                 LauncherCall::Shutdown(_) => {
                     self.calls.lock().unwrap().push("shutdown".into());

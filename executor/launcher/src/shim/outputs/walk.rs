@@ -99,7 +99,7 @@ impl Walk<'_> {
             process::become_root_of(user.as_fd())?;
         }
         process::enter_namespaces(namespaces.mount.as_fd(), true, false)?;
-        process::close_all_but(socket.as_fd())?;
+        process::close_all_but(&[socket.as_fd()])?;
         process::reset_signals()?;
         privileges::read_as(self.user.uid, self.user.gid, &self.user.groups)?;
         privileges::end_with_parent(parent)?;

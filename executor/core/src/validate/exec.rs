@@ -1,0 +1,103 @@
+//! Processes that are executed in a container that runs: judged by the same rules as the container's own.
+
+use super::{Draft, Policy, Report, Violation, parse_user, process};
+use crate::plan::UserRef;
+
+/// Largest side of a terminal's window.
+pub const WINDOW_MAX: u32 = 65_535;
+
+/// What is asked for, borrowed.
+#[derive(Default)]
+pub struct ExecDraft<'a> {
+    /// The program.
+    pub path: &'a str,
+    /// Its arguments.
+    pub args: Vec<&'a str>,
+    /// Its environment: name and value.
+    pub env: Vec<(&'a str, &'a str)>,
+    /// Its working directory; the container's own when empty.
+    pub dir: &'a str,
+    /// `user[:group]`; the container's own when empty.
+    pub user: &'a str,
+    /// Lines and characters of a line of its terminal.
+    pub window: (u32, u32),
+}
+
+/// Checks what is asked for.
+///
+/// # Errors
+/// Every violation.
+pub fn validate_exec(draft: &ExecDraft<'_>, policy: &Policy) -> Result<(), Vec<Violation>> {
+    let ExecDraft { path, args, env, dir, user, window } = draft;
+    let as_run = Draft { path, args: args.clone(), env: env.clone(), dir, ..Draft::default() };
+    let mut report = Report::default();
+    process::check(&as_run, &mut report);
+    let mut violations: Vec<Violation> = report.0.into_iter().map(in_exec).collect();
+    violations.extend(exec_user(user, policy).err());
+    for (field, side) in [("start.window.rows", window.0), ("start.window.columns", window.1)] {
+        if side > WINDOW_MAX {
+            violations.push(Violation::new(field, format!("is {side}; at most {WINDOW_MAX}")));
+        }
+    }
+    if violations.is_empty() { Ok(()) } else { Err(violations) }
+}
+
+/// The same fields under the names that they have there.
+fn in_exec(violation: Violation) -> Violation {
+    let name = violation.field.strip_prefix("action.run").unwrap_or(&violation.field);
+    Violation { field: format!("start{name}"), ..violation }
+}
+
+/// Whom a process is to run as, and whether processes may be executed at all: what the launcher looks at whatever the
+/// daemon said. `None` for the container's own user.
+///
+/// # Errors
+/// It is no user, or it is not allowed.
+pub fn exec_user(user: &str, policy: &Policy) -> Result<Option<UserRef>, Violation> {
+    if !policy.allow_exec {
+        return Err(Violation::new("start", "exec is not allowed by this daemon's configuration (allow_exec)"));
+    }
+    if user.is_empty() {
+        return Ok(None);
+    }
+    parse_user(user).map(Some).map_err(|why| Violation::new("start.user", why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_violation_under_its_own_name() {
+        let bad = ExecDraft {
+            path: "",
+            args: vec!["a\0b"],
+            env: vec![("A=", "x"), ("B", "1"), ("B", "2")],
+            dir: "relative",
+            user: "a/b",
+            window: (70_000, 80),
+        };
+        let told = validate_exec(&bad, &Policy::default()).unwrap_err();
+        let fields: Vec<&str> = told.iter().map(|violation| &*violation.field).collect();
+        let expected = [
+            "start.path",
+            "start.dir",
+            "start.args[0]",
+            "start.env[0].name",
+            "start.env[2].name",
+            "start.user",
+            "start.window.rows",
+        ];
+        assert_eq!(fields, expected);
+        let good =
+            ExecDraft { path: "sh", args: vec!["-c", ""], user: "1:2", window: (24, 80), ..ExecDraft::default() };
+        assert!(validate_exec(&good, &Policy::default()).is_ok());
+    }
+
+    #[test]
+    fn the_operator_can_forbid_it() {
+        let policy = Policy { allow_exec: false, ..Policy::default() };
+        assert!(exec_user("", &policy).is_err() && exec_user("0", &policy).is_err());
+        assert_eq!(exec_user("", &Policy::default()), Ok(None));
+    }
+}

@@ -1,0 +1,203 @@
+//! Exec as a stream: what the client types goes in, what the process writes comes out, and how it ended.
+
+use std::sync::Arc;
+
+use executor_core::validate::{SIGNAL_MAX, WINDOW_MAX};
+use executor_proto::v1::exec_request::Part as In;
+use executor_proto::v1::exec_response::Part as Out;
+use executor_proto::v1::{self, ExecRequest, ExecResponse, ExitStatus, exit_status};
+use executor_sys::pty::{self, Window};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+use zeroize::Zeroizing;
+
+use super::input::{FIRST_MESSAGE, Messages};
+use super::serve::Scrubs;
+use crate::exec::{self, Begun, End, Ends, Exit, Session, Start};
+use crate::node::Node;
+use crate::problem::{Kind, Problem};
+
+/// Bytes of output in a message, and how many messages wait for their client.
+const CHUNK: usize = 16 << 10;
+const DEPTH: usize = 8;
+/// What a pipe or a terminal may still hold of what a process wrote before it ended. Whoever holds it open beyond that is
+/// not waited for.
+const REST: usize = 1 << 20;
+/// Messages of input that wait for the process to read.
+const INPUT_DEPTH: usize = 16;
+
+type Sender = mpsc::Sender<Result<ExecResponse, Status>>;
+
+/// Executes what the first message asks for.
+pub(super) async fn exec(
+    node: &Arc<Node>,
+    requests: Streaming<ExecRequest>,
+    scrubs: Scrubs,
+) -> Result<ReceiverStream<Result<ExecResponse, Status>>, Status> {
+    let mut requests = Messages::new(requests, scrubs);
+    let first = tokio::time::timeout(FIRST_MESSAGE, requests.next()).await;
+    let first = first.map_err(|_| Problem::new(Kind::Invalid, "no message came within 10 s"))??;
+    let Some(In::Start(start)) = first.and_then(|first| first.part) else {
+        return Err(Problem::invalid_field("start", "is not set: the first message says what to execute").into());
+    };
+    let begun = exec::begin(node, Start(start)).await?;
+    let (sender, receiver) = mpsc::channel(DEPTH);
+    match begun {
+        Begun::Running(session, ends) => {
+            let _ = sender.try_send(Ok(response(Out::Started(v1::ExecStarted { pid: session.pid }))));
+            tokio::spawn(attend(Arc::clone(node), session, ends, requests, sender));
+        }
+        Begun::Failed(failure) => {
+            let _ = sender.try_send(Ok(response(Out::Failure(failure))));
+        }
+    }
+    Ok(ReceiverStream::new(receiver))
+}
+
+fn response(part: Out) -> ExecResponse {
+    ExecResponse { part: Some(part) }
+}
+
+/// Stays until the process has ended, or its client is gone: then it is ended.
+async fn attend(node: Arc<Node>, session: Session, ends: Ends, requests: Messages<ExecRequest>, sender: Sender) {
+    let Ends { terminal, input, stdout, stderr } = ends;
+    let screen = terminal.then(|| Arc::clone(&stdout));
+    let (over, ended) = watch::channel(false);
+    // Dropped, they end, and give back what they have of the process's descriptors.
+    let mut pumps = JoinSet::new();
+    pumps.spawn(pump(stdout, Out::Stdout, ended.clone(), sender.clone()));
+    if let Some(stderr) = stderr {
+        pumps.spawn(pump(stderr, Out::Stderr, ended, sender.clone()));
+    }
+    let work = async {
+        let exit = tokio::select! {
+            exit = session.ended() => exit,
+            Err(status) = take_input(&session, requests, input, screen) => return Err(status),
+        };
+        let lost = || Problem::new(Kind::Unavailable, "the process's supervisor was lost, and the process ended");
+        let exit = exit.ok_or_else(lost)?;
+        over.send_replace(true);
+        while pumps.join_next().await.is_some() {}
+        Ok(response(Out::Exit(exit_status(exit))))
+    };
+    let last = tokio::select! {
+        last = work => last,
+        () = sender.closed() => return, // nobody is there to be told
+        () = node.until_stopping() => Err(Problem::stopping().into()),
+    };
+    tokio::select! {
+        _ = sender.send(last) => {}
+        () = node.until_stopping() => {}
+    }
+}
+
+fn exit_status(exit: Exit) -> ExitStatus {
+    let status = match exit {
+        Ok(code) => exit_status::Status::Code(code),
+        Err(signal) => exit_status::Status::Signal(signal),
+    };
+    ExitStatus { status: Some(status) }
+}
+
+/// Passes on what a process writes: to the end, or to what is there when it has ended.
+async fn pump(end: Arc<End>, part: fn(Vec<u8>) -> Out, mut ended: watch::Receiver<bool>, sender: Sender) {
+    let mut buffer = Zeroizing::new(vec![0; CHUNK]);
+    let mut rest = REST;
+    loop {
+        let over = *ended.borrow();
+        let read = match over {
+            true => end.read_now(&mut buffer),
+            false => tokio::select! {
+                read = end.read(&mut buffer) => read,
+                _ = ended.wait_for(|ended| *ended) => continue,
+            },
+        };
+        let Ok(length @ 1..) = read else { return };
+        if over {
+            rest = rest.saturating_sub(length);
+        }
+        if rest == 0 || sender.send(Ok(response(part(buffer[..length].to_vec())))).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Carries out what the client sends. Comes back only with what it does wrong: input that the process does not read
+/// holds up neither signals nor the window.
+async fn take_input(
+    session: &Session,
+    mut requests: Messages<ExecRequest>,
+    input: Option<Arc<End>>,
+    screen: Option<Arc<End>>,
+) -> Result<std::convert::Infallible, Status> {
+    let (typed, written) = mpsc::channel::<Zeroizing<Vec<u8>>>(INPUT_DEPTH);
+    let mut writer = JoinSet::new();
+    let mut typed = input.map(|input| {
+        writer.spawn(write(input, written));
+        typed
+    });
+    let invalid = |field: &str, why: &str| Err(Problem::invalid_field(field, why).into());
+    loop {
+        let Some(request) = requests.next().await? else {
+            // A client that has nothing more to say still listens.
+            if screen.is_none() {
+                drop(typed.take());
+            }
+            return std::future::pending().await;
+        };
+        match request.part {
+            Some(In::Stdin(bytes)) => {
+                let bytes = Zeroizing::new(bytes);
+                match &typed {
+                    // A process that has closed its input, or was told its end, takes no more.
+                    Some(typed) => drop(typed.send(bytes).await),
+                    None => {}
+                }
+            }
+            Some(In::EndOfInput(_)) => {
+                if screen.is_none() {
+                    typed = None;
+                }
+            }
+            Some(In::Window(window)) => match (&screen, parsed(window)) {
+                (_, None) => return invalid("window", &format!("has a side of more than {WINDOW_MAX}")),
+                (Some(screen), Some(window)) => drop(pty::resize(screen.fd(), window)),
+                (None, Some(_)) => {}
+            },
+            Some(In::Signal(signal)) => match i32::try_from(signal) {
+                Ok(number) if (1..=SIGNAL_MAX).contains(&signal) => drop(session.signal(number).await),
+                _ => return invalid("signal", &format!("is {signal}; 1 to {SIGNAL_MAX} is allowed")),
+            },
+            Some(In::Start(_)) => return invalid("start", "is there twice"),
+            None => return invalid("part", "is not set"),
+        }
+    }
+}
+
+/// A size of a window that can be one.
+pub(super) fn parsed(window: v1::WindowSize) -> Option<Window> {
+    Some(Window { rows: u16::try_from(window.rows).ok()?, columns: u16::try_from(window.columns).ok()? })
+}
+
+/// Writes input as the process reads it. With the last of it the process's input ends.
+async fn write(input: Arc<End>, mut typed: mpsc::Receiver<Zeroizing<Vec<u8>>>) {
+    while let Some(bytes) = typed.recv().await {
+        if input.write_all(&bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sides_are_bounded() {
+        let side = |rows, columns| parsed(v1::WindowSize { rows, columns });
+        assert_eq!(side(24, 65_535), Some(Window { rows: 24, columns: 65_535 }));
+        assert_eq!(side(65_536, 1), None);
+    }
+}

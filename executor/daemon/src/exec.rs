@@ -1,0 +1,253 @@
+//! Executing a process in a container: from what was asked for to a session with its supervisor.
+//!
+//! In goes the decoded message, by value, because it holds the only copies of arguments and values; out comes a process
+//! that runs, with its own descriptors. The launcher forks the supervisor; nothing of the process goes through another
+//! process of ours.
+
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::lifecycle::State;
+use executor_core::payload::{self, ProcessPayload};
+use executor_core::protocol::{self, ExecNews, ExecOrder, ExecReport, LauncherAnswer, LauncherCall};
+use executor_core::validate::{ExecDraft, validate_exec};
+use executor_proto::v1;
+use executor_sys::memfile::MemFile;
+use executor_sys::seqpacket::Seqpacket;
+use prost::Message as _;
+use tokio::io::unix::AsyncFd;
+use zeroize::{Zeroize as _, Zeroizing};
+
+use crate::container::facts::Facts;
+use crate::node::Node;
+use crate::packets::{Packets, watched};
+use crate::problem::{Kind, Problem};
+
+/// For the supervisor's first word: it gives the program 60 s.
+const BEGINNING: Duration = Duration::from_secs(70);
+/// What a terminal is called where the request says nothing.
+const TERM: &[u8] = b"TERM=xterm";
+
+/// What is asked for; overwritten when it is no longer needed, however that comes.
+pub(crate) struct Start(pub(crate) v1::ExecStart);
+
+impl Drop for Start {
+    fn drop(&mut self) {
+        self.0.args.zeroize();
+        self.0.env.iter_mut().for_each(|variable| variable.value.zeroize());
+    }
+}
+
+/// A process that was executed. Dropped, it is ended.
+#[derive(Debug)]
+pub(crate) struct Session {
+    packets: Packets,
+    /// On the host.
+    pub(crate) pid: i32,
+}
+
+/// Our ends of a process's input and output.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    /// It has a terminal, which is all of these.
+    pub(crate) terminal: bool,
+    pub(crate) input: Option<Arc<End>>,
+    pub(crate) stdout: Arc<End>,
+    pub(crate) stderr: Option<Arc<End>>,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct End(AsyncFd<Owned>);
+
+#[derive(Debug)]
+struct Owned(OwnedFd);
+
+impl AsRawFd for Owned {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// What became of what was asked for.
+#[derive(Debug)]
+pub(crate) enum Begun {
+    /// It runs.
+    Running(Session, Ends),
+    /// The program could not be executed.
+    Failed(v1::ExecFailure),
+}
+
+/// How a process ended; `Ok(code)` or `Err(signal)`.
+pub(crate) type Exit = Result<i32, i32>;
+
+impl End {
+    fn new(fd: OwnedFd) -> std::io::Result<Self> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        watched(Owned(fd)).map(Self)
+    }
+
+    /// The descriptor.
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.get_ref().0.as_fd()
+    }
+
+    /// Reads what is there; 0 at the end.
+    pub(crate) async fn read(&self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.0.async_io(tokio::io::Interest::READABLE, |owned| read(owned.0.as_fd(), buffer)).await
+    }
+
+    /// The same without waiting.
+    pub(crate) fn read_now(&self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        read(self.fd(), buffer)
+    }
+
+    /// Writes all of it.
+    pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> std::io::Result<()> {
+        while !bytes.is_empty() {
+            let interest = tokio::io::Interest::WRITABLE;
+            let written = self.0.async_io(interest, |owned| Ok(rustix::io::write(&owned.0, bytes)?)).await?;
+            bytes = &bytes[written..];
+        }
+        Ok(())
+    }
+}
+
+/// A terminal that no process has open any more is at its end.
+fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> std::io::Result<usize> {
+    match rustix::io::read(fd, buffer) {
+        Err(rustix::io::Errno::IO) => Ok(0),
+        result => Ok(result?),
+    }
+}
+
+impl Session {
+    /// Has a signal sent to the process.
+    ///
+    /// # Errors
+    /// Its supervisor is gone.
+    pub(crate) async fn signal(&self, signal: i32) -> std::io::Result<()> {
+        self.packets.send(&ExecOrder { signal }.encode_to_vec(), &[]).await
+    }
+
+    /// Waits for the process's end; `None` where nobody tells it.
+    pub(crate) async fn ended(&self) -> Option<Exit> {
+        loop {
+            match self.packets.recv::<ExecReport>().await.ok()??.news {
+                Some(ExecNews::Code(code)) => return Some(Ok(code)),
+                Some(ExecNews::Signal(signal)) => return Some(Err(signal)),
+                _ => {} // of a newer launcher
+            }
+        }
+    }
+}
+
+/// Executes a process.
+///
+/// # Errors
+/// Those that the interface lists for Exec.
+pub(crate) async fn begin(node: &Arc<Node>, start: Start) -> Result<Begun, Problem> {
+    let request = &start.0;
+    let window = request.window.unwrap_or_default();
+    let draft = ExecDraft {
+        path: &request.path,
+        args: request.args.iter().map(String::as_str).collect(),
+        env: request.env.iter().map(|variable| (&*variable.name, &*variable.value)).collect(),
+        dir: &request.dir,
+        user: &request.user,
+        window: (window.rows, window.columns),
+    };
+    validate_exec(&draft, &node.policy).map_err(Problem::invalid)?;
+    let handle = node.find(&request.id)?;
+    let facts = handle.facts().ok_or_else(|| Problem::no_container(&request.id))?;
+    if !matches!(facts.state, State::Running | State::Stopping) {
+        let why = format!("container {} is {}: a process is executed in one that runs", request.id, facts.state.name());
+        return Err(Problem::new(Kind::Precondition, why));
+    }
+    let session = node.launcher.session()?;
+    let exhausted = |error: std::io::Error| {
+        let why = format!("no memory or descriptors for a process in container {}: {error}", handle.id());
+        Problem::new(Kind::Exhausted, why)
+    };
+    let (ours, theirs) = Seqpacket::pair().map_err(exhausted)?;
+    let packets = Packets::new(ours).map_err(exhausted)?;
+    let payload = Payload(load(request, &facts).map_err(exhausted)?);
+    let call = LauncherCall::Exec(protocol::Exec {
+        container_id: request.id.clone(),
+        user: request.user.clone(),
+        terminal: request.terminal,
+        rows: window.rows,
+        columns: window.columns,
+        stdin: request.stdin,
+        created_at: facts.created_at.0,
+    });
+    let terminal = request.terminal;
+    drop(start);
+    let lost = || Problem::new(Kind::Unavailable, "the launcher was lost while it executed a process");
+    match session.call(call, &[theirs.as_fd(), payload.0.as_fd()]).await {
+        Ok(LauncherAnswer::Done(_)) => {}
+        Ok(LauncherAnswer::Refused(refused)) => return Err(refused.into()),
+        Ok(_) => return Err(Problem::new(Kind::Internal, "the launcher gave an answer of another kind")),
+        Err(_) => return Err(lost()),
+    }
+    drop(theirs);
+    let told = tokio::time::timeout(BEGINNING, packets.recv_with_fds::<ExecReport>()).await;
+    let (report, fds) = told.ok().and_then(Result::ok).flatten().ok_or_else(lost)?;
+    drop(payload); // the process has its own copy
+    match report.news {
+        Some(ExecNews::Started(started)) => {
+            let ends = ends(terminal, fds).map_err(exhausted)?;
+            Ok(Begun::Running(Session { packets, pid: started.pid }, ends))
+        }
+        Some(ExecNews::NotExecuted(failed)) => {
+            Ok(Begun::Failed(v1::ExecFailure { message: failed.message, errno: failed.errno }))
+        }
+        Some(ExecNews::Refused(refused)) => Err(refused.into()),
+        _ => Err(Problem::new(Kind::Internal, "a supervisor told something of another kind")),
+    }
+}
+
+/// Overwritten when it goes: the supervisor does the same, unless it was killed.
+struct Payload(MemFile);
+
+impl Drop for Payload {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.wipe() {
+            tracing::error!(%error, "a memory file of an executed process could not be wiped");
+        }
+    }
+}
+
+fn ends(terminal: bool, fds: Vec<OwnedFd>) -> std::io::Result<Ends> {
+    let mut fds = fds.into_iter();
+    let mut next = || fds.next().map(End::new).transpose().map(|end| end.map(Arc::new));
+    let stdout = next()?.ok_or_else(|| std::io::Error::other("a process came without its output"))?;
+    if terminal {
+        return Ok(Ends { terminal, input: Some(Arc::clone(&stdout)), stdout, stderr: None });
+    }
+    Ok(Ends { terminal, stderr: next()?, input: next()?, stdout })
+}
+
+/// Program, arguments and environment in a memory file.
+fn load(start: &v1::ExecStart, facts: &Facts) -> std::io::Result<MemFile> {
+    let own_dir = facts.plan.main().map_or("/", |main| &main.dir);
+    let dir = if start.dir.is_empty() { own_dir } else { &start.dir };
+    let count = start.args.len().to_string();
+    let args: Vec<&[u8]> = start.args.iter().map(String::as_bytes).collect();
+    let variables = start.env.iter();
+    let joined: Vec<Zeroizing<String>> =
+        variables.map(|variable| Zeroizing::new(format!("{}={}", variable.name, variable.value))).collect();
+    let mut env: Vec<&[u8]> = joined.iter().map(|variable| variable.as_bytes()).collect();
+    let has = |name: &str| start.env.iter().any(|variable| variable.name == name);
+    if !has("PATH") {
+        env.push(payload::PATH_DEFAULT);
+    }
+    if start.terminal && !has("TERM") {
+        env.push(TERM);
+    }
+    let strings = ProcessPayload::strings(start.path.as_bytes(), dir.as_bytes(), count.as_bytes(), &args, &env);
+    let mut file = MemFile::create("executor-process", payload::encoded_len(strings.iter().copied()))?;
+    file.fill(|bytes| payload::encode(strings.iter().copied(), bytes))?;
+    Ok(file)
+}

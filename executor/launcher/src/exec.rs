@@ -1,0 +1,404 @@
+//! A process that is executed in a container that runs, and the small process of ours that looks after it.
+//!
+//! ```text
+//! fork from the launcher (never from a shim, which holds values to be masked)
+//!   supervisor   finds the container, resolves the user, makes the pipes           (exec/target.rs)
+//!     fork         joins the cgroups, enters the namespaces, gives up privilege     (exec/within.rs)
+//!       clone        in the container: terminal, filter, execve
+//!   supervisor   hands the pipes or the terminal to executord, wipes the payload, waits
+//! ```
+//! What the process reads and writes goes over its own descriptors to executord; no process of ours is between. The
+//! supervisor stays outside of the container. It tells how the process ended; when executord is gone it ends the
+//! process, and when it is itself gone the kernel does.
+
+mod target;
+mod within;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use executor_core::ident::ContainerId;
+use executor_core::protocol::{Exec, ExecNews, ExecOrder, ExecReport, NotExecuted, Reason, Refused, Started};
+use executor_core::spec;
+use executor_core::time::Timestamp;
+use executor_sys::memfile::MemFile;
+use executor_sys::process::{self, Ended, Fork, SignalEvents};
+use executor_sys::pty::Window;
+use executor_sys::seqpacket::Seqpacket;
+use nix::sys::signal::Signal;
+use prost::Message;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Gid, Mode, OFlags, Uid, fchown};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::host::Host;
+use crate::log::{self, Level};
+use crate::program::{FAILURE_MAX, StartFailure};
+use crate::rootfs::failed;
+use crate::seccomp::Filter;
+use target::{Target, has_ended, not_running};
+use within::{Entrant, GO, MADE, TERMINAL};
+
+/// The program is expected to be executed, or to have failed, within this time.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+/// From SIGHUP to SIGKILL, for a process whose client is gone.
+const HANGUP_GRACE: Duration = Duration::from_secs(2);
+
+/// What a supervisor is given.
+pub(crate) struct Order {
+    pub(crate) id: ContainerId,
+    pub(crate) exec: Exec,
+    /// To executord.
+    pub(crate) session: Seqpacket,
+    pub(crate) payload: MemFile,
+}
+
+/// Executes a process and looks after it to its end. Gives the exit status of the supervisor's own process.
+pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: &Seqpacket) -> i32 {
+    let signals = match settle(&order.session) {
+        Ok(signals) => signals,
+        Err(error) => {
+            log::line(Level::Error, order.id.as_str(), format_args!("a process cannot be executed: {error}"));
+            return 1;
+        }
+    };
+    let begun = begin(host, filter, &order, lifeline);
+    let Order { id, session, payload, .. } = order;
+    if let Err(error) = payload.wipe() {
+        log::line(Level::Error, id.as_str(), format_args!("a start payload was not wiped: {error}"));
+    }
+    match begun {
+        Ok((process, ends)) => {
+            let fds: Vec<BorrowedFd<'_>> = ends.iter().map(AsFd::as_fd).collect();
+            let told = tell(&session, ExecNews::Started(Started { pid: process.pid }), &fds);
+            drop(ends);
+            process.attend(&id, &session, &signals, told.is_err());
+        }
+        Err(news) => {
+            let _ = tell(&session, news, &[]); // nobody is there
+        }
+    }
+    0
+}
+
+/// Becomes a process of its own: a session, a name, events instead of signals.
+fn settle(session: &Seqpacket) -> io::Result<SignalEvents> {
+    nix::unistd::setsid()?;
+    rustix::thread::set_name(c"executor-exec")?;
+    process::forbid_dumps()?;
+    session.set_nonblocking(true)?;
+    SignalEvents::take(&[Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP])
+}
+
+fn tell(session: &Seqpacket, news: ExecNews, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    session.send(&ExecReport { news: Some(news) }.encode_to_vec(), fds)
+}
+
+impl From<Refused> for NotBegun {
+    fn from(refused: Refused) -> Self {
+        Self(ExecNews::Refused(refused))
+    }
+}
+
+/// Why there is no process, as it is told.
+struct NotBegun(ExecNews);
+
+/// From what was asked for to a process that has executed its program; and our ends of its input and output.
+fn begin(
+    host: &Host,
+    filter: &Arc<Filter>,
+    order: &Order,
+    lifeline: &Seqpacket,
+) -> Result<(Process, Vec<OwnedFd>), ExecNews> {
+    try_to_begin(host, filter, order, lifeline).map_err(|NotBegun(news)| news)
+}
+
+fn try_to_begin(
+    host: &Host,
+    filter: &Arc<Filter>,
+    order: &Order,
+    lifeline: &Seqpacket,
+) -> Result<(Process, Vec<OwnedFd>), NotBegun> {
+    let Order { id, exec, session, payload } = order;
+    let target = Target::find(host, id, Timestamp(exec.created_at))?;
+    let user = target.user(host, &exec.user)?;
+    let isolation = &target.record.plan.isolation;
+    let held = spec::held(isolation, user.uid);
+    let (filter, _) = Filter::of(filter, isolation, &held)?; // the container's warnings have told
+    let identity = Target::identity(&user, &held);
+    let owner = target.on_host(&user)?;
+    let terminal = exec.terminal.then(|| window(exec));
+    let internal = |what: &'static str| move |error: io::Error| failed(what, &error);
+    let Stdio { theirs: stdio, ours: mut ends } = match terminal {
+        Some(_) => Stdio::none(),
+        None => Stdio::pipes(exec.stdin, owner),
+    }
+    .map_err(internal("pipe"))?;
+    let (socket, theirs) = Seqpacket::pair().map_err(internal("socket"))?;
+    let supervisor = std::process::id();
+    let first = match process::fork().map_err(internal("fork"))? {
+        Fork::Parent(pid) => pid,
+        Fork::Child => {
+            let entrant = Entrant {
+                host,
+                filter: &filter,
+                target: &target,
+                identity: &identity,
+                home: &user.home,
+                terminal,
+                supervisor,
+            };
+            entrant.run(&theirs, &stdio, payload)
+        }
+    };
+    drop((theirs, stdio));
+    let deadline = Instant::now() + START_PATIENCE;
+    let made = hear(&socket, session, deadline);
+    if made.is_err() {
+        kill(first);
+    }
+    let ended = process::wait_for(first).map_err(internal("helper"))?;
+    let process = match made.map_err(|unheard| unheard.refused(id))? {
+        Some((told, _)) if told.len() == 8 && told.starts_with(MADE) => {
+            let pid = told[4..].try_into().map_or(0, i32::from_le_bytes);
+            Process { pid, pidfd: process::pidfd(pid).map_err(internal("process"))? }
+        }
+        Some((told, _)) => return Err(not_entered(id, &StartFailure::decode(&told)).into()),
+        None if has_ended(target.init.as_fd()) => return Err(not_running(id, "is coming to its end").into()),
+        None if ended == Ended::Signal(libc::SIGKILL) => {
+            let why = format!("container {id} has no memory left for another process");
+            return Err(Refused::new(Reason::Exhausted, why).into());
+        }
+        None => return Err(Refused::new(Reason::Internal, format!("a helper ended with {ended:?}")).into()),
+    };
+    // The launcher can end it from now on, whatever becomes of this process.
+    let _ = lifeline.send(MADE, &[process.pidfd.as_fd()]);
+    let _ = socket.send(GO, &[]);
+    loop {
+        match hear(&socket, session, deadline) {
+            // Its end was closed by a successful execve, or by its death: the wait tells.
+            Ok(None) => return Ok((process, ends)),
+            Ok(Some((told, fds))) if told == TERMINAL => ends = fds,
+            Ok(Some((told, _))) => {
+                let _ = process::wait_for(process.pid);
+                let (errno, message) = StartFailure::decode(&told);
+                return Err(NotBegun(ExecNews::NotExecuted(NotExecuted { errno, message })));
+            }
+            Err(unheard) => {
+                process.end();
+                return Err(unheard.refused(id).into());
+            }
+        }
+    }
+}
+
+fn window(exec: &Exec) -> Window {
+    let side = |asked: u32, default: u16| if asked == 0 { default } else { u16::try_from(asked).unwrap_or(u16::MAX) };
+    let default = Window::default();
+    Window { rows: side(exec.rows, default.rows), columns: side(exec.columns, default.columns) }
+}
+
+/// A process that did not get into its container.
+fn not_entered(id: &ContainerId, (errno, words): &(i32, String)) -> Refused {
+    match *errno {
+        // Its first process has ended, its cgroup is gone, its pid namespace takes no process any more.
+        libc::ESRCH | libc::ENOENT | libc::ENODEV | libc::ENOMEM => not_running(id, "is coming to its end"),
+        libc::EAGAIN => {
+            Refused::new(Reason::Exhausted, format!("container {id} is at its limit of processes: {words}"))
+        }
+        _ => Refused::new(Reason::Internal, words.clone()),
+    }
+}
+
+/// Descriptors of a process, and our ends of them in the order in which they are told.
+struct Stdio {
+    theirs: [OwnedFd; 3],
+    ours: Vec<OwnedFd>,
+}
+
+impl Stdio {
+    /// Until it has its terminal.
+    fn none() -> io::Result<Self> {
+        Ok(Self { theirs: [null()?, null()?, null()?], ours: Vec::new() })
+    }
+
+    /// Pipes belong to the process's user, so that it can open /dev/stdout again.
+    fn pipes(input: bool, (uid, gid): (u32, u32)) -> io::Result<Self> {
+        let owned = |fd: OwnedFd| -> io::Result<OwnedFd> {
+            fchown(&fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+            Ok(fd)
+        };
+        let (stdout, their_stdout) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (stderr, their_stderr) = pipe_with(PipeFlags::CLOEXEC)?;
+        let mut ours = vec![stdout, stderr];
+        let their_stdin = if input {
+            let (their_stdin, stdin) = pipe_with(PipeFlags::CLOEXEC)?;
+            ours.push(stdin);
+            owned(their_stdin)?
+        } else {
+            null()?
+        };
+        Ok(Self { theirs: [their_stdin, owned(their_stdout)?, owned(their_stderr)?], ours })
+    }
+}
+
+fn null() -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Why nothing was heard.
+enum Unheard {
+    /// Whoever asked is gone.
+    Nobody,
+    /// Not in time.
+    Late,
+    Broken(io::Error),
+}
+
+impl Unheard {
+    fn refused(self, id: &ContainerId) -> Refused {
+        match self {
+            Self::Nobody => Refused::new(Reason::Internal, "nobody waits for it any more"),
+            Self::Late => Refused::new(
+                Reason::Internal,
+                format!("container {id}: nothing was executed within {} s", START_PATIENCE.as_secs()),
+            ),
+            Self::Broken(error) => failed("helper", &error),
+        }
+    }
+}
+
+/// What one of the two processes says next, and what comes with it; `None` where it says no more.
+fn hear(
+    socket: &Seqpacket,
+    session: &Seqpacket,
+    deadline: Instant,
+) -> Result<Option<(Vec<u8>, Vec<OwnedFd>)>, Unheard> {
+    loop {
+        let mut fds = [PollFd::new(socket, PollFlags::IN), PollFd::new(session, PollFlags::RDHUP)];
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut fds, Some(&timeout)) {
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(error) => return Err(Unheard::Broken(error.into())),
+            Ok(0) => return Err(Unheard::Late),
+            Ok(_) => {}
+        }
+        if !fds[0].revents().is_empty() {
+            let mut buffer = vec![0; FAILURE_MAX];
+            let received = socket.recv(&mut buffer).map_err(Unheard::Broken)?;
+            return Ok(received.map(|(length, fds)| {
+                buffer.truncate(length);
+                (buffer, fds)
+            }));
+        }
+        return Err(Unheard::Nobody);
+    }
+}
+
+/// Ends a child of this process. It is not taken yet, so that its pid is still its own.
+fn kill(pid: i32) {
+    if let Ok(pidfd) = process::pidfd(pid) {
+        let _ = process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
+    }
+}
+
+/// The process in the container: a child of this one, and the leader of a session of its own.
+struct Process {
+    pid: i32,
+    pidfd: OwnedFd,
+}
+
+impl Process {
+    /// Stays until it has ended, and tells how.
+    fn attend(self, id: &ContainerId, session: &Seqpacket, signals: &SignalEvents, abandoned: bool) {
+        let mut kill_at = None;
+        if abandoned {
+            self.hang_up(&mut kill_at);
+        }
+        while !has_ended(self.pidfd.as_fd()) {
+            self.wait(session, signals, kill_at);
+            while let Ok(Some(_)) = signals.next() {
+                // Somebody ends the supervisor: the machine is going down.
+                self.hang_up(&mut kill_at);
+            }
+            if kill_at.is_none() && self.carry_out(session).is_err() {
+                self.hang_up(&mut kill_at);
+            }
+            if kill_at.is_some_and(|at| Instant::now() >= at) {
+                self.signal_all(Signal::SIGKILL);
+            }
+        }
+        if kill_at.is_some() {
+            self.signal_all(Signal::SIGKILL); // what it left behind in its group; until it is taken, the number is its own
+        }
+        let news = match process::wait_for(self.pid) {
+            Ok(Ended::Code(code)) => ExecNews::Code(code),
+            Ok(Ended::Signal(signal)) => ExecNews::Signal(signal),
+            Err(error) => {
+                log::line(Level::Error, id.as_str(), format_args!("a process was not waited for: {error}"));
+                ExecNews::Signal(libc::SIGKILL)
+            }
+        };
+        let _ = tell(session, news, &[]); // it may be gone
+    }
+
+    fn wait(&self, session: &Seqpacket, signals: &SignalEvents, kill_at: Option<Instant>) {
+        let mut fds = vec![PollFd::new(&self.pidfd, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
+        let timeout = match kill_at {
+            None => {
+                fds.push(PollFd::new(session, PollFlags::IN));
+                None
+            }
+            Some(at) => {
+                // A millisecond more than asked, so that the time has come when the wait ends; and again and again.
+                let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+                Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() })
+            }
+        };
+        let _ = poll(&mut fds, timeout.as_ref()); // interrupted: looked at again
+    }
+
+    /// Carries out what executord asks.
+    ///
+    /// # Errors
+    /// It is gone.
+    fn carry_out(&self, session: &Seqpacket) -> Result<(), ()> {
+        let mut buffer = [0; 64];
+        loop {
+            match session.recv(&mut buffer) {
+                Ok(Some((length, _))) => {
+                    let order = ExecOrder::decode(&buffer[..length]).map_err(drop)?;
+                    if (1..=64).contains(&order.signal) {
+                        let _ = process::pidfd_signal(self.pidfd.as_fd(), order.signal); // it may have ended
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Ok(None) | Err(_) => return Err(()),
+            }
+        }
+    }
+
+    /// Nobody is at the other end any more.
+    fn hang_up(&self, kill_at: &mut Option<Instant>) {
+        if kill_at.is_none() {
+            self.signal_all(Signal::SIGHUP);
+            self.signal_all(Signal::SIGCONT); // one that is stopped hears of it, too
+            *kill_at = Some(Instant::now() + HANGUP_GRACE);
+        }
+    }
+
+    /// The process, and what is in its group.
+    fn signal_all(&self, signal: Signal) {
+        let _ = process::pidfd_signal(self.pidfd.as_fd(), signal as i32);
+        let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(self.pid), signal); // it may not lead one yet
+    }
+
+    /// Ends it at once.
+    fn end(&self) {
+        self.signal_all(Signal::SIGKILL);
+        let _ = process::wait_for(self.pid);
+    }
+}

@@ -1,0 +1,159 @@
+//! The container that a process is executed in, and whom the process is to be there.
+//!
+//! Everything is looked up by the container's first process, which its record names by pid, start time and boot: never by
+//! a bare pid, which could be another process' by now.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use executor_core::ident::ContainerId;
+use executor_core::lifecycle::State;
+use executor_core::protocol::{Reason, Refused};
+use executor_core::record::{ContainerRecord, Prepared};
+use executor_core::spec::Held;
+use executor_core::time::Timestamp;
+use executor_core::users::{self, ResolvedUser};
+use executor_core::validate::{CAPABILITIES, Violation, exec_user};
+use executor_sys::entry::{Identity, Namespaces, capability_set};
+use executor_sys::mount::open_dir;
+use executor_sys::{identity, process};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::dirs::Dirs;
+use crate::host::Host;
+use crate::rootfs::{failed, read_small};
+
+/// A container that runs.
+pub(super) struct Target {
+    pub(super) record: ContainerRecord,
+    pub(super) prepared: Prepared,
+    /// Of its first process.
+    pub(super) init: OwnedFd,
+    pub(super) namespaces: Namespaces,
+    /// Its root directory.
+    root: OwnedFd,
+    /// How its ids are mapped to the host's: `/proc/PID/uid_map` and `gid_map`.
+    maps: [String; 2],
+    /// What its first process has, so that the kernel chooses among all of them as it chose before.
+    pub(super) oom_score_adj: String,
+}
+
+impl Target {
+    /// Finds it.
+    ///
+    /// # Errors
+    /// It is not there, or not running.
+    pub(super) fn find(host: &Host, id: &ContainerId, created_at: Timestamp) -> Result<Self, Refused> {
+        let record = Dirs::of(host, id).read_record().filter(|record| record.created_at == created_at);
+        let record =
+            record.ok_or_else(|| Refused::new(Reason::NotFound, format!("there is no container {id} that runs")))?;
+        if !matches!(record.state, State::Running | State::Stopping) {
+            return Err(not_running(id, &format!("is {}", record.state.name())));
+        }
+        let ended = || not_running(id, "is coming to its end");
+        let prepared = record.prepared.clone().ok_or_else(ended)?;
+        let pid = prepared.init.pid;
+        // The descriptor first: what it stands for cannot change any more, and the record says whether it is meant.
+        let init = process::pidfd(pid).map_err(|_| ended())?;
+        if identity::of(pid).ok().as_ref() != Some(&prepared.init) {
+            return Err(ended());
+        }
+        let look = || -> std::io::Result<_> {
+            let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
+            let root = open_dir(Path::new(&format!("/proc/{pid}/root")))?;
+            let maps = [read("uid_map")?, read("gid_map")?];
+            Ok((Namespaces::other_than_own(pid)?, root, maps, read("oom_score_adj")?))
+        };
+        let looked = look();
+        // All of that was this process' own, if it has not ended meanwhile.
+        if has_ended(init.as_fd()) {
+            return Err(ended());
+        }
+        let (namespaces, root, maps, oom_score_adj) = looked.map_err(|error| match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ESRCH) => ended(), // it has given up what it had, and not ended yet
+            _ => failed("init", &error),
+        })?;
+        Ok(Self { record, prepared, init, namespaces, root, maps, oom_score_adj })
+    }
+
+    /// Whom the process runs as, by the container's own files.
+    ///
+    /// # Errors
+    /// There is no such user; it is not allowed at all.
+    pub(super) fn user(&self, host: &Host, user: &str) -> Result<ResolvedUser, Refused> {
+        let invalid = |violation| Refused::of_fields(Reason::Invalid, &[violation]);
+        let Some(user) = exec_user(user, &host.policy).map_err(invalid)? else {
+            return Ok(self.prepared.user.clone());
+        };
+        let read = |path: &str| {
+            read_small(self.root.as_fd(), Path::new(path))
+                .map_err(|error| failed(&format!("container: {path}"), &error))
+        };
+        users::resolve(&user, &read("/etc/passwd")?, &read("/etc/group")?).map_err(|unknown| {
+            Refused::of_fields(Reason::Precondition, &[Violation::new("start.user", unknown.to_string())])
+        })
+    }
+
+    /// What a process of this user is within: as the container's own would be.
+    pub(super) fn identity(user: &ResolvedUser, held: &Held) -> Identity {
+        let numbers = CAPABILITIES.iter().enumerate().filter(|(_, name)| held.names.contains(*name));
+        Identity {
+            uid: user.uid,
+            gid: user.gid,
+            groups: user.groups.clone(),
+            capabilities: capability_set(numbers.fold(0, |bits, (number, _)| bits | 1 << number)),
+            ambient: held.ambient,
+        }
+    }
+
+    /// User and group of the host that these of the container are.
+    ///
+    /// # Errors
+    /// None are.
+    pub(super) fn on_host(&self, user: &ResolvedUser) -> Result<(u32, u32), Refused> {
+        let one = |map: &str, id: u32| {
+            mapped(map, id).ok_or_else(|| {
+                let why = format!("{id} is not among the ids of the container's user namespace");
+                Refused::of_fields(Reason::Precondition, &[Violation::new("start.user", why)])
+            })
+        };
+        Ok((one(&self.maps[0], user.uid)?, one(&self.maps[1], user.gid)?))
+    }
+}
+
+/// A container that is not there to execute anything in.
+pub(super) fn not_running(id: &ContainerId, how: &str) -> Refused {
+    Refused::new(Reason::Precondition, format!("container {id} {how}: a process is executed in one that runs"))
+}
+
+pub(super) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+}
+
+/// An id of a user namespace on the host, by lines of `inside outside count`.
+fn mapped(map: &str, id: u32) -> Option<u32> {
+    map.lines().find_map(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u32>);
+        let (inside, outside, count) = (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
+        let offset = id.checked_sub(inside).filter(|offset| *offset < count)?;
+        outside.checked_add(offset)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_mapped_by_ranges() {
+        assert_eq!(mapped("         0          0 4294967295\n", 1000), Some(1000));
+        let map = "0 1879048192 65536\n70000 5 1\n";
+        assert_eq!(mapped(map, 0), Some(1_879_048_192));
+        assert_eq!(mapped(map, 65_535), Some(1_879_113_727));
+        assert_eq!(mapped(map, 65_536), None);
+        assert_eq!(mapped(map, 70_000), Some(5));
+        assert_eq!(mapped("", 0), None);
+        assert_eq!(mapped("x y z", 0), None);
+    }
+}

@@ -1,0 +1,109 @@
+//! The two short-lived processes that make a process in a container.
+//!
+//! The first one joins the container's cgroups, enters its namespaces and gives up what the container does not have. The
+//! second one, made by it, is the first that the container can see. It has nothing of ours but its program, a sealed
+//! memory file, the socket over which it tells why it failed, and what it is to run; and the container's processes may
+//! look at none of that, for it allows no tracing until it has become the program.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use executor_sys::entry::{self, Identity};
+use executor_sys::memfile::MemFile;
+use executor_sys::process::{self, Fork};
+use executor_sys::pty::{self, Terminal, Window};
+use executor_sys::seqpacket::Seqpacket;
+use nix::sys::resource::{Resource, setrlimit};
+use rustix::process::Signal;
+
+use super::target::Target;
+use crate::host::Host;
+use crate::program::{Program, StartFailure};
+use crate::seccomp::Filter;
+
+/// What the first process says of the second one: its pid follows. No error number looks like it.
+pub(super) const MADE: &[u8; 4] = b"made";
+/// What the second one says when it sends its terminal.
+pub(super) const TERMINAL: &[u8] = b"tty";
+/// What it waits for: the supervisor has a hold on it.
+pub(super) const GO: &[u8] = b"go";
+
+/// What is carried in.
+pub(super) struct Entrant<'a> {
+    pub(super) host: &'a Host,
+    pub(super) filter: &'a Filter,
+    pub(super) target: &'a Target,
+    pub(super) identity: &'a Identity,
+    pub(super) home: &'a Path,
+    /// The size of its terminal, where it gets one.
+    pub(super) terminal: Option<Window>,
+    pub(super) supervisor: u32,
+}
+
+impl Entrant<'_> {
+    /// What the first process does. Comes back in no process.
+    pub(super) fn run(self, socket: &Seqpacket, stdio: &[OwnedFd; 3], payload: &MemFile) -> ! {
+        let failure = match self.enter(socket, stdio, payload) {
+            Ok(Fork::Parent(pid)) => {
+                let told = socket.send(&[&MADE[..], &pid.to_le_bytes()].concat(), &[]);
+                process::exit_now(i32::from(told.is_err()))
+            }
+            Ok(Fork::Child) => match self.execute(socket, payload) {
+                Err(failure) => failure,
+                Ok(never) => match never {},
+            },
+            Err((what, error)) => StartFailure::new(what, error),
+        };
+        let _ = socket.send(&failure.encode(), &[]);
+        process::exit_now(127)
+    }
+
+    fn enter(
+        &self,
+        socket: &Seqpacket,
+        [stdin, stdout, stderr]: &[OwnedFd; 3],
+        payload: &MemFile,
+    ) -> Result<Fork, (&'static str, io::Error)> {
+        let Target { record, prepared, init, namespaces, oom_score_adj, .. } = self.target;
+        process::die_with(self.supervisor).map_err(|error| ("supervisor", error))?;
+        // First of all: whatever is done from here on, the container's limits hold, and its end ends it.
+        self.host.hierarchies.join(&record.cgroup).map_err(|error| ("cgroup", error))?;
+        std::fs::write("/proc/self/oom_score_adj", oom_score_adj.trim()).map_err(|error| ("oom_score_adj", error))?;
+        setrlimit(Resource::RLIMIT_NOFILE, prepared.nofile, prepared.nofile)
+            .and_then(|()| setrlimit(Resource::RLIMIT_CORE, 0, 0))
+            .map_err(|error| ("limits", error.into()))?;
+        pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).map_err(|error| ("standard input", error))?;
+        process::close_all_but(&[socket.as_fd(), payload.as_fd(), init.as_fd()])
+            .map_err(|error| ("close descriptors", error))?;
+        entry::enter(init.as_fd(), *namespaces, self.identity).map_err(|error| ("enter the container", error))
+    }
+
+    /// What the second process does. Comes back only with a failure.
+    fn execute(&self, socket: &Seqpacket, payload: &MemFile) -> Result<Infallible, StartFailure> {
+        process::close_all_but(&[socket.as_fd(), payload.as_fd()])
+            .map_err(|error| StartFailure::new("close descriptors", error))?;
+        // Asked for first: a supervisor that is gone before says no `go`.
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
+            .map_err(|error| StartFailure::new("supervisor", error))?;
+        let go = socket.recv(&mut [0; 8]).map_err(|error| StartFailure::new("supervisor", error))?;
+        if go.is_none() {
+            process::exit_now(127);
+        }
+        let program = Program::read(payload, self.home)?;
+        match self.terminal {
+            Some(window) => {
+                self.take_terminal(socket, window).map_err(|error| StartFailure::new("open a terminal", error))?;
+            }
+            None => drop(rustix::process::setsid().map_err(|error| StartFailure::new("setsid", error))?),
+        }
+        Err(program.execute(socket.as_fd(), self.filter))
+    }
+
+    fn take_terminal(&self, socket: &Seqpacket, window: Window) -> io::Result<()> {
+        let master = Terminal::open()?.control()?;
+        pty::resize(master.as_fd(), window)?;
+        socket.send(TERMINAL, &[master.as_fd()])
+    }
+}

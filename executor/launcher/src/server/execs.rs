@@ -1,0 +1,95 @@
+//! Processes that are executed in containers, as the launcher sees them: a supervisor each, whom it counts and takes, and
+//! whose process it ends when the supervisor did not.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use executor_core::ident::ContainerId;
+use executor_core::payload::BYTES_MAX;
+use executor_core::protocol::{Done, EXECS_MAX, EXECS_MAX_IN_ALL, Exec, LauncherAnswer, Reason, Refused};
+use executor_sys::memfile::MemFile;
+use executor_sys::process::{self, Fork};
+use executor_sys::seqpacket::Seqpacket;
+
+use super::{Server, has_ended, hung_up};
+use crate::exec;
+use crate::rootfs::failed;
+
+/// A supervisor.
+pub(super) struct Supervisor {
+    container: ContainerId,
+    pub(super) pid: i32,
+    pidfd: OwnedFd,
+    /// It hands over its process here.
+    lifeline: Option<Seqpacket>,
+    process: Option<OwnedFd>,
+}
+
+impl Supervisor {
+    /// What to wait for.
+    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.pidfd.as_fd()).chain(self.lifeline.iter().map(AsFd::as_fd))
+    }
+
+    fn hear(&mut self) {
+        let mut buffer = [0; 8];
+        while let Some(Ok(Some((_, fds)))) = self.lifeline.as_ref().map(|lifeline| lifeline.recv(&mut buffer)) {
+            self.process = fds.into_iter().next().or(self.process.take());
+        }
+        if self.lifeline.as_ref().is_some_and(hung_up) {
+            self.lifeline = None;
+        }
+    }
+}
+
+impl Server {
+    /// Forks a supervisor. What becomes of it, it tells itself.
+    pub(super) fn exec(&mut self, exec: Exec, fds: Vec<OwnedFd>) -> Result<LauncherAnswer, Refused> {
+        let id: ContainerId =
+            exec.container_id.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("container id: {bad}")))?;
+        let Ok([session, payload]) = <[OwnedFd; 2]>::try_from(fds) else {
+            return Err(Refused::new(Reason::Invalid, "an exec comes with two descriptors"));
+        };
+        let payload = MemFile::from_fd(payload, BYTES_MAX as u64)
+            .map_err(|error| Refused::new(Reason::Invalid, error.to_string()))?;
+        self.look_after_execs();
+        let in_container = self.execs.iter().filter(|exec| exec.container == id).count();
+        if in_container >= EXECS_MAX || self.execs.len() >= EXECS_MAX_IN_ALL {
+            let why = format!(
+                "{in_container} processes are executed in container {id} and {} in all; at most {EXECS_MAX} and \
+                 {EXECS_MAX_IN_ALL}",
+                self.execs.len()
+            );
+            return Err(Refused::new(Reason::Exhausted, why));
+        }
+        let (lifeline, theirs) = Seqpacket::pair().map_err(|error| failed("lifeline", &error))?;
+        lifeline.set_nonblocking(true).map_err(|error| failed("lifeline", &error))?;
+        let pid = match process::fork().map_err(|error| failed("fork", &error))? {
+            Fork::Parent(pid) => pid,
+            Fork::Child => {
+                drop(lifeline);
+                self.abandon();
+                let order = exec::Order { id, exec, session: session.into(), payload };
+                process::exit_now(exec::run(&self.host, &self.filter, order, &theirs))
+            }
+        };
+        let pidfd = process::pidfd(pid).map_err(|error| failed("supervisor", &error))?;
+        self.execs.push(Supervisor { container: id, pid, pidfd, lifeline: Some(lifeline), process: None });
+        Ok(LauncherAnswer::Done(Done {}))
+    }
+
+    /// Takes supervisors that have ended. One that was killed leaves its process to be ended.
+    pub(super) fn look_after_execs(&mut self) {
+        self.execs.retain_mut(|exec| {
+            exec.hear();
+            if !has_ended(&exec.pidfd) {
+                return true;
+            }
+            exec.hear(); // its last words
+            if let Some(process) = &exec.process {
+                let _ = process::pidfd_signal(process.as_fd(), libc::SIGKILL); // it has ended before, as a rule
+            }
+            let _ = process::wait_for(exec.pid);
+            false
+        });
+    }
+}

@@ -1,0 +1,113 @@
+//! `Debug` for what goes to and from a process: how much, never what.
+
+use std::fmt;
+
+use crate::v1::{
+    AttachRequest, AttachResponse, ExecRequest, ExecResponse, ExecStart, attach_request, attach_response, exec_request,
+    exec_response,
+};
+
+impl fmt::Debug for ExecStart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExecStart")
+            .field("id", &self.id)
+            .field("path", &self.path)
+            .field("args", &format_args!("[REDACTED] ({} arguments)", self.args.len()))
+            .field("env", &self.env)
+            .field("user", &self.user)
+            .field("dir", &self.dir)
+            .field("terminal", &self.terminal)
+            .field("window", &self.window)
+            .field("stdin", &self.stdin)
+            .finish()
+    }
+}
+
+fn bytes(f: &mut fmt::Formatter<'_>, name: &str, bytes: &[u8]) -> fmt::Result {
+    f.debug_tuple(name).field(&format_args!("[REDACTED] ({} bytes)", bytes.len())).finish()
+}
+
+macro_rules! message {
+    ($message:ty) => {
+        impl fmt::Debug for $message {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($message)).field("part", &self.part).finish()
+            }
+        }
+    };
+}
+
+message!(ExecRequest);
+message!(ExecResponse);
+message!(AttachRequest);
+message!(AttachResponse);
+
+impl fmt::Debug for exec_request::Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start(start) => start.fmt(f),
+            Self::Stdin(data) => bytes(f, "Stdin", data),
+            Self::EndOfInput(end) => end.fmt(f),
+            Self::Window(window) => window.fmt(f),
+            Self::Signal(signal) => f.debug_tuple("Signal").field(signal).finish(),
+        }
+    }
+}
+
+impl fmt::Debug for exec_response::Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Started(started) => started.fmt(f),
+            Self::Stdout(data) => bytes(f, "Stdout", data),
+            Self::Stderr(data) => bytes(f, "Stderr", data),
+            Self::Exit(exit) => exit.fmt(f),
+            Self::Failure(failure) => failure.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for attach_request::Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start(start) => start.fmt(f),
+            Self::Stdin(data) => bytes(f, "Stdin", data),
+            Self::EndOfInput(end) => end.fmt(f),
+            Self::Window(window) => window.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for attach_response::Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Started(started) => started.fmt(f),
+            Self::Stdout(data) => bytes(f, "Stdout", data),
+            Self::Stderr(data) => bytes(f, "Stderr", data),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::v1::EnvironmentVariable;
+
+    /// secrets.md, rule 5.
+    #[test]
+    fn nothing_that_is_typed_or_printed_is_in_debug() {
+        const CANARY: &str = "canary-77aa";
+        let variable = EnvironmentVariable { name: "K".into(), value: CANARY.into() };
+        let start =
+            ExecStart { id: "x".into(), args: vec![CANARY.into()], env: vec![variable], ..ExecStart::default() };
+        let all = format!(
+            "{:?} {:?} {:?} {:?} {:?} {:?}",
+            ExecRequest { part: Some(exec_request::Part::Start(start)) },
+            ExecRequest { part: Some(exec_request::Part::Stdin(CANARY.into())) },
+            ExecResponse { part: Some(exec_response::Part::Stdout(CANARY.into())) },
+            ExecResponse { part: Some(exec_response::Part::Stderr(CANARY.into())) },
+            AttachRequest { part: Some(attach_request::Part::Stdin(CANARY.into())) },
+            AttachResponse { part: Some(attach_response::Part::Stdout(CANARY.into())) },
+        );
+        assert!(all.contains("11 bytes") && !all.contains(CANARY), "{all}");
+    }
+}
