@@ -7,6 +7,7 @@ mod bindings;
 mod cnab;
 pub(crate) mod images;
 mod outputs;
+mod streams;
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -23,6 +24,7 @@ pub(crate) use bindings::{BindingArgs, BindingsCommand, CheckArgs, DeliveryArgs,
 pub(crate) use cnab::{ActionArgs, BundleArg, CnabArgs, CnabCommand, ExplainArgs, OfClaimArgs, OutputsArgs};
 pub(crate) use images::{ImageArgs, ImageOfRun};
 pub(crate) use outputs::{CpArgs, OutputArgs};
+pub(crate) use streams::{AttachArgs, ExecArgs, StreamArgs};
 
 /// Run containers with secret files on this machine and look after them, through executord.
 #[derive(Debug, Parser)]
@@ -97,6 +99,18 @@ pub(crate) enum Command {
     ///
     /// Comes back when the container is completed and its secrets are wiped.
     Stop(StopArgs),
+    /// Execute a program in a running container
+    ///
+    /// It has the container's namespaces, limits, capabilities and filter on system calls, and of its variables none: PATH,
+    /// HOME and what --env gives. It ends with this command: when that is interrupted, the process gets SIGHUP, and
+    /// SIGKILL two seconds later. What it writes is not masked and in no log.
+    Exec(ExecArgs),
+    /// Watch what a container's process writes from now on, and send it input where it was run with -i
+    ///
+    /// With a terminal (run -it), the keys of --detach-keys leave the process to itself. Exits as the process did. While
+    /// this command does not read, the process waits for it for ten seconds at most, where it sends input; one that only
+    /// watches is let go.
+    Attach(AttachArgs),
     /// Send a signal to a container's process
     Signal(SignalArgs),
     /// Replace, add and remove secret files of a running container, all of them at once
@@ -240,6 +254,8 @@ pub(crate) struct RunArgs {
     pub(crate) bindings: DeliveryArgs,
     #[command(flatten)]
     pub(crate) outputs: OutputArgs,
+    #[command(flatten)]
+    pub(crate) streams: StreamArgs,
     #[command(flatten)]
     pub(crate) image: ImageOfRun,
     /// The program (an absolute path, or a name to look up in PATH of --env) and its arguments; with an IMAGE what its
@@ -447,7 +463,7 @@ fn label(text: &str) -> Result<(String, String), String> {
 }
 
 /// Commands whose exit status says more than done and failed.
-pub(crate) const WITH_STATUSES: [&str; 3] = ["run", "wait", "audit"];
+pub(crate) const WITH_STATUSES: [&str; 5] = ["run", "wait", "exec", "attach", "audit"];
 
 /// The definitions with the table of exit statuses where it belongs.
 pub(crate) fn command() -> clap::Command {
@@ -544,6 +560,11 @@ mod tests {
             "cp web-1:/out/a -",
             "cp --json web-1: dir",
             "stop web-1 --grace 1m30s",
+            "exec web-1 -- ls -l",
+            "exec -it --user 1:2 --dir /x -e A=b -e C web-1 -- sh",
+            "attach web-1 --no-stdin",
+            "attach --take-over --detach-keys ctrl-a,d web-1",
+            "run -it --detach-keys ctrl-] --stop-signal INT -- sh",
             "signal web-1 SIGUSR1",
             "signal web-1 9",
             "rotate web-1 --file a=@- --remove b --signal HUP --expect-generation 3 --json",
@@ -598,6 +619,10 @@ mod tests {
             "image rm",
             "image ls -q --json",
             "run --memory 0 -- true",
+            "run --detach-keys meta-x -- true",
+            "exec web-1",
+            "exec -- true",
+            "attach",
             "run --memry 5 -- true",
             "run --grace 10 -- true",
             "run --network= -- true",

@@ -3,7 +3,7 @@
 //! They are `env`'s, `timeout`'s and Docker's, so that a script can treat `agent-cli run -- CMD` as it treats
 //! `CMD`. A process may itself exit with 125, 126 or 127; `--json` tells the two apart.
 
-use executor_proto::v1::{Result as Ending, exit_status, failure};
+use executor_proto::v1::{ExitStatus, Result as Ending, exit_status, failure};
 
 /// Something that is this program's, the daemon's or the caller's fault, not the process's.
 pub(crate) const OURS: u8 = 125;
@@ -22,15 +22,15 @@ pub(crate) const INVALID: u8 = 1;
 
 /// What each status means, in the words of the manual.
 pub(crate) const TABLE: [(&str, &str); 7] = [
-    ("0-255", "run, wait: as the container's process; cnab: as the run tool; other commands: 0 when done"),
+    ("0-255", "run, wait, exec, attach: as the process; cnab: as the run tool; other commands: 0 when done"),
     (
         "1",
         "audit: a canary was left, or was where it must not be, or not all could be searched; cnab validate: not valid",
     ),
     ("125", "an error of agent-cli or executord, bad usage, a lost container"),
-    ("126", "run, wait: the program could not be executed"),
-    ("127", "run, wait: the program was not found"),
-    ("128+N", "run, wait: signal N ended the process; others: it ended agent-cli"),
+    ("126", "run, wait, exec: the program could not be executed"),
+    ("127", "run, wait, exec: the program was not found"),
+    ("128+N", "run, wait, exec, attach: signal N ended the process; others: it ended agent-cli"),
     ("141", "the reader of the output went away (| head); run stops the container"),
 ];
 
@@ -63,6 +63,15 @@ impl Outcome {
         }
     }
 
+    /// Reads how a process ended.
+    pub(crate) fn of_exit(exit: &ExitStatus) -> Self {
+        match exit.status {
+            Some(exit_status::Status::Code(code)) => Self::Exited(code),
+            Some(exit_status::Status::Signal(signal)) => Self::Signaled(signal),
+            None => Self::Unknown,
+        }
+    }
+
     /// The status to exit with.
     pub(crate) fn status(self) -> u8 {
         match self {
@@ -84,7 +93,7 @@ pub(crate) fn after_signal(signal: i32) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use executor_proto::v1::{ExitStatus, Failure};
+    use executor_proto::v1::Failure;
 
     #[test]
     fn statuses() {

@@ -50,6 +50,9 @@ pub(crate) enum Failure {
     ClosedPipe,
     #[error("interrupted by {}", crate::signals::name(*.0))]
     Interrupted(i32),
+    /// Somebody pressed the keys that leave a process to itself.
+    #[error("the container {id} goes on; `agent-cli attach {id}` comes back to it")]
+    Detached { id: String },
     /// Somebody pressed Ctrl-C for the third time.
     #[error("left at once; the container {id} may still be there: `agent-cli rm -f {id}` removes it")]
     Abandoned { id: String, signal: i32 },

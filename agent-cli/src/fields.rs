@@ -2,7 +2,7 @@
 
 /// `action.run.volume_mounted_files[1].path` -> `--file (number 2)`. A field that no flag sets stays as it is.
 pub(crate) fn flag(field: &str) -> String {
-    let inner = field.strip_prefix("action.run.").unwrap_or(field);
+    let inner = field.strip_prefix("action.run.").or_else(|| field.strip_prefix("start.")).unwrap_or(field);
     let (list, index) = element(inner);
     let flag = match list {
         "volume_mounted_files" | "files" => "--file",

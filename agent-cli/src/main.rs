@@ -24,6 +24,7 @@ mod output;
 mod request;
 mod signals;
 mod source;
+mod terminal;
 mod units;
 mod view;
 

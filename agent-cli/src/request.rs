@@ -87,6 +87,7 @@ impl Request {
         args.network.apply(&mut request);
         args.isolation.apply(&mut request)?;
         args.image.apply(&mut request, stdin, variable)?;
+        args.streams.apply(&mut request);
         Ok(Self(Box::new(request)))
     }
 
@@ -213,7 +214,7 @@ pub(crate) fn forbid_dumps() {
 }
 
 /// `--env K=V`, or `--env K` for the value K has here.
-fn environment(
+pub(crate) fn environment(
     env: Vec<String>,
     variable: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<Vec<EnvironmentVariable>, Failure> {

@@ -1,10 +1,13 @@
 //! The commands, one module each, and what they have in common: a connection, an output, a look.
 
+mod attach;
 mod audit;
 mod bindings;
 mod cnab;
 mod cp;
 mod events;
+mod exec;
+mod feed;
 mod generate;
 mod image;
 mod info;
@@ -58,7 +61,11 @@ pub(crate) fn execute(cli: Cli) -> Result<u8, Failure> {
         Command::Run(args) => {
             let mut args = args;
             let fetch_to = args.outputs.output_to.take();
-            let ending = run::AtTheEnd { detach: args.detach, keep: args.keep, fetch_to, can_stay: !global.local };
+            let sources = [&args.files, &args.public_files, &args.secret_env, &args.secret_args];
+            args.streams.check(args.detach, sources.into_iter().flatten())?;
+            let streams = args.streams.clone();
+            let ending =
+                run::AtTheEnd { detach: args.detach, keep: args.keep, fetch_to, can_stay: !global.local, streams };
             let others = [
                 (Flag::File, &*args.files),
                 (Flag::PublicFile, &args.public_files),
@@ -151,8 +158,8 @@ async fn with_daemon(global: &Global, job: Job) -> Result<u8, Failure> {
                 let result = cnab::carry_out(&session(client), work, &mut interrupts).await;
                 settle(&output, result, &mut interrupts).await
             }
-            // A file that is half fetched is taken away again.
-            Job::Other(command @ Command::Cp(_)) => {
+            // A file that is half fetched is taken away again; a terminal is put back.
+            Job::Other(command @ (Command::Cp(_) | Command::Exec(_) | Command::Attach(_))) => {
                 let mut interrupts = Interrupts::install().map_err(Failure::System)?;
                 let result = work(&session(client), Job::Other(command), &mut interrupts).await;
                 settle(&output, result, &mut interrupts).await
@@ -232,6 +239,8 @@ async fn other(session: &Session, job: Job) -> Result<u8, Failure> {
             Command::Wait(args) => wait::wait(session, args.id).await,
             Command::Stop(args) => stop::stop(session, args).await,
             Command::Signal(args) => signal::signal(session, args).await,
+            Command::Exec(args) => exec::exec(session, args).await,
+            Command::Attach(args) => attach::attach(session, args).await,
             Command::Rm(args) => rm::rm(session, args).await,
             Command::Events(args) => events::events(session, args).await,
             Command::Info => info::info(session).await,

@@ -19,10 +19,12 @@ use executor_proto::v1::{Container, DeleteRequest, Result as Ending, RunResponse
 use tokio::task::JoinSet;
 use tonic::Code;
 
+use super::attach::{self, Left};
 use super::cp::{self, To, Wanted};
 use super::logs::{Form, Printer, follow};
 use super::{Session, bindings, expected, image, stop, wait};
 use crate::bindings::Delivery;
+use crate::cli::StreamArgs;
 use crate::connect::{Client, is_lost};
 use crate::exit::{OURS, Outcome};
 use crate::failure::Failure;
@@ -46,6 +48,7 @@ pub(super) struct AtTheEnd {
     pub(super) fetch_to: Option<PathBuf>,
     /// It can be kept: its executord stays.
     pub(super) can_stay: bool,
+    pub(super) streams: StreamArgs,
 }
 
 pub(super) async fn run(
@@ -73,7 +76,8 @@ pub(super) async fn run(
     }
     let own_grace = container.spec.as_ref().and_then(|spec| Duration::try_from(spec.grace_period?).ok());
     let grace_without_reader = own_grace.map_or(GRACE_WITHOUT_READER, |own| own.min(GRACE_WITHOUT_READER));
-    let mut attached = Attached { session, id: &id, pressed, grace_without_reader };
+    let streams = ending.streams.clone();
+    let mut attached = Attached { session, id: &id, pressed, grace_without_reader, streams };
     if let Some(failure) = misplaced {
         attached.delete(interrupts).await?;
         return Err(failure);
@@ -180,6 +184,7 @@ struct Attached<'a> {
     id: &'a str,
     pressed: Pressed,
     grace_without_reader: Duration,
+    streams: StreamArgs,
 }
 
 impl Attached<'_> {
@@ -192,7 +197,7 @@ impl Attached<'_> {
             None => Ok(()),
         };
         match &result {
-            Err(Failure::Abandoned { .. }) => {}
+            Err(Failure::Abandoned { .. } | Failure::Detached { .. }) => {}
             Err(Failure::GaveUp { .. }) => self.session.output.note(left_behind(self.id)),
             _ if ending.keep => {}
             _ if fetched.is_err() && ending.can_stay => self.session.output.note(format!(
@@ -201,6 +206,10 @@ impl Attached<'_> {
                 self.id
             )),
             _ => self.delete(interrupts).await?,
+        }
+        if let Err(left @ Failure::Detached { .. }) = &result {
+            self.session.output.note(left.to_string());
+            return Ok(0);
         }
         let container = result?;
         fetched?;
@@ -229,7 +238,12 @@ impl Attached<'_> {
         let work = async {
             let container = match result {
                 Ok(container) => container.clone(),
-                Err(Failure::Abandoned { .. } | Failure::GaveUp { .. } | Failure::Interrupted(_)) => return Ok(()),
+                Err(
+                    Failure::Abandoned { .. }
+                    | Failure::Detached { .. }
+                    | Failure::GaveUp { .. }
+                    | Failure::Interrupted(_),
+                ) => return Ok(()),
                 // The output is incomplete; the container has ended all the same.
                 Err(_) => wait::completed(&self.session.client, self.id).await?,
             };
@@ -253,7 +267,10 @@ impl Attached<'_> {
     async fn follow(&mut self, interrupts: &mut Interrupts, printer: &mut Printer) -> Result<Container, Failure> {
         let session = self.session;
         let request = StreamLogsRequest { id: self.id.to_owned(), follow: true, since: None };
-        let mut log = std::pin::pin!(follow(&session.client, request, printer));
+        let streams = self.streams.clone();
+        let mut log = std::pin::pin!(output(session, self.id, &streams, request, printer));
+        let mut input = std::pin::pin!(input(session, self.id, &streams));
+        let mut input_over = false;
         let mut end = std::pin::pin!(wait::completed(&session.client, self.id));
         let mut log_result = None;
         let mut completed = None;
@@ -289,7 +306,19 @@ impl Attached<'_> {
                         session.output.note(failure.describe());
                     }
                 }
+                result = &mut input, if !input_over => {
+                    input_over = true;
+                    // It ended by itself in between: then nobody was left to read.
+                    if let Err(failure) = result
+                        && !matches!(failure.code(), Some(Code::NotFound | Code::FailedPrecondition))
+                    {
+                        session.output.note(failure.describe());
+                    }
+                }
                 result = &mut log, if log_result.is_none() => {
+                    if let Err(left @ Failure::Detached { .. }) = result {
+                        return Err(left);
+                    }
                     // Told at once, because the container may go on for long. That executord is gone for good,
                     // the wait tells too.
                     if let Err(failure) = &result && !matches!(failure, Failure::GaveUp { .. }) {
@@ -342,6 +371,40 @@ impl Attached<'_> {
             }
         }
     }
+}
+
+/// What the process writes: from its terminal, where it has one, else from its log.
+async fn output(
+    session: &Session,
+    id: &str,
+    streams: &StreamArgs,
+    request: StreamLogsRequest,
+    printer: &mut Printer,
+) -> Result<(), Failure> {
+    if !streams.tty {
+        return follow(&session.client, request, printer).await;
+    }
+    let keys = streams.detach_keys.clone();
+    let wanted = attach::Wanted { input: streams.interactive, output: true, terminal: true, take_over: false, keys };
+    match attach::stream(session, id, wanted).await {
+        Ok(Left::Ended) => Ok(()),
+        Ok(Left::Detached) => Err(Failure::Detached { id: id.to_owned() }),
+        // It had ended before we came.
+        Err(failure) if failure.code() == Some(Code::FailedPrecondition) => {
+            follow(&session.client, request, printer).await
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Sends standard input, where no terminal does.
+async fn input(session: &Session, id: &str, streams: &StreamArgs) -> Result<(), Failure> {
+    if streams.tty || !streams.interactive {
+        return Ok(());
+    }
+    let keys = streams.detach_keys.clone();
+    let wanted = attach::Wanted { input: true, output: false, terminal: false, take_over: false, keys };
+    attach::stream(session, id, wanted).await.map(drop)
 }
 
 fn left_behind(id: &str) -> String {

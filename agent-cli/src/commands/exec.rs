@@ -1,0 +1,74 @@
+//! `exec ID -- CMD`: a process in a container that runs, as if it were ours.
+
+use executor_proto::v1::exec_request::Part as Request;
+use executor_proto::v1::exec_response::Part as Response;
+use executor_proto::v1::{EndOfInput, ExecRequest, ExecStart};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::Session;
+use super::feed::{DEPTH, Said, feed};
+use crate::cli::ExecArgs;
+use crate::exit::Outcome;
+use crate::failure::Failure;
+use crate::output::Stream;
+use crate::request::environment;
+use crate::terminal::{self, Keyboard, Raw};
+
+pub(super) async fn exec(session: &Session, args: ExecArgs) -> Result<u8, Failure> {
+    if args.tty {
+        terminal::require(args.interactive)?;
+    }
+    let doing = format!("exec in {}", args.id);
+    let mut command = args.command.into_iter();
+    let start = ExecStart {
+        id: args.id,
+        path: command.next().unwrap_or_default(),
+        args: command.collect(),
+        env: environment(args.env, &|name| std::env::var_os(name))?,
+        user: args.user.unwrap_or_default(),
+        dir: args.dir.unwrap_or_default(),
+        terminal: args.tty,
+        window: args.tty.then(terminal::window).flatten(),
+        stdin: args.interactive,
+    };
+    let (requests, receiver) = mpsc::channel(DEPTH);
+    let _ = requests.try_send(ExecRequest { part: Some(Request::Start(start)) }); // there is room
+    let failure = |status| session.client.failure(&doing, &status);
+    let answers = session.client.rpc().exec(ReceiverStream::new(receiver)).await.map_err(failure)?;
+    let mut answers = answers.into_inner();
+    let _raw = (args.tty && args.interactive).then(Raw::enter).transpose()?;
+    let mut keyboard = args.interactive.then(|| Keyboard::start(None)).transpose()?;
+    let mut input = std::pin::pin!(feed(&mut keyboard, args.tty, &requests, |said| ExecRequest {
+        part: Some(match said {
+            Said::Bytes(bytes) => Request::Stdin(bytes),
+            Said::End => Request::EndOfInput(EndOfInput {}),
+            Said::Window(window) => Request::Window(window),
+        }),
+    }));
+    loop {
+        let answer = tokio::select! {
+            answer = answers.message() => answer.map_err(failure)?,
+            fed = &mut input => {
+                fed?;
+                continue;
+            }
+        };
+        match answer.and_then(|answer| answer.part) {
+            Some(Response::Stdout(bytes)) => session.output.bytes(Stream::Out, bytes).await,
+            Some(Response::Stderr(bytes)) => session.output.bytes(Stream::Err, bytes).await,
+            Some(Response::Exit(exit)) => return Ok(Outcome::of_exit(&exit).status()),
+            Some(Response::Failure(failure)) => {
+                session.output.note(crate::view::table::plain(&failure.message));
+                return Ok(Outcome::NotExecuted(failure.errno).status());
+            }
+            Some(Response::Started(_)) => {}
+            None => {
+                return Err(Failure::Refused {
+                    code: tonic::Code::Internal,
+                    message: format!("{doing}: no end was told"),
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! This command's own terminal while a process in a container has it: raw, so that every key goes there, and as it was
+//! again on every way out.
+//!
+//! A signal that ends this program is taken as an event by its commands, which then drop [`Raw`]; a panic restores the
+//! terminal by a hook. What cannot be caught (SIGKILL) leaves it raw: `reset` helps.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::sync::Mutex;
+
+use executor_proto::v1::WindowSize;
+use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
+use tokio::sync::mpsc;
+use zeroize::Zeroizing;
+
+use crate::failure::Failure;
+
+/// Bytes that are read from standard input at once.
+const CHUNK: usize = 16 << 10;
+/// Pieces that wait to be sent.
+const WAITING_MAX: usize = 4;
+
+/// How the terminal was, while it is raw.
+static SAVED: Mutex<Option<Termios>> = Mutex::new(None);
+
+/// The terminal is raw for as long as this lives.
+pub(crate) struct Raw(());
+
+impl Raw {
+    /// Makes it raw.
+    pub(crate) fn enter() -> Result<Self, Failure> {
+        let failed = |error: rustix::io::Errno| Failure::System(error.into());
+        let stdin = io::stdin();
+        let before = tcgetattr(&stdin).map_err(failed)?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        *SAVED.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(before);
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            restore();
+            usual(panic);
+        }));
+        tcsetattr(&stdin, OptionalActions::Now, &raw).map_err(failed)?;
+        Ok(Self(()))
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+fn restore() {
+    let before = SAVED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    if let Some(before) = before {
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &before); // the terminal may be gone
+    }
+}
+
+/// Refuses `-t` where there is no terminal.
+pub(crate) fn require(input: bool) -> Result<(), Failure> {
+    let missing = match (input && !isatty(io::stdin()), isatty(io::stdout())) {
+        (true, _) => "standard input",
+        (false, false) => "standard output",
+        (false, true) => return Ok(()),
+    };
+    Err(Failure::Usage(format!("--tty needs a terminal, and {missing} is none; leave it out in scripts")))
+}
+
+/// How large its window is; none where it does not say.
+pub(crate) fn window() -> Option<WindowSize> {
+    let size = tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_row > 0 && size.ws_col > 0)?;
+    Some(WindowSize { rows: size.ws_row.into(), columns: size.ws_col.into() })
+}
+
+/// What comes from standard input.
+#[derive(Debug)]
+pub(crate) enum Typed {
+    /// Bytes.
+    Bytes(Zeroizing<Vec<u8>>),
+    /// It has ended.
+    End,
+    /// The keys that detach were pressed.
+    Detach,
+}
+
+/// Standard input, read by a thread of its own: a read cannot be called off.
+pub(crate) struct Keyboard(mpsc::Receiver<Typed>);
+
+impl Keyboard {
+    /// Begins to read. The thread ends with this program.
+    pub(crate) fn start(keys: Option<DetachKeys>) -> Result<Self, Failure> {
+        let stdin = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(Failure::System)?);
+        let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        let read = move || read_all(stdin, keys, &sender);
+        std::thread::Builder::new().name("input".into()).spawn(read).map_err(Failure::System)?;
+        Ok(Self(receiver))
+    }
+
+    /// What comes next.
+    pub(crate) async fn next(&mut self) -> Typed {
+        match self.0.recv().await {
+            Some(typed) => typed,
+            None => std::future::pending().await, // its end was told
+        }
+    }
+}
+
+fn read_all(mut stdin: File, mut keys: Option<DetachKeys>, sender: &mpsc::Sender<Typed>) {
+    let mut buffer = Zeroizing::new(vec![0; CHUNK]);
+    loop {
+        let read = match stdin.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read.unwrap_or(0),
+        };
+        if read == 0 {
+            let _ = sender.blocking_send(Typed::End); // nobody wants it any more
+            return;
+        }
+        let (bytes, detach) = match &mut keys {
+            Some(keys) => keys.feed(&buffer[..read]),
+            None => (buffer[..read].to_vec(), false),
+        };
+        if !bytes.is_empty() && sender.blocking_send(Typed::Bytes(Zeroizing::new(bytes))).is_err() {
+            return;
+        }
+        if detach && sender.blocking_send(Typed::Detach).is_err() {
+            return;
+        }
+    }
+}
+
+/// Keys that are pressed one after the other to leave a process to itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DetachKeys {
+    keys: Vec<u8>,
+    /// How many of them were pressed.
+    pressed: usize,
+}
+
+impl DetachKeys {
+    /// `ctrl-p,ctrl-q`: letters and `@[\]^_` with `ctrl-`, any other ASCII character by itself.
+    ///
+    /// # Errors
+    /// It is none of that.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let key = |word: &str| match word.as_bytes() {
+            &[one] if one.is_ascii() => Some(one),
+            [b'c', b't', b'r', b'l', b'-', one @ (b'a'..=b'z' | b'@' | b'[' | b'\\' | b']' | b'^' | b'_')] => {
+                Some(one.to_ascii_uppercase() & 0x1f)
+            }
+            _ => None,
+        };
+        let keys: Option<Vec<u8>> = text.split(',').map(|word| key(&word.to_ascii_lowercase())).collect();
+        let keys = keys.filter(|keys| keys.len() <= 16);
+        keys.map(|keys| Self { keys, pressed: 0 })
+            .ok_or_else(|| "is no list of keys: ctrl-p,ctrl-q is one; at most 16 of letters and ctrl-LETTER".to_owned())
+    }
+
+    /// What goes on of some bytes, and whether the keys were pressed. What may be their beginning is held back until the
+    /// next key.
+    pub(crate) fn feed(&mut self, bytes: &[u8]) -> (Vec<u8>, bool) {
+        let mut through = Vec::with_capacity(bytes.len());
+        for byte in bytes {
+            loop {
+                if *byte == self.keys[self.pressed] {
+                    self.pressed += 1;
+                    break;
+                }
+                if self.pressed == 0 {
+                    through.push(*byte);
+                    break;
+                }
+                // The longest end of what was pressed that may be a beginning again stays; what is before goes on.
+                let pressed = &self.keys[..self.pressed];
+                let kept = (0..self.pressed).rev().find(|kept| pressed.ends_with(&self.keys[..*kept])).unwrap_or(0);
+                through.extend_from_slice(&pressed[..self.pressed - kept]);
+                self.pressed = kept;
+            }
+            if self.pressed == self.keys.len() {
+                self.pressed = 0;
+                return (through, true);
+            }
+        }
+        (through, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_by_name() {
+        let keys = |text: &str| DetachKeys::parse(text).map(|keys| keys.keys);
+        assert_eq!(keys("ctrl-p,ctrl-q"), Ok(vec![16, 17]));
+        assert_eq!(keys("Ctrl-A,d"), Ok(vec![1, b'd']));
+        assert_eq!(keys("ctrl-]"), Ok(vec![29]));
+        for bad in ["", "ctrl-", "ctrl-1", "meta-x", "a,,b", "ab"] {
+            assert!(keys(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// However the bytes are cut, all go through but for the keys, in order.
+    #[test]
+    fn what_is_not_the_keys_goes_through() {
+        for (keys, input, through, detached) in [
+            ("ctrl-p,ctrl-q", &b"a\x10b\x10\x10\x11c"[..], &b"a\x10b\x10"[..], true),
+            ("ctrl-p,ctrl-q", b"\x11\x10", b"\x11", false),
+            ("a,b,a,c", b"abababac", b"abab", true),
+            ("a,b,a,c", b"aabab", b"a", false),
+            ("x", b"abx", b"ab", true),
+        ] {
+            for cut in 0..=input.len() {
+                let mut state = DetachKeys::parse(keys).unwrap();
+                let (mut got, mut done) = state.feed(&input[..cut]);
+                if !done {
+                    let (more, now) = state.feed(&input[cut..]);
+                    got.extend(more);
+                    done = now;
+                }
+                assert_eq!((&*got, done), (through, detached), "{keys} {input:?} cut at {cut}");
+            }
+        }
+    }
+}
