@@ -21,6 +21,7 @@ pub mod request;
 pub mod residue;
 pub mod rootfs;
 pub mod runtime;
+pub mod streams;
 pub mod supervised;
 pub mod tree;
 pub mod wait;

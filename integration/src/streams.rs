@@ -1,0 +1,229 @@
+//! Calls that go both ways for as long as a process runs: Exec and Attach.
+
+use executor_proto::v1::attach_request::Part as ToAttached;
+use executor_proto::v1::attach_response::Part as FromAttached;
+use executor_proto::v1::exec_request::Part as ToExecuted;
+use executor_proto::v1::exec_response::Part as FromExecuted;
+use executor_proto::v1::{
+    AttachRequest, AttachResponse, AttachStart, EndOfInput, ExecFailure, ExecRequest, ExecResponse, ExecStart,
+    ExitStatus, WindowSize, exit_status,
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+use crate::api::Api;
+
+/// A program for Exec.
+pub fn start(id: &str, path: &str, args: &[&str]) -> ExecStart {
+    let args = args.iter().map(|arg| (*arg).into()).collect();
+    ExecStart { id: id.into(), path: path.into(), args, ..ExecStart::default() }
+}
+
+/// A script for Exec.
+pub fn script(id: &str, script: &str) -> ExecStart {
+    start(id, "/bin/sh", &["-c", script])
+}
+
+/// A process that is executed.
+pub struct Executed {
+    api: Api,
+    requests: Option<mpsc::Sender<ExecRequest>>,
+    answers: Streaming<ExecResponse>,
+    /// On the host; 0 where it did not start.
+    pub pid: i32,
+    /// Why it did not start.
+    pub failure: Option<ExecFailure>,
+    /// All that it wrote until now.
+    pub stdout: Vec<u8>,
+    /// See `stdout`.
+    pub stderr: Vec<u8>,
+    /// How it ended: `Ok(code)` or `Err(signal)`.
+    pub exit: Option<Result<i32, i32>>,
+}
+
+impl Executed {
+    /// Executes, and waits until it runs or failed to.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn begin(api: &Api, start: ExecStart) -> Result<Self, Status> {
+        let (requests, receiver) = mpsc::channel(16);
+        requests.try_send(ExecRequest { part: Some(ToExecuted::Start(start)) }).expect("room");
+        let mut rpc = api.rpc();
+        let answers = api.block_on(rpc.exec(ReceiverStream::new(receiver)))?.into_inner();
+        let mut executed = Self {
+            api: api.clone(),
+            requests: Some(requests),
+            answers,
+            pid: 0,
+            failure: None,
+            stdout: Vec::new(),
+            stderr: Vec::new(),
+            exit: None,
+        };
+        executed.hear()?;
+        Ok(executed)
+    }
+
+    /// One more message. Tells whether there was one.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn hear(&mut self) -> Result<bool, Status> {
+        match self.api.block_on(self.answers.message())?.and_then(|answer| answer.part) {
+            None => return Ok(false),
+            Some(FromExecuted::Started(started)) => self.pid = started.pid,
+            Some(FromExecuted::Stdout(bytes)) => self.stdout.extend(bytes),
+            Some(FromExecuted::Stderr(bytes)) => self.stderr.extend(bytes),
+            Some(FromExecuted::Failure(failure)) => self.failure = Some(failure),
+            Some(FromExecuted::Exit(ExitStatus { status })) => {
+                self.exit = status.map(|status| match status {
+                    exit_status::Status::Code(code) => Ok(code),
+                    exit_status::Status::Signal(signal) => Err(signal),
+                });
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends something.
+    pub fn send(&self, part: ToExecuted) {
+        let requests = self.requests.clone().expect("not closed");
+        self.api.block_on(requests.send(ExecRequest { part: Some(part) })).expect("a call that goes on");
+    }
+
+    /// Types.
+    pub fn types(&self, bytes: &[u8]) {
+        self.send(ToExecuted::Stdin(bytes.into()));
+    }
+
+    /// Ends its input.
+    pub fn end_input(&self) {
+        self.send(ToExecuted::EndOfInput(EndOfInput {}));
+    }
+
+    /// Another size of its window.
+    pub fn resize(&self, rows: u32, columns: u32) {
+        self.send(ToExecuted::Window(WindowSize { rows, columns }));
+    }
+
+    /// Says no more.
+    pub fn close(&mut self) {
+        self.requests = None;
+    }
+
+    /// Listens until its output has these words.
+    pub fn until(&mut self, words: &str) -> String {
+        loop {
+            let text = String::from_utf8_lossy(&self.stdout).into_owned();
+            if text.contains(words) {
+                return text;
+            }
+            assert!(self.hear().expect("a call that goes on"), "{words:?} never came: {text:?}");
+        }
+    }
+
+    /// Listens to its end.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn end(mut self) -> Result<Self, Status> {
+        while self.hear()? {}
+        Ok(self)
+    }
+
+    /// Standard output as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.stdout).into_owned()
+    }
+}
+
+/// Executes to the end: a process that ended.
+///
+/// # Errors
+/// The daemon's.
+pub fn executed(api: &Api, start: ExecStart) -> Result<Executed, Status> {
+    Executed::begin(api, start)?.end()
+}
+
+/// A client that is attached.
+pub struct Attached {
+    api: Api,
+    requests: Option<mpsc::Sender<AttachRequest>>,
+    answers: Streaming<AttachResponse>,
+    /// The process has a terminal.
+    pub terminal: bool,
+    /// All that came until now.
+    pub stdout: Vec<u8>,
+    /// See `stdout`.
+    pub stderr: Vec<u8>,
+}
+
+impl Attached {
+    /// Attaches.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn begin(api: &Api, start: AttachStart) -> Result<Self, Status> {
+        let (requests, receiver) = mpsc::channel(16);
+        requests.try_send(AttachRequest { part: Some(ToAttached::Start(start)) }).expect("room");
+        let mut rpc = api.rpc();
+        let answers = api.block_on(rpc.attach(ReceiverStream::new(receiver)))?.into_inner();
+        let mut attached = Self {
+            api: api.clone(),
+            requests: Some(requests),
+            answers,
+            terminal: false,
+            stdout: Vec::new(),
+            stderr: Vec::new(),
+        };
+        attached.hear()?;
+        Ok(attached)
+    }
+
+    /// One more message. Tells whether there was one.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn hear(&mut self) -> Result<bool, Status> {
+        match self.api.block_on(self.answers.message())?.and_then(|answer| answer.part) {
+            None => return Ok(false),
+            Some(FromAttached::Started(started)) => self.terminal = started.terminal,
+            Some(FromAttached::Stdout(bytes)) => self.stdout.extend(bytes),
+            Some(FromAttached::Stderr(bytes)) => self.stderr.extend(bytes),
+        }
+        Ok(true)
+    }
+
+    /// Sends something.
+    pub fn send(&self, part: ToAttached) {
+        let requests = self.requests.clone().expect("not closed");
+        self.api.block_on(requests.send(AttachRequest { part: Some(part) })).expect("a call that goes on");
+    }
+
+    /// Types.
+    pub fn types(&self, bytes: &[u8]) {
+        self.send(ToAttached::Stdin(bytes.into()));
+    }
+
+    /// Listens until the output has these words.
+    pub fn until(&mut self, words: &str) -> String {
+        loop {
+            let text = String::from_utf8_lossy(&self.stdout).into_owned();
+            if text.contains(words) {
+                return text;
+            }
+            assert!(self.hear().expect("a call that goes on"), "{words:?} never came: {text:?}");
+        }
+    }
+
+    /// Listens until the process's output has ended.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn end(mut self) -> Result<Self, Status> {
+        while self.hear()? {}
+        Ok(self)
+    }
+}

@@ -1,0 +1,70 @@
+//! Root of the container against the processes of ours that come in.
+
+use integration::daemon::Daemon;
+use integration::request::{Words as _, program};
+use integration::streams::{executed, script};
+use integration::wait;
+
+/// Looks at every process of its pid namespace, as fast as it can: what they execute, what they have open, where their
+/// root is, and tries to trace them. Counts by the program that it finds.
+const POLLER: &str = r#"
+import ctypes, os, signal
+libc = ctypes.CDLL(None, use_errno=True)
+SEIZE, INTERRUPT, DETACH, WALL = 0x4206, 0x4207, 17, 0x40000000
+me, seen, counts = os.getpid(), set(), {"programs": 0, "helpers": 0, "denied": 0, "reached": 0, "traced": 0}
+def look():
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) in (1, me): continue
+        pid = int(name)
+        try: comm = open(f"/proc/{pid}/comm").read().strip()
+        except OSError: continue
+        helper = comm in ("executor-exec", "executor-launch")
+        if helper: counts["helpers"] += 1
+        for what in ("exe", "root", "cwd", "fd/0", "fd/3", "fd/4"):
+            try:
+                target = os.readlink(f"/proc/{pid}/{what}")
+                if "executor-launcher" in target or (what.startswith("fd/") and "socket" in target and helper):
+                    counts["reached"] += 1
+                elif what == "exe": counts["programs"] += 1
+            except PermissionError: counts["denied"] += 1
+            except OSError: pass
+        try:
+            memory = os.open(f"/proc/{pid}/mem", os.O_RDWR)
+            if open(f"/proc/{pid}/comm").read().strip() in ("executor-exec", "executor-launch"): counts["reached"] += 1
+            os.close(memory)
+        except OSError: pass
+        if helper and libc.ptrace(SEIZE, pid, 0, 0) == 0:
+            libc.ptrace(INTERRUPT, pid, 0, 0)
+            os.waitpid(pid, WALL)
+            try: counts["traced"] += "executor-launcher" in os.readlink(f"/proc/{pid}/exe")
+            except OSError: pass
+            libc.ptrace(DETACH, pid, 0, 0)
+print("ready", flush=True)
+stop = []
+signal.signal(signal.SIGUSR1, lambda *_: stop.append(1))
+while not stop: look()
+print("counts", *(f"{k}={v}" for k, v in counts.items()), flush=True)
+"#;
+
+/// CVE-2016-9962, CVE-2019-5736: root of the container finds our processes while they come in, and reaches nothing of
+/// them. The control in the same run: the programs that they become it does reach, so that it looks in time and looks
+/// right.
+#[test]
+fn nothing_of_ours_is_reached_while_it_comes_in() {
+    let daemon = Daemon::start();
+    daemon.api.started(program("/usr/bin/python3", &["-c", POLLER]).id("c").memory(256 << 20));
+    wait::until("it looks", || daemon.api.logs_so_far("c").contains("ready").then_some(()));
+    for _ in 0..200 {
+        assert_eq!(executed(&daemon.api, script("c", "exit 0")).unwrap().exit, Some(Ok(0)));
+    }
+    daemon.api.signal("c", 10).unwrap();
+    daemon.api.wait("c").unwrap();
+    let log = daemon.api.logs_so_far("c");
+    let count = |name: &str| -> u64 {
+        let value = log.split_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        value.unwrap_or_else(|| panic!("{log}")).parse().unwrap()
+    };
+    assert_eq!((count("reached"), count("traced")), (0, 0), "{log}");
+    assert!(count("helpers") > 0 && count("denied") > 0, "it has seen them: {log}");
+    assert!(count("programs") > 0, "the control: what they become is reached: {log}");
+}

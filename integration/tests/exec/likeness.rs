@@ -1,0 +1,143 @@
+//! A process that is executed is what the container's own process is: looked at from outside, line by line.
+
+use std::path::PathBuf;
+
+use executor_proto::v1::{Capabilities, ExecStart, RunRequest};
+use integration::api::pid;
+use integration::daemon::Daemon;
+use integration::host;
+use integration::request::{Words as _, sleeper};
+use integration::rootfs::Rootfs;
+use integration::streams::{Executed, script, start};
+
+/// Lines of /proc/PID/status that must be the same.
+const STATUS: [&str; 13] = [
+    "Uid",
+    "Gid",
+    "Groups",
+    "CapInh",
+    "CapPrm",
+    "CapEff",
+    "CapBnd",
+    "CapAmb",
+    "NoNewPrivs",
+    "Seccomp",
+    "Seccomp_filters",
+    "SigIgn",
+    "SigBlk",
+];
+const NAMESPACES: [&str; 8] = ["user", "mnt", "pid", "pid_for_children", "net", "ipc", "uts", "cgroup"];
+
+fn cgroups(pid: i32) -> Vec<String> {
+    let all = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    // What a container has no cgroup of its own in, every process of the host has as it was started.
+    let ours = |line: &&str| line.contains("/c") || line.contains("executor");
+    all.lines().filter(ours).map(str::to_owned).collect()
+}
+
+fn of(pid: i32, file: &str) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_else(|error| panic!("{pid} {file}: {error}"))
+}
+
+fn compare(what: &str, init: i32, executed: i32) {
+    for line in STATUS {
+        assert_eq!(host::status(executed, line), host::status(init, line), "{what}: {line}");
+        assert!(host::status(init, line).is_some(), "{line}");
+    }
+    for namespace in NAMESPACES {
+        let of = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/{namespace}")).unwrap_or_default();
+        assert_eq!(of(executed), of(init), "{what}: {namespace}");
+    }
+    assert!(!cgroups(init).is_empty());
+    assert_eq!(cgroups(executed), cgroups(init), "{what}");
+    let (limits, own) = (of(executed, "limits"), of(init, "limits"));
+    for limit in ["Max open files", "Max core file size", "Max processes", "Max locked memory"] {
+        let line = |all: &str| all.lines().find(|line| line.starts_with(limit)).map(str::to_owned);
+        assert_eq!(line(&limits), line(&own), "{what}");
+    }
+    for file in ["oom_score_adj", "uid_map", "gid_map", "mountinfo", "personality"] {
+        assert_eq!(of(executed, file), of(init, file), "{what}: {file}");
+    }
+    let root = |pid: i32| std::fs::read_link(format!("/proc/{pid}/root")).unwrap_or_default();
+    assert_eq!(root(executed), root(init));
+    assert_eq!(host::status(executed, "Umask"), host::status(init, "Umask"), "{what}");
+    assert_ne!(
+        std::fs::read_link(format!("/proc/{executed}/ns/mnt")).ok(),
+        std::fs::read_link("/proc/self/ns/mnt").ok()
+    );
+}
+
+/// A table of containers; in each a process of the container's own user.
+#[test]
+fn it_is_as_the_containers_own_process() {
+    let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    let add = |add: &[&str], drop: &[&str]| {
+        let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        Some(Capabilities { add: list(add), drop: list(drop) })
+    };
+    let reference = rootfs.reference();
+    let containers: Vec<(&str, RunRequest)> = vec![
+        ("host", sleeper("host")),
+        ("dir", sleeper("dir").rootfs(&reference)),
+        ("user", sleeper("user").user("1234:4321")),
+        ("named", sleeper("named").user("vcap")),
+        ("dropped", RunRequest { capabilities: add(&[], &["ALL"]), ..sleeper("dropped") }),
+        ("added", RunRequest { capabilities: add(&["NET_RAW"], &["CHOWN"]), ..sleeper("added") }),
+        ("ambient", RunRequest { capabilities: add(&["NET_RAW"], &[]), ..sleeper("ambient").user("1234") }),
+    ];
+    for (id, request) in containers {
+        let init = pid(&daemon.api.started(request));
+        let executed = Executed::begin(&daemon.api, start(id, "/bin/sleep", &["100000"])).unwrap();
+        compare(id, init, executed.pid);
+        // The guard against a comparison of nothing with nothing.
+        assert_ne!(host::status(init, "CapBnd"), host::status(std::process::id() as i32, "CapBnd"));
+    }
+}
+
+/// Another user has that user's groups by the container's files, and none of root's capabilities.
+#[test]
+fn another_user_is_that_user() {
+    let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    std::fs::write(rootfs.path().join("etc/passwd"), "root:x:0:0::/root:/bin/sh\nann:x:77:78::/home/ann:/bin/sh\n")
+        .unwrap();
+    std::fs::write(rootfs.path().join("etc/group"), "root:x:0:\nstaff:x:79:ann\n").unwrap();
+    daemon.api.started(sleeper("c").rootfs(&rootfs.reference()));
+    let as_user = |user: &str| {
+        let start = ExecStart {
+            user: user.into(),
+            ..script("c", "id -u; id -g; id -G; echo $HOME; grep CapEff /proc/self/status")
+        };
+        Executed::begin(&daemon.api, start).unwrap().end().unwrap().text()
+    };
+    assert_eq!(as_user("ann"), "77\n78\n78 79\n/home/ann\nCapEff:\t0000000000000000\n");
+    assert_eq!(as_user("5:6"), "5\n6\n6\n/\nCapEff:\t0000000000000000\n");
+    assert!(as_user("root").starts_with("0\n0\n0\n/root\n"));
+}
+
+/// No descriptor but the three, and those are pipes; nothing of the host is open.
+#[test]
+fn it_has_no_descriptor_of_ours() {
+    let daemon = Daemon::start();
+    daemon.api.started(sleeper("c"));
+    for (stdin, terminal) in [(false, false), (true, false), (false, true)] {
+        let start = ExecStart { stdin, terminal, ..start("c", "/bin/sleep", &["1000"]) };
+        let executed = Executed::begin(&daemon.api, start).unwrap();
+        let open = std::fs::read_dir(format!("/proc/{}/fd", executed.pid)).unwrap();
+        let mut open: Vec<(String, PathBuf)> = open
+            .map(|entry| entry.unwrap())
+            .map(|entry| (entry.file_name().to_string_lossy().into_owned(), std::fs::read_link(entry.path()).unwrap()))
+            .collect();
+        open.sort();
+        let names: Vec<&str> = open.iter().map(|(name, _)| &**name).collect();
+        assert_eq!(names, ["0", "1", "2"], "{open:?}");
+        for (name, target) in &open {
+            let target = target.display().to_string();
+            let expected = match (terminal, &**name) {
+                (true, _) => target.starts_with("/dev/pts/") || target == "/0",
+                (false, "0") if !stdin => target == "/dev/null",
+                _ => target.starts_with("pipe:"),
+            };
+            assert!(expected, "{open:?}");
+        }
+    }
+}

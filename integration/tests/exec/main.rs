@@ -1,0 +1,162 @@
+//! Processes that are executed in containers that run.
+
+mod attach;
+mod attacks;
+mod by_hand;
+mod faults;
+mod likeness;
+mod residue;
+mod terminal;
+
+use executor_proto::v1::exec_request::Part;
+use executor_proto::v1::{EnvironmentVariable, ExecStart};
+use integration::daemon::{Daemon, Setup};
+use integration::request::{Words as _, sh, sleeper};
+use integration::rootfs::Rootfs;
+use integration::streams::{Executed, executed, script, start};
+use integration::wait;
+use tonic::Code;
+
+/// A container that sleeps, and its daemon.
+pub(crate) fn sleeping(id: &str) -> Daemon {
+    let daemon = Daemon::start();
+    daemon.api.started(sleeper(id));
+    daemon
+}
+
+#[test]
+fn how_a_process_ends_is_told_as_it_was() {
+    let daemon = sleeping("c");
+    for (text, exit) in [("exit 0", Ok(0)), ("exit 41", Ok(41)), ("kill -9 $$", Err(9)), ("kill -15 $$", Err(15))] {
+        assert_eq!(executed(&daemon.api, script("c", text)).unwrap().exit, Some(exit), "{text}");
+    }
+    let both = executed(&daemon.api, script("c", "echo out; echo err >&2; cat")).unwrap();
+    assert_eq!((&*both.stdout, &*both.stderr), (&b"out\n"[..], &b"err\n"[..]), "and its input is empty");
+}
+
+#[test]
+fn a_program_that_cannot_be_executed_is_told_with_its_number() {
+    let daemon = sleeping("c");
+    for (path, errno) in [("/nope", 2), ("nope", 2), ("/etc/passwd", 13), ("/tmp", 13)] {
+        let failure = executed(&daemon.api, start("c", path, &[])).unwrap().failure.unwrap();
+        assert!(failure.errno == errno && failure.message.contains(path), "{path}: {failure:?}");
+    }
+    let nowhere = ExecStart { dir: "/nope".into(), ..script("c", "true") };
+    let failure = executed(&daemon.api, nowhere).unwrap().failure.unwrap();
+    assert!(failure.message.contains("chdir /nope"), "{failure:?}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_field_by_field() {
+    let daemon = sleeping("c");
+    let refused = |start: ExecStart| executed(&daemon.api, start).err().unwrap();
+    assert_eq!(refused(script("nobody", "true")).code(), Code::NotFound);
+    let bad = ExecStart { user: "no/body".into(), dir: "x".into(), ..start("c", "", &[]) };
+    let told = refused(bad);
+    assert_eq!(told.code(), Code::InvalidArgument);
+    for field in ["start.path", "start.user", "start.dir"] {
+        assert!(told.message().contains(field), "{told}");
+    }
+    let unknown = refused(ExecStart { user: "nosuchuser".into(), ..script("c", "true") });
+    assert_eq!(unknown.code(), Code::FailedPrecondition);
+    assert!(unknown.message().contains("nosuchuser"), "{unknown}");
+    daemon.api.stop("c", Some(0)).unwrap();
+    daemon.api.wait("c").unwrap();
+    assert_eq!(refused(script("c", "true")).code(), Code::FailedPrecondition);
+}
+
+#[test]
+fn the_operator_can_forbid_it() {
+    let daemon = Setup::default().config("[policy]\nallow_exec = false\n").start();
+    daemon.api.started(sleeper("c"));
+    let told = executed(&daemon.api, script("c", "true")).err().unwrap();
+    assert!(told.code() == Code::InvalidArgument && told.message().contains("allow_exec"), "{told}");
+}
+
+/// PATH, HOME and what was asked for: nothing of the container's own process, whose variables may be secrets.
+#[test]
+fn its_environment_is_its_own() {
+    let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    let main = sh("echo main=$SECRET,$OPEN; sleep 100000").id("c").rootfs(&rootfs.reference());
+    daemon.api.started(main.env("OPEN", "seen").secret_env("SECRET", "canary-0123456789"));
+    wait::until("it is up", || daemon.api.logs_so_far("c").contains("main=").then_some(()));
+    let own = EnvironmentVariable { name: "OWN".into(), value: "1".into() };
+    let told =
+        executed(&daemon.api, ExecStart { env: vec![own], ..start("c", "/bin/busybox", &["env"]) }).unwrap().text();
+    let mut names: Vec<&str> = told.lines().filter_map(|line| line.split('=').next()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["HOME", "OWN", "PATH"], "{told}");
+    let dir = |start: ExecStart| executed(&daemon.api, start).unwrap().text();
+    assert_eq!(dir(script("c", "pwd")), "/\n");
+    assert_eq!(dir(ExecStart { dir: "/tmp".into(), ..script("c", "pwd") }), "/tmp\n");
+}
+
+#[test]
+fn ten_megabytes_go_in_and_come_out() {
+    let daemon = sleeping("c");
+    let mut cat = Executed::begin(&daemon.api, ExecStart { stdin: true, ..start("c", "/bin/cat", &[]) }).unwrap();
+    let all: Vec<u8> = (0..10_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let (mut sent, chunk) = (0, 100_000);
+    while cat.stdout.len() < all.len() {
+        // So much at a time that neither side waits for the other.
+        if sent < all.len() && sent - cat.stdout.len() <= chunk {
+            cat.types(&all[sent..sent + chunk]);
+            sent += chunk;
+        } else {
+            assert!(cat.hear().unwrap());
+        }
+    }
+    assert!(cat.exit.is_none(), "it waits for more");
+    cat.end_input();
+    let cat = cat.end().unwrap();
+    assert!(cat.stdout == all && cat.exit == Some(Ok(0)));
+}
+
+/// A signal is heard although the process reads none of its input.
+#[test]
+fn a_signal_is_not_held_up_by_input() {
+    let daemon = sleeping("c");
+    let deaf = "trap 'echo usr1; exit 3' USR1; echo ready; while :; do sleep 0.01; done";
+    let mut process = Executed::begin(&daemon.api, ExecStart { stdin: true, ..script("c", deaf) }).unwrap();
+    process.until("ready");
+    for _ in 0..4 {
+        process.types(&[b'x'; 100_000]);
+    }
+    process.send(Part::Signal(10));
+    let process = process.end().unwrap();
+    assert_eq!((process.text().as_str(), process.exit), ("ready\nusr1\n", Some(Ok(3))));
+}
+
+/// A client that says no more ends the process's input, and still hears.
+#[test]
+fn a_client_that_says_no_more_still_hears() {
+    let daemon = sleeping("c");
+    let wc = ExecStart { stdin: true, ..script("c", "wc -c; exit 5") };
+    let mut process = Executed::begin(&daemon.api, wc).unwrap();
+    process.types(b"12345");
+    process.close();
+    let process = process.end().unwrap();
+    assert_eq!((process.text().trim(), process.exit), ("5", Some(Ok(5))));
+}
+
+#[test]
+fn sixty_four_at_a_time_and_no_more() {
+    let daemon = sleeping("c");
+    let sleep = || Executed::begin(&daemon.api, start("c", "/bin/sleep", &["1000"]));
+    let all: Vec<Executed> = (0..64).map(|_| sleep().unwrap()).collect();
+    let told = sleep().err().unwrap();
+    assert!(told.code() == Code::ResourceExhausted && told.message().contains("64"), "{told}");
+    drop(all);
+    wait::until("they have ended", || sleep().ok());
+}
+
+/// The container's limit of processes holds for them, too.
+#[test]
+fn the_containers_limits_hold() {
+    let daemon = Daemon::start();
+    let mut request = sleeper("c");
+    request.limits.get_or_insert_default().pids = 2;
+    daemon.api.started(request);
+    let told = executed(&daemon.api, script("c", "true")).err().unwrap();
+    assert!(told.code() == Code::ResourceExhausted && told.message().contains("limit of processes"), "{told}");
+}

@@ -1,0 +1,90 @@
+//! Processes with a terminal, as seen by a client of the interface.
+
+use executor_proto::v1::{ExecStart, WindowSize};
+use integration::daemon::Daemon;
+use integration::streams::{Executed, executed, script, start};
+
+use crate::sleeping;
+
+fn on_terminal(daemon: &Daemon, text: &str) -> Executed {
+    Executed::begin(&daemon.api, ExecStart { terminal: true, ..script("c", text) }).expect("it runs")
+}
+
+#[test]
+fn its_three_descriptors_are_one_terminal_that_it_controls() {
+    let daemon = sleeping("c");
+    let text = "for fd in 0 1 2; do test -t $fd && echo tty$fd; done; echo err >&2; : </dev/tty && echo controls; \
+                tty; echo $TERM; ps -o tty= -p $$";
+    let told = on_terminal(&daemon, text).end().unwrap();
+    let text = told.text().replace("\r\n", "\n");
+    assert!(text.starts_with("tty0\ntty1\ntty2\nerr\ncontrols\n/dev/pts/"), "{text}");
+    assert!(text.contains("\nxterm\n") && told.stderr.is_empty(), "{text}");
+    assert_eq!(told.exit, Some(Ok(0)));
+    let none = executed(&daemon.api, script("c", "test -t 0 || test -t 1 || test -t 2 || : </dev/tty")).unwrap();
+    assert_ne!(none.exit, Some(Ok(0)), "the control: without one there is none");
+}
+
+#[test]
+fn its_size_is_as_asked_and_changes_are_seen() {
+    let daemon = sleeping("c");
+    let size = |window| {
+        let start = ExecStart { terminal: true, window, ..start("c", "/usr/bin/stty", &["size"]) };
+        executed(&daemon.api, start).unwrap().text()
+    };
+    assert_eq!(size(None), "24 80\r\n");
+    assert_eq!(size(Some(WindowSize { rows: 7, columns: 133 })), "7 133\r\n");
+    let mut watcher = on_terminal(&daemon, "trap 'stty size; exit 6' WINCH; echo ready; while :; do sleep 0.01; done");
+    watcher.until("ready");
+    watcher.resize(50, 200);
+    let watcher = watcher.end().unwrap();
+    assert!(watcher.text().contains("50 200"), "{}", watcher.text());
+    assert_eq!(watcher.exit, Some(Ok(6)));
+}
+
+/// A shell with job control: what is typed is echoed, Ctrl-C ends what runs in the foreground and not the shell, Ctrl-Z
+/// stops it, Ctrl-D ends the shell.
+#[test]
+fn a_shell_is_used_as_by_hand() {
+    let daemon = sleeping("c");
+    let bash = ExecStart { terminal: true, ..start("c", "/bin/bash", &["--norc", "-i"]) };
+    let mut shell = Executed::begin(&daemon.api, bash).unwrap();
+    shell.types(b"PS1='rea''dy> '\n");
+    shell.until("ready> ");
+    shell.types(b"echo a$((40+2))b\n");
+    shell.until("a42b");
+    shell.types(b"(echo go''ing; sleep 1000)\n");
+    shell.until("going");
+    shell.types(b"\x03");
+    shell.until("^C");
+    shell.types(b"echo still-$((1))\n");
+    shell.until("still-1");
+    shell.types(b"(echo be''gins; sleep 2000)\n");
+    shell.until("begins");
+    shell.types(b"\x1a");
+    shell.until("topped");
+    shell.types(b"kill -9 %1; exit 9\n");
+    shell.types(b"exit 9\n");
+    assert_eq!(shell.end().unwrap().exit, Some(Ok(9)));
+}
+
+/// All that a process wrote before its end is there, however much.
+#[test]
+fn nothing_of_its_output_is_lost() {
+    let daemon = sleeping("c");
+    for text in ["seq 1 20000", "seq 1 20000 | tr '\\n' ' '"] {
+        let expected = executed(&daemon.api, script("c", text)).unwrap().text();
+        let got = on_terminal(&daemon, text).end().unwrap().text().replace("\r\n", "\n");
+        assert!(got == expected && got.len() > 100_000, "{} of {} bytes", got.len(), expected.len());
+    }
+}
+
+/// `/dev/ptmx` is the container's own to change: what it puts there is not taken for a terminal.
+#[test]
+fn a_false_multiplexer_is_refused() {
+    let daemon = Daemon::start();
+    let trick = "rm /dev/ptmx; echo >/dev/ptmx; echo changed; sleep 100000";
+    daemon.api.started(integration::request::Words::id(integration::request::sh(trick), "c"));
+    integration::wait::until("the trick", || daemon.api.logs_so_far("c").contains("changed").then_some(()));
+    let told = on_terminal(&daemon, "echo fooled").end().unwrap();
+    assert!(told.failure.unwrap().message.contains("/dev/ptmx is no multiplexer"));
+}
