@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::terminal::{self, DetachKeys};
 
 /// Of `run`.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Options of the container")]
 pub(crate) struct StreamArgs {
     /// Send this command's standard input to the process

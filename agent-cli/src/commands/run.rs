@@ -98,7 +98,13 @@ pub(super) async fn attend(
     let mut pressed = Pressed { id: id.clone(), times: 0, talk: std::io::stderr().is_terminal() };
     create(session, request, interrupts, &mut pressed).await?;
     started()?;
-    let mut attached = Attached { session, id: &id, pressed, grace_without_reader: GRACE_WITHOUT_READER };
+    let mut attached = Attached {
+        session,
+        id: &id,
+        pressed,
+        grace_without_reader: GRACE_WITHOUT_READER,
+        streams: StreamArgs::default(),
+    };
     attached.follow(interrupts, printer).await
 }
 
@@ -110,7 +116,10 @@ pub(super) async fn stay_with(
     printer: &mut Printer,
 ) -> Result<Container, Failure> {
     let pressed = Pressed { id: id.to_owned(), times: 0, talk: std::io::stderr().is_terminal() };
-    Attached { session, id, pressed, grace_without_reader: GRACE_WITHOUT_READER }.follow(interrupts, printer).await
+    let streams = StreamArgs::default();
+    Attached { session, id, pressed, grace_without_reader: GRACE_WITHOUT_READER, streams }
+        .follow(interrupts, printer)
+        .await
 }
 
 /// Sends the request. It is the same one when it has to be sent again: executord answers with the container
