@@ -150,10 +150,9 @@ async fn take_input(
         match request.part {
             Some(In::Stdin(bytes)) => {
                 let bytes = Zeroizing::new(bytes);
-                match &typed {
-                    // A process that has closed its input, or was told its end, takes no more.
-                    Some(typed) => drop(typed.send(bytes).await),
-                    None => {}
+                // A process that has closed its input, or was told its end, takes no more.
+                if let Some(typed) = &typed {
+                    let _ = typed.send(bytes).await;
                 }
             }
             Some(In::EndOfInput(_)) => {
