@@ -298,7 +298,7 @@ pub(crate) fn plain(error: &io::Error) -> String {
 
 /// Removes a tree that a container may have made: the standard library's way needs a descriptor and a stack frame for each
 /// of its levels, and there may be any number of them.
-fn remove_tree(path: &Path) -> io::Result<()> {
+pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };

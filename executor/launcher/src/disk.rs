@@ -9,7 +9,7 @@
 //! last process and mount namespace that has the file system mounted, whoever is killed when. A project is for containers
 //! with a user namespace alone, because root of the host's could leave it.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use executor_sys::quota;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountAttrFlags;
 
-use crate::dirs::{Dirs, plain};
+use crate::dirs::{Dirs, plain, remove_tree};
 use crate::rootfs::failed;
 
 /// Directory of a layer that has a limit, in the container's state directory.
@@ -105,7 +105,7 @@ pub(crate) fn remove(state: &Path) -> io::Result<()> {
     let place = place(state);
     let Ok(dir) = File::open(&place) else { return Ok(()) };
     let project = quota::project_of(dir.as_fd());
-    fs::remove_dir_all(&place)?;
+    remove_tree(&place)?;
     if let Some(project) = project {
         let _ = quota::limit_project(File::open(state)?.as_fd(), project, 0); // of nobody from now on
     }
