@@ -37,6 +37,10 @@ impl Search<'_> {
             let link = entry.path();
             let (Ok(target), Ok(meta)) = (link.read_link(), link.metadata()) else { continue };
             let target = target.to_string_lossy().into_owned();
+            // `user:[4026531837]`: a namespace, a file of the kernel's with nothing in it that could be read.
+            if !target.starts_with('/') && target.contains(":[") {
+                continue;
+            }
             let ordinary = !target.starts_with("/memfd:") && !target.ends_with(" (deleted)");
             if (ordinary && mounted.contains(&device(&meta))) || !seen.insert((meta.dev(), meta.ino())) {
                 continue;
@@ -159,5 +163,21 @@ mod tests {
             // 2500 is no multiple of 16: the first whole window begins 12 bytes later, and every one is met once.
             assert_eq!((report.hits[0].at, report.hits[0].windows), (before as u64 + 12, (2500 - 12) / 16));
         }
+    }
+    #[test]
+    fn a_namespace_has_no_content_and_a_deleted_file_has() {
+        let canary = Canary::random(5000).unwrap();
+        let mut needles = Needles::new().unwrap();
+        needles.add("it", canary.as_bytes());
+        let mut deleted = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut deleted, canary.as_bytes()).unwrap();
+        let namespace = std::fs::File::open("/proc/self/ns/uts").unwrap();
+        assert!(namespace.metadata().unwrap().is_file(), "the control: it looks like a file");
+        let mut search = Search::new(&needles);
+        search.descriptors(&crate::process::Process::of(std::process::id()).unwrap());
+        let report = search.report();
+        assert!(report.unsearched.is_empty(), "{report:?}");
+        assert_eq!(report.hits.len(), 1, "the control: {report}");
+        drop(namespace);
     }
 }
