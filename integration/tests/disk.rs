@@ -86,7 +86,7 @@ fn disk_is_a_part_of_the_capacity() {
     daemon.api.wait("one").unwrap();
     assert_eq!(left(), 2 * LIMIT);
     let default = Setup::default().start();
-    let size = rustix::fs::statvfs(&default.setup().state_dir()).unwrap();
+    let size = rustix::fs::statvfs(default.setup().state_dir()).unwrap();
     assert_eq!(default.api.info().total.unwrap().disk_bytes, size.f_blocks * size.f_frsize, "the file system's size");
 }
 

@@ -70,6 +70,7 @@ pub(crate) const TEST: &[Need] = &[
     Need { package: "apache2-utils", reason: "makes that registry's password file", sign: Sign::Program("htpasswd") },
     Need { package: "systemd", reason: "systemd-analyze checks the units", sign: Sign::Program("systemd-analyze") },
     Need { package: "zstd", reason: "compresses layers of images", sign: Sign::Program("zstd") },
+    Need { package: "e2fsprogs", reason: "makes the file systems of limits of disk", sign: Sign::Program("mke2fs") },
 ];
 
 /// For `cargo xtask deb`.

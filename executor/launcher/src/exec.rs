@@ -270,12 +270,11 @@ impl Unheard {
     }
 }
 
-/// What one of the two processes says next, and what comes with it; `None` where it says no more.
-fn hear(
-    socket: &Seqpacket,
-    session: &Seqpacket,
-    deadline: Instant,
-) -> Result<Option<(Vec<u8>, Vec<OwnedFd>)>, Unheard> {
+/// A packet, and what comes with it.
+type Said = (Vec<u8>, Vec<OwnedFd>);
+
+/// What one of the two processes says next; `None` where it says no more.
+fn hear(socket: &Seqpacket, session: &Seqpacket, deadline: Instant) -> Result<Option<Said>, Unheard> {
     loop {
         let mut fds = [PollFd::new(socket, PollFlags::IN), PollFd::new(session, PollFlags::RDHUP)];
         let left = deadline.saturating_duration_since(Instant::now());

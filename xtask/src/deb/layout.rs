@@ -42,6 +42,8 @@ impl<'a> Tree<'a> {
         for binary in ["executord", "executor-launcher", "agent-cli"] {
             install(&self.workspace.dist().join(binary), &self.at(&format!("usr/bin/{binary}")), 0o755)?;
         }
+        // A driver for CNAB tools: agent-cli by another name.
+        symlink("agent-cli", self.at("usr/bin/cnab-executor"))?;
         for unit in UNITS {
             self.from(&format!("systemd/{unit}"), &format!("usr/lib/systemd/system/{unit}"))?;
         }

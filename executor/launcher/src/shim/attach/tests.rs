@@ -6,12 +6,12 @@ fn pipe() -> (OwnedFd, OwnedFd) {
     pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap()
 }
 
-fn client(attached: &mut Attached, asked: Attach) -> Result<Seqpacket, Refused> {
+fn client(attached: &mut Attached, asked: &Attach) -> Result<Seqpacket, Refused> {
     let (ours, theirs) = Seqpacket::pair().unwrap();
     theirs.set_nonblocking(true).unwrap();
     ours.set_nonblocking(true).unwrap();
     let fd = theirs.as_fd().try_clone_to_owned().unwrap();
-    attached.take(&asked, vec![fd]).map(|()| ours)
+    attached.take(asked, vec![fd]).map(|()| ours)
 }
 
 fn received(client: &Seqpacket) -> Vec<u8> {
@@ -32,7 +32,7 @@ fn the_first_client_gets_what_was_written_before_and_all_get_what_comes() {
     attached.output(Stream::Stdout, b"nobody expects a client");
     attached.expect(Sink::None);
     attached.output(Stream::Stdout, b"early");
-    let (first, second) = (client(&mut attached, WATCH).unwrap(), client(&mut attached, WATCH).unwrap());
+    let (first, second) = (client(&mut attached, &WATCH).unwrap(), client(&mut attached, &WATCH).unwrap());
     attached.output(Stream::Stderr, b"late");
     attached.output(Stream::Executor, b"our own words");
     assert_eq!((received(&first), received(&second)), (b"oearlyelate".to_vec(), b"elate".to_vec()));
@@ -47,7 +47,7 @@ fn the_backlog_is_bounded() {
     for byte in 0..100 {
         attached.output(Stream::Stdout, &[byte; 4096]);
     }
-    let got = received(&client(&mut attached, WATCH).unwrap());
+    let got = received(&client(&mut attached, &WATCH).unwrap());
     assert!(got.len() <= BACKLOG_MAX && got.len() > BACKLOG_MAX - 2 * 4097, "{}", got.len());
     assert_eq!(got.last(), Some(&99));
 }
@@ -57,7 +57,7 @@ fn the_backlog_is_bounded() {
 fn a_client_that_does_not_read_is_let_go_or_waited_for() {
     let mut attached = Attached::default();
     attached.expect(Sink::None);
-    let (slow, reader) = (client(&mut attached, WATCH).unwrap(), client(&mut attached, WATCH).unwrap());
+    let (slow, reader) = (client(&mut attached, &WATCH).unwrap(), client(&mut attached, &WATCH).unwrap());
     let mut read = 0;
     while attached.clients.len() == 2 {
         attached.output(Stream::Stdout, &[b'x'; 10_000]);
@@ -66,7 +66,7 @@ fn a_client_that_does_not_read_is_let_go_or_waited_for() {
     }
     assert!(!received(&slow).is_empty());
     assert!(slow.recv(&mut [0; 8]).unwrap().is_none(), "its connection has ended");
-    let typist = client(&mut attached, INPUT).unwrap();
+    let typist = client(&mut attached, &INPUT).unwrap();
     while !attached.holds_up() {
         attached.output(Stream::Stdout, &[b'y'; 10_000]);
         received(&reader);
@@ -86,12 +86,12 @@ fn one_client_sends_input_until_it_is_taken_over() {
     let (process, sink) = pipe();
     let mut attached = Attached::default();
     attached.expect(Sink::Pipe(sink));
-    let (watcher, first) = (client(&mut attached, WATCH).unwrap(), client(&mut attached, INPUT).unwrap());
-    assert!(client(&mut attached, INPUT).is_err());
+    let (watcher, first) = (client(&mut attached, &WATCH).unwrap(), client(&mut attached, &INPUT).unwrap());
+    assert!(client(&mut attached, &INPUT).is_err());
     watcher.send(b"inot mine to send", &[]).unwrap();
     first.send(b"ia", &[]).unwrap();
     attached.attend();
-    let second = client(&mut attached, Attach { take_over: true, ..INPUT }).unwrap();
+    let second = client(&mut attached, &Attach { take_over: true, ..INPUT }).unwrap();
     assert_eq!(received(&first), b"t");
     second.send(b"ib", &[]).unwrap();
     second.send(b".", &[]).unwrap();
@@ -108,7 +108,7 @@ fn input_waits_for_the_process() {
     let (process, sink) = pipe();
     let mut attached = Attached::default();
     attached.expect(Sink::Pipe(sink));
-    let typist = client(&mut attached, INPUT).unwrap();
+    let typist = client(&mut attached, &INPUT).unwrap();
     let packet = [b"i".as_slice(), &[7; 10_000]].concat();
     let mut sent = 0;
     while typist.send(&packet, &[]).is_ok() {
