@@ -1,7 +1,7 @@
 //! Service bindings at the command line: from the flags to files of a request.
 //!
 //! The rules are `executor_bindings`'; here are the sources ([`tree`] reads directories, VCAP_SERVICES is read as every
-//! other secret is), where the files go in the container, and [`write`] for those that go nowhere but to a directory.
+//! other secret is), where the files go in the container, and [`mod@write`] for those that go nowhere but to a directory.
 //!
 //! Below the root of the bindings executord keeps links of its own (`..data`, `..gen1`), with which all files change at
 //! once. Half of the clients that there are take every directory there for a binding and fail at these. So what

@@ -1,6 +1,8 @@
 //! Options of `run` about networks: which one, what of the container is reached from outside, what it is called and whom
 //! it asks for names.
 
+#![allow(rustdoc::broken_intra_doc_links)] // help texts: brackets in them are no links
+
 use std::net::IpAddr;
 use std::str::FromStr;
 

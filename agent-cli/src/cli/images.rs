@@ -1,5 +1,7 @@
 //! Flags about images: what `run` is made from, and `image`.
 
+#![allow(rustdoc::broken_intra_doc_links)] // help texts: brackets in them are no links
+
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! A layer's tree, beneath an opened root: every name is looked up here, and each change is made here.
 //!
 //! Two ways lead to a directory. The usual one is a single openat2 that stays beneath the root and follows no symbolic
-//! link. Where that does not succeed, [`walk`] goes name by name: as umoci does, it takes a link of the layer or of its
+//! link. Where that does not succeed, `walk` goes name by name: as umoci does, it takes a link of the layer or of its
 //! parents as if the layer's root were `/`, which no descriptor ever leaves, and makes the directories that the archive
 //! does not mention.
 //!
