@@ -53,6 +53,8 @@ pub(crate) struct Wanted {
     pub(crate) ignore_digest: bool,
     /// The archive that the images come with.
     pub(crate) thick: Option<PathBuf>,
+    /// The other images of that archive: references and digests.
+    pub(crate) companions: Vec<(String, Option<String>)>,
 }
 
 /// What an installation is, as its claims tell.
@@ -275,6 +277,8 @@ impl Maker<'_> {
         };
         let invocation = lower(&lowering).map_err(wrong("the action cannot be run"))?;
         let mut warnings = values.warnings;
+        let companions = bundle.images.values().filter(|image| thick.is_some() && image.image != invocation.image);
+        let companions = companions.map(|image| (image.image.clone(), image.content_digest.clone())).collect();
         if invocation.content_digest.is_none() {
             warnings.push("the bundle's image has no contentDigest: what it holds is not verified".into());
         }
@@ -284,6 +288,7 @@ impl Maker<'_> {
                 replacement: self.images.get(dependency).cloned(),
                 ignore_digest: self.args.insecure_ignore_digest,
                 thick,
+                companions,
             },
             warnings,
             _lock: lock,

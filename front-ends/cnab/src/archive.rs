@@ -36,7 +36,7 @@ pub enum ArchiveError {
     NoLayout,
     #[error("the index.json of the thick bundle's layout cannot be used: {0}")]
     Index(String),
-    #[error("the layout of the thick bundle has several images, and none is {0:?}")]
+    #[error("of the images in the thick bundle's layout, none is {0:?}, by name or by contentDigest")]
     NoImage(String),
     #[error("the thick bundle has {0:?} twice")]
     Twice(String),
@@ -81,10 +81,12 @@ pub struct Wanted<'a> {
     pub digest: Option<&'a str>,
     /// What the bundle calls it.
     pub reference: &'a str,
+    /// Where neither fits, the only image of the layout is taken for it.
+    pub or_the_only_one: bool,
 }
 
 /// Passes the layout on as a tar of its own, and hands the writer back. Its index names the one image that is meant, by
-/// digest, else by name; a layout with one image means that.
+/// digest, else by name; a layout with one image means that, where the caller allows it.
 ///
 /// # Errors
 /// There is no layout or no such image, the archive is broken, or the writer takes no more.
@@ -138,7 +140,10 @@ fn one(index: &[u8], wanted: Wanted<'_>) -> Result<Vec<u8>, ArchiveError> {
     let has_digest =
         |entry: &&Value| wanted.digest.is_some() && entry.get("digest").and_then(Value::as_str) == wanted.digest;
     let entry = all.iter().find(has_digest).or_else(|| all.iter().find(called));
-    let entry = entry.or(if let [one] = &all[..] { Some(one) } else { None });
+    let entry = entry.or(match &all[..] {
+        [one] if wanted.or_the_only_one => Some(one),
+        _ => None,
+    });
     let entry = entry.ok_or_else(|| ArchiveError::NoImage(wanted.reference.to_owned()))?.clone();
     index["manifests"] = Value::Array(vec![entry]);
     serde_json::to_vec(&index).map_err(|_| broken("it cannot be written"))

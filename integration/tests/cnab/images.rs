@@ -89,9 +89,19 @@ fn a_thick_bundle_brings_its_image() {
     };
     let creds = world.path("creds.json");
     let install = |name: &str, thick: &str| world.cnab(&["install", name, "-b", thick, "-c", &creds]);
-    let ran = install("app", &pack(&bundle(Some(&layout.digest("lamp")))));
+    // With an image that the tool refers to and that is not the one that runs.
+    let mut whole = bundle(Some(&layout.digest("lamp")));
+    let other = json!({ "image": "example/other:1", "imageType": "docker", "contentDigest": layout.digest("other") });
+    whole["images"] = json!({ "other": other });
+    let ran = install("app", &pack(&whole));
     assert_eq!((ran.status, &*ran.stdout), (0, EXPECTED), "{ran:?}");
+    let images = integration::cli::run(&world.daemon.socket(), &["image", "ls", "--json"]);
+    assert!(images.stdout.contains("example/other:1") && images.stdout.contains(&layout.digest("other")), "{images:?}");
     world.is_clean("after a thick bundle");
+    whole["images"]["other"]["contentDigest"] = format!("sha256:{}", "0".repeat(64)).into();
+    let ran = install("lacking", &pack(&whole));
+    assert!(ran.status == 125 && ran.stderr.contains("none is \"example/other:1\""), "{ran:?}");
+    assert!(!world.claims().join("claims/lacking").exists(), "nothing ran");
     // The image is there now; without the bundle's file it is found by its digest.
     let ran = world.cnab(&["upgrade", "app", "-c", &creds]);
     assert_eq!((ran.status, &*ran.stdout), (0, EXPECTED), "{ran:?}");
@@ -100,7 +110,7 @@ fn a_thick_bundle_brings_its_image() {
     assert!(ran.status == 125 && ran.stderr.contains("none is \"example/lamp:0.1.0\""), "{ran:?}");
     assert!(!world.claims().join("claims/wrong").exists(), "nothing ran");
     let ran = install("none", &pack(&bundle(None)));
-    assert!(ran.status == 125 && ran.stderr.contains("several images"), "{ran:?}");
+    assert!(ran.status == 125 && ran.stderr.contains("none is \"example/lamp:0.1.0\""), "{ran:?}");
 }
 
 /// An image from a layout is compared with the bundle's digest before it runs.

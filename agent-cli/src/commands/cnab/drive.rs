@@ -68,7 +68,7 @@ fn operate() -> Result<u8, Failure> {
     let image = Wanted {
         replacement: variable("EXECUTOR_CNAB_IMAGE"),
         ignore_digest: variable("EXECUTOR_CNAB_IGNORE_DIGEST").is_some_and(|value| value == "1"),
-        thick: None,
+        ..Wanted::default()
     };
     let socket = std::env::var_os("EXECUTOR_SOCKET").filter(|path| !path.is_empty()).unwrap_or(DEFAULT_SOCKET.into());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;

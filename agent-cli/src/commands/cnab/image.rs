@@ -52,9 +52,17 @@ pub(super) async fn reference(session: &Session, invocation: &Invocation, wanted
         }
         (None, digest) => match &wanted.thick {
             Some(archive) => {
-                let image = import(session, archive, invocation).await?;
+                let own = (&*invocation.image, invocation.content_digest.as_deref());
+                let image = import(session, archive, own, true).await?;
                 if let Some(digest) = digest {
                     verified(&image, &invocation.image, digest)?;
+                }
+                for (reference, digest) in &wanted.companions {
+                    let digest = digest.as_deref();
+                    let image = import(session, archive, (reference, digest), false).await?;
+                    if let Some(digest) = digest.filter(|_| !wanted.ignore_digest) {
+                        verified(&image, reference, digest)?;
+                    }
                 }
                 Ok(here(pinned(&invocation.image, digest)?))
             }
@@ -100,21 +108,24 @@ async fn pull(session: &Session, reference: &str) -> Result<Image, Failure> {
     Err(CnabError::Image(format!("executord did not say which image {reference} is")).into())
 }
 
-/// Sends the image of a thick bundle to executord.
-async fn import(session: &Session, archive: &Path, invocation: &Invocation) -> Result<Image, Failure> {
-    let doing = format!("take in {} of {}", invocation.image, archive.display());
+/// Sends an image of a thick bundle to executord. The invocation image may be the only one, under whatever name.
+async fn import(
+    session: &Session,
+    archive: &Path,
+    (reference, digest): (&str, Option<&str>),
+    or_the_only_one: bool,
+) -> Result<Image, Failure> {
+    let doing = format!("take in {reference} of {}", archive.display());
     let (sender, receiver) = mpsc::channel(PIECES);
-    let header = ImportHeader {
-        form: import_header::Form::OciArchive.into(),
-        reference: format!("docker://{}", invocation.image),
-    };
+    let header =
+        ImportHeader { form: import_header::Form::OciArchive.into(), reference: format!("docker://{reference}") };
     // There is room for the first.
     let _ = sender.send(ImportImageRequest { part: Some(Part::Header(header)) }).await;
-    let (path, image, digest) = (archive.to_owned(), invocation.image.clone(), invocation.content_digest.clone());
+    let (path, image, digest) = (archive.to_owned(), reference.to_owned(), digest.map(str::to_owned));
     let sent = tokio::task::spawn_blocking(move || {
         let file = File::open(&path).map_err(ArchiveError::Read)?;
         let to = BufWriter::with_capacity(PIECE, Pieces(sender));
-        let wanted = archive::Wanted { digest: digest.as_deref(), reference: &image };
+        let wanted = archive::Wanted { digest: digest.as_deref(), reference: &image, or_the_only_one };
         let mut to = archive::layout(BufReader::new(file), to, wanted)?;
         to.flush().map_err(ArchiveError::Write)
     });

@@ -426,7 +426,7 @@ fn rule_42_thin_and_thick_bundles() {
     ]);
     assert!(archive::is_thick(&thick));
     assert_eq!(archive::bundle(&*thick).unwrap(), THICK.as_bytes());
-    let wanted = |digest, reference| Wanted { digest, reference };
+    let wanted = |digest, reference| Wanted { digest, reference, or_the_only_one: true };
     let index = |wanted| {
         let layout = archive::layout(&*thick, Vec::new(), wanted).unwrap();
         let mut tar = tar::Archive::new(&*layout);
@@ -447,7 +447,7 @@ fn rule_42_thin_and_thick_bundles() {
 
 #[test]
 fn rule_42_a_thick_bundle_that_is_none() {
-    let wanted = Wanted { digest: None, reference: "x" };
+    let wanted = Wanted { digest: None, reference: "x", or_the_only_one: true };
     assert!(matches!(archive::bundle(&*tgz(&[("x", b"")])), Err(ArchiveError::NoBundle)));
     assert!(matches!(archive::bundle(&*tgz(&[("sub/bundle.json", b"{}")])), Err(ArchiveError::NoBundle)));
     let twice = tgz(&[("bundle.json", b"{}"), ("./bundle.json", b"{}")]);
