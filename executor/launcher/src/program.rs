@@ -115,7 +115,7 @@ impl Program {
         process::reset_signals().map_err(|error| StartFailure::new("reset signals", error))?;
         let failed = |error: String| StartFailure::new("install the filter on system calls", io::Error::other(error));
         filter.install().map_err(|error| failed(crate::log::chain(&error)))?;
-        if !filter.is_none() && !process::is_confined().map_err(|error| failed(error.to_string()))? {
+        if filter.can_be_tried() && !process::is_confined().map_err(|error| failed(error.to_string()))? {
             return Err(failed("it is not in force".into()));
         }
         // As execvp does: a directory that has no such file, or one that may not be executed, is passed over, and

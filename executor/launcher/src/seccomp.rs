@@ -24,7 +24,11 @@ use seccompiler::{
 /// The compiled filter: programs that are installed one after the other. The strictest of their answers counts, and
 /// among equally strict ones that of the program installed last.
 #[derive(Clone, Debug)]
-pub(crate) struct Filter(Vec<BpfProgram>);
+pub(crate) struct Filter {
+    programs: Vec<BpfProgram>,
+    /// It denies what ours always denies, so that whether it is in force can be tried.
+    ours: bool,
+}
 
 /// A filter that could not be made or installed.
 #[derive(Debug, thiserror::Error)]
@@ -62,13 +66,14 @@ impl Filter {
             programs.push(program(only_clone3, SeccompAction::Allow, absent)?);
         }
         programs.push(program(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)?);
-        Ok(Self(programs))
+        Ok(Self { programs, ours: !administers }) // whoever administers may make the call that is tried
     }
 
     /// One that allows these calls and no other, for a process of ours.
     pub(crate) fn of_calls(calls: &[i64]) -> Result<Self, FilterError> {
         let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
-        Ok(Self(vec![program(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)?]))
+        let denying = SeccompAction::Errno(libc::EPERM as u32);
+        Ok(Self { programs: vec![program(rules, denying, SeccompAction::Allow)?], ours: true })
     }
 
     /// The filter for a process of a container, and what of a profile this machine does not know.
@@ -82,7 +87,7 @@ impl Filter {
     ) -> Result<(Arc<Self>, Vec<String>), Refused> {
         let opens = |(capability, _): &(&str, &[i64])| held.names.contains(capability);
         if isolation.privileged {
-            return Ok((Arc::new(Self(Vec::new())), Vec::new()));
+            return Ok((Arc::new(Self { programs: Vec::new(), ours: false }), Vec::new()));
         }
         if !isolation.seccomp_profile.is_empty() {
             let compiled = profile::compile(&isolation.seccomp_profile, held);
@@ -101,13 +106,14 @@ impl Filter {
 
     /// Installs it for the calling thread and all that it becomes. New privileges must be forbidden before.
     pub(crate) fn install(&self) -> Result<(), FilterError> {
-        self.0.iter().try_for_each(|program| apply_filter(program))?;
+        self.programs.iter().try_for_each(|program| apply_filter(program))?;
         Ok(())
     }
 
-    /// It holds nothing back: what a privileged container has.
-    pub(crate) fn is_none(&self) -> bool {
-        self.0.is_empty()
+    /// Whether a call that ours denies must be denied once it is installed. A profile of the request's own may allow any
+    /// call, and deny any that would tell: there the kernel's word counts that took it. A privileged container has none.
+    pub(crate) fn can_be_tried(&self) -> bool {
+        self.ours
     }
 }
 

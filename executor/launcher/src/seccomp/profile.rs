@@ -129,7 +129,7 @@ pub(super) fn compile(text: &str, held: &Held) -> Result<(Filter, Vec<String>), 
         }
     }
     let programs = programs(&default, by_action).map_err(|error| ProfileError::Compile(crate::log::chain(&error)))?;
-    Ok((Filter(programs), warnings(&unknown)))
+    Ok((Filter { programs, ours: false }, warnings(&unknown)))
 }
 
 /// Where not everything is allowed, one program lets through what any rule names. For each action but that there is one

@@ -1,0 +1,141 @@
+//! Capabilities, filters, privileges and weights that a request asks for, with real containers.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
+
+use executor_proto::v1::{Capabilities, Limits, RunRequest, UserNamespace};
+use integration::api::exit;
+use integration::daemon::{Daemon, Setup};
+use integration::request::{Words, sh};
+use integration::rootfs::Rootfs;
+use tonic::Status;
+use tonic_types::StatusExt as _;
+
+const OPEN: &str = "[policy]\nallow_privileged = true\nallow_host_userns = true\nallow_seccomp_profile = true\n\
+                    capabilities_allowed = [\"ALL\"]\n";
+
+/// Fields that are at fault.
+fn violations(status: &Status) -> Vec<String> {
+    let details = status.get_details_bad_request().unwrap_or_else(|| panic!("no BadRequest: {status:?}"));
+    details.field_violations.into_iter().map(|violation| violation.field).collect()
+}
+
+fn printed(daemon: &Daemon, request: RunRequest) -> String {
+    let container = daemon.api.ran(request);
+    assert_eq!(exit(&container), Ok(0), "{container:#?}");
+    daemon.api.output(&container.id).text()
+}
+
+fn capabilities(add: &[&str], drop: &[&str]) -> Option<Capabilities> {
+    let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    Some(Capabilities { add: list(add), drop: list(drop) })
+}
+
+/// What is dropped is gone, what is added is there, for another user than root too.
+#[test]
+fn capabilities_are_as_asked() {
+    let daemon = Daemon::start();
+    let held = |request: RunRequest| printed(&daemon, request);
+    let status = || sh("grep -E 'Cap(Eff|Bnd|Amb)' /proc/self/status");
+    let none = RunRequest { capabilities: capabilities(&[], &["ALL"]), ..status().id("none") };
+    assert_eq!(held(none).matches("0000000000000000").count(), 3);
+    let raw = RunRequest { capabilities: capabilities(&["net_raw"], &["ALL"]), ..status().id("raw") };
+    assert!(held(raw).contains("CapEff:\t0000000000002000"));
+    let user = RunRequest { capabilities: capabilities(&["NET_RAW"], &[]), ..status().id("user").user("vcap") };
+    assert_eq!(held(user).matches("0000000000002000").count(), 3, "ambient: execve keeps it");
+    assert!(held(status().id("default").user("vcap")).matches("0000000000000000").count() == 3, "the control");
+    let admin = || RunRequest { capabilities: capabilities(&["SYS_ADMIN"], &[]), ..status().id("admin") };
+    assert_eq!(violations(&daemon.api.run(admin()).unwrap_err()), ["capabilities.add"]);
+    let open = Setup::default().config(OPEN).start();
+    assert!(printed(&open, admin()).contains("CapEff:\t00000000002004fb"), "the control: it may be allowed");
+}
+
+/// Nothing can be written to the root; secret files and the fresh file systems are as ever.
+#[test]
+fn a_root_can_be_read_only() {
+    let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    let script =
+        "exec 2>&1; cat /etc/cf-service-bindings/a; touch /srv/x && echo written; touch /dev/shm/x && echo shm; true";
+    let request = |id: &str, read_only_rootfs| {
+        let request = sh(script).id(id).rootfs(&rootfs.reference()).file("a", b"12345678\n");
+        RunRequest { read_only_rootfs, redaction: 2, ..request }
+    };
+    let closed = printed(&daemon, request("closed", true));
+    assert!(closed.contains("12345678\n") && closed.contains("shm") && !closed.contains("written"), "{closed}");
+    assert!(closed.contains("Read-only file system"), "{closed}");
+    assert!(printed(&daemon, request("open", false)).contains("written"), "the control");
+}
+
+/// A profile denies what it says, and only where the operator allows profiles.
+#[test]
+fn a_profile_of_the_requests_own_is_in_force() {
+    let profile = r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
+        {"names": ["chmod", "fchmod", "fchmodat", "fchmodat2"], "action": "SCMP_ACT_ERRNO", "errnoRet": 28},
+        {"names": ["no_such_call"], "action": "SCMP_ACT_ERRNO"}]}"#;
+    let request = |id: &str, seccomp_profile: &str| {
+        let request = sh("touch /tmp/x; chmod 700 /tmp/x 2>&1 && echo changed; grep Seccomp: /proc/self/status").id(id);
+        RunRequest { seccomp_profile: seccomp_profile.into(), ..request }
+    };
+    let daemon = Setup::default().config(OPEN).start();
+    let ran = daemon.api.ran(request("own", profile));
+    let output = daemon.api.output("own").text();
+    assert!(output.contains("No space left on device") && output.contains("Seccomp:\t2"), "{output}");
+    let spec = ran.spec.unwrap();
+    assert!(spec.custom_seccomp_profile && spec.warnings[0].contains("no_such_call"), "{:?}", spec.warnings);
+    assert!(printed(&daemon, request("default", "")).contains("changed"), "the control");
+    let wrong = daemon.api.run(request("wrong", r#"{"defaultAction": "SCMP_ACT_NOTIFY"}"#)).unwrap_err();
+    assert_eq!(violations(&wrong), ["seccomp_profile"]);
+    assert!(wrong.message().contains("SCMP_ACT_NOTIFY"), "{wrong:?}");
+    let closed = Daemon::start();
+    assert_eq!(violations(&closed.api.run(request("own", profile)).unwrap_err()), ["seccomp_profile"]);
+}
+
+/// Privileges are there where they are allowed and asked for, and nowhere else.
+#[test]
+fn privileges_are_the_operators_to_give() {
+    let script = "grep -E 'CapEff|Seccomp:' /proc/self/status";
+    let request = |id: &str, users: UserNamespace| {
+        let request = sh(script).id(id);
+        RunRequest { privileged: true, user_namespace: users.into(), ..request }
+    };
+    let open = Setup::default().config(OPEN).start();
+    let output = printed(&open, request("own", UserNamespace::Own));
+    assert!(output.contains("Seccomp:\t0") && output.contains("CapEff:\t000001ffffffffff"), "{output}");
+    // With the host's ids it can have what the launcher itself has, and is refused where that is not all.
+    let ours = std::fs::read_to_string("/proc/self/status").unwrap();
+    match open.api.run(request("host", UserNamespace::Host)) {
+        Ok(_) => assert!(ours.contains("CapBnd:\t000001ffffffffff"), "{ours}"),
+        Err(status) => {
+            assert_eq!(violations(&status), ["privileged"]);
+            assert!(!ours.contains("CapBnd:\t000001ffffffffff"), "{status:?}");
+        }
+    }
+    let closed = Daemon::start();
+    assert_eq!(
+        violations(&closed.api.run(request("closed", UserNamespace::Host)).unwrap_err()),
+        ["privileged", "user_namespace"]
+    );
+}
+
+/// A share of the processors arrives; one of the disks is refused where nothing holds it, or told.
+#[test]
+fn weights_arrive_or_are_refused() {
+    let daemon = Daemon::start();
+    let weighed = |id: &str, cpu_weight, io_weight| {
+        let request = sh("cat /proc/self/cgroup; exec sleep 100000").id(id);
+        RunRequest { limits: Some(Limits { cpu_weight, io_weight, ..Limits::default() }), ..request }
+    };
+    let started = daemon.api.started(weighed("cpu", 200, 0));
+    let record = daemon.record(&started.id);
+    let in_cpu = std::path::Path::new("/sys/fs/cgroup/cpu").join(&record.cgroup).join("cpu.shares");
+    let unified = std::path::Path::new("/sys/fs/cgroup").join(&record.cgroup);
+    if in_cpu.exists() {
+        assert_eq!(std::fs::read_to_string(in_cpu).unwrap().trim(), "5220");
+        let status = daemon.api.run(weighed("io", 0, 300)).unwrap_err();
+        assert_eq!(violations(&status), ["limits.io_weight"]);
+        let lenient = Setup::default().config("[policy]\nunenforceable_limits = \"report\"\n").start();
+        let told = lenient.api.started(weighed("io", 0, 300)).spec.unwrap().warnings;
+        assert!(told[0].contains("limits.io_weight"), "{told:?}");
+    } else {
+        assert_eq!(std::fs::read_to_string(unified.join("cpu.weight")).unwrap().trim(), "200");
+    }
+}
