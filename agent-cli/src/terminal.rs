@@ -210,7 +210,7 @@ mod tests {
             ("ctrl-p,ctrl-q", &b"a\x10b\x10\x10\x11c"[..], &b"a\x10b\x10"[..], true),
             ("ctrl-p,ctrl-q", b"\x11\x10", b"\x11", false),
             ("a,b,a,c", b"abababac", b"abab", true),
-            ("a,b,a,c", b"aabab", b"a", false),
+            ("a,b,a,c", b"aabab", b"aab", false),
             ("x", b"abx", b"ab", true),
         ] {
             for cut in 0..=input.len() {

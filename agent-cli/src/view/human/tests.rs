@@ -126,7 +126,8 @@ fn info_and_events() {
         "  launcher          connected\n",
         "  secret files on   tmpfs_noswap\n",
         "  containers        1 running\n",
-        "  memory       8 GiB   3 GiB\n",
+        "  memory       8 GiB     3 GiB\n",
+        "  disk         100 GiB   90 GiB\n",
     ] {
         assert!(text.contains(line), "{line:?} in\n{text}");
     }
