@@ -64,6 +64,9 @@ fn containers_run_on_layers_that_nobody_changes() {
     let script = "cat /greeting; sleep 1000";
     let two = launcher.launch(&plan("two", image.clone(), script), &payload(script)).unwrap();
     two.reach(State::Running).unwrap();
+    integration::wait::until("it has read the layer", || {
+        launcher.log("two").contains("from the upper layer").then_some(())
+    });
 
     // What a container has stays.
     for blob in &blobs {
@@ -71,7 +74,6 @@ fn containers_run_on_layers_that_nobody_changes() {
     }
     two.ask(ShimCall::Stop(Stop { grace_ms: 0 }));
     two.reach(State::Completed).unwrap();
-    assert!(launcher.log("two").contains("from the upper layer"));
     launcher.exit("two");
     for blob in blobs.iter().rev() {
         let removed = integration::wait::until("the layer is free", || {
