@@ -1,0 +1,158 @@
+use super::*;
+
+fn parsed(line: &str) -> Result<Cli, clap::Error> {
+    let matches = command().try_get_matches_from(std::iter::once("agent-cli").chain(line.split_whitespace()))?;
+    Cli::from_arg_matches(&matches)
+}
+
+#[test]
+fn the_definitions_are_sound() {
+    command().debug_assert();
+}
+
+#[test]
+fn lines_that_are_understood() {
+    for line in [
+        "run -- true",
+        "run debian:12",
+        "run 127.0.0.1:5000/x/y:tag -- sh -c x",
+        "run --pull always --entrypoint /bin/sh oci:/a:b -- -c x",
+        "run --registry-user u --registry-password @env:PW debian -- true",
+        "image pull --registry-auth-file /a debian --json",
+        "image import --form oci-archive --name a/b:1 -",
+        "image ls -q",
+        "image inspect 0123456789ab",
+        "image rm a b",
+        "image prune --unused-for 12h --budget 10G --dry-run",
+        "--json run --detach -- sh -c x --not-ours",
+        "run --json -d -l a=b -u 1:2 -e A=b -- true",
+        "--local run -- true",
+        "ps -a --state running,stopping --state created --label a=b --json",
+        "ps -aq",
+        "inspect web-1",
+        "logs -f --since 10m web-1",
+        "logs --since 2026-01-31T12:00:00Z web-1",
+        "wait web-1",
+        "run --output /a --output /b/c --output-max 1M --output-to out -- true",
+        "run --output-dir /srv --keep -- true",
+        "--local run --output-dir /srv --output-to . -- true",
+        "cp web-1:/out/a -",
+        "cp --json web-1: dir",
+        "stop web-1 --grace 1m30s",
+        "exec web-1 -- ls -l",
+        "exec -it --user 1:2 --dir /x -e A=b -e C web-1 -- sh",
+        "attach web-1 --no-stdin",
+        "attach --take-over --detach-keys ctrl-a,d web-1",
+        "run -it --detach-keys ctrl-] --stop-signal INT -- sh",
+        "signal web-1 SIGUSR1",
+        "signal web-1 9",
+        "rotate web-1 --file a=@- --remove b --signal HUP --expect-generation 3 --json",
+        "rm -f a b c",
+        "run --vcap-services @x --binding-profile rfc --bind a --bind b --binding-root /b -- true",
+        "run --vcap-services @- --vcap-file -- true",
+        "run --bind a -- true",
+        "rotate web-1 --vcap-services @x --signal HUP",
+        "bindings show dir --reveal --json",
+        "bindings check --vcap-services @env:VCAP_SERVICES",
+        "bindings check dir --bind more --vcap-services @x",
+        "bindings write dir --vcap-services @x --vcap-file",
+        "events --after 0 --id web-1",
+        "secrets --token-file /x --env A",
+        "secrets --arg 0 --socket unix:///x",
+        "secrets --json",
+        "secrets --reveal",
+        "run --secret-env A=@b --secret-arg 0=@- --public-file c=@d --redact none --runtime-token t -- x",
+        "info --socket /x --json",
+        "audit",
+        "audit --size 64 --user vcap --rootfs dir:/x --journal --kernel-memory --json",
+        "--local audit --size 64K",
+        "cnab install app --bundle b.json -p a=1 -p b=@f -c mine -c other.yaml --memory 64M --network host --json",
+        "cnab --claims-dir /x upgrade app -p a=@env:A --reset-params --relocation-mapping m.json",
+        "cnab uninstall app --force",
+        "cnab invoke app --action org.example.status --image-override dir:/x --insecure-ignore-digest",
+        "cnab validate b.tgz",
+        "cnab explain b.json --action install",
+        "cnab list -a --claims-dir /x",
+        "cnab show app",
+        "cnab claims app",
+        "cnab logs app --claim 01E5G8ZYP714JVM8NHTJQ4FH15",
+        "cnab outputs app name --reveal",
+        "generate man --out /tmp/x",
+        "generate completions --out /tmp/x --shell bash --shell zsh",
+    ] {
+        let cli = parsed(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        cli.check().unwrap_or_else(|error| panic!("{line}: {error}"));
+    }
+}
+
+#[test]
+fn lines_that_are_not() {
+    for line in [
+        "",
+        "run --entrypoint /bin/sh -- x",
+        "run --rootfs host debian -- x",
+        "run a b",
+        "run --registry-user u debian",
+        "run --registry-password @- debian",
+        "image",
+        "image rm",
+        "image ls -q --json",
+        "run --memory 0 -- true",
+        "run --detach-keys meta-x -- true",
+        "exec web-1",
+        "exec -- true",
+        "attach",
+        "run --memry 5 -- true",
+        "run --grace 10 -- true",
+        "run --network= -- true",
+        "run --label a -- true",
+        "run --output /a --output-dir /b --keep -- true",
+        "cp web-1:/out",
+        "cp",
+        "signal web-1 NOPE",
+        "signal web-1",
+        "rotate",
+        "rotate web-1 --signal NOPE",
+        "rotate web-1 --expect-generation x",
+        "rm",
+        "audit --size 63",
+        "audit --size 450001",
+        "ps -q --json",
+        "ps --state gone",
+        "inspect",
+        "secrets --env A --file /x",
+        "secrets --arg x",
+        "run --binding-profile cc -- x",
+        "run --binding-root /b -- x",
+        "run --vcap-file -- x",
+        "run --vcap-services @x --vcap-file --bind d -- x",
+        "run --vcap-services @x --vcap-file --binding-profile cc -- x",
+        "run --vcap-services @x --binding-profile k8s -- x",
+        "bindings",
+        "bindings write",
+        "bindings show dir --vcap-services @x --vcap-file",
+        "run --redact some -- x",
+        "cnab",
+        "cnab install",
+        "cnab invoke app",
+        "cnab explain",
+    ] {
+        assert!(parsed(line).is_err(), "{line}");
+    }
+    for line in [
+        "secrets",
+        "--local secrets --env A",
+        "--local --socket /x info",
+        "--local run --detach -- x",
+        "--local run --keep -- x",
+        "run --output /a -- x",
+    ] {
+        assert!(parsed(line).unwrap().check().is_err(), "{line}");
+    }
+}
+
+#[test]
+fn help_tells_the_exit_statuses() {
+    let run = command().find_subcommand("run").unwrap().clone().render_long_help().to_string();
+    assert!(run.contains("128+N") && run.contains("141") && run.contains("Ctrl-C"), "{run}");
+}
