@@ -78,7 +78,7 @@ impl Tree {
                     .make_dir(&Path::new("/").join(name))
                     .map_err(|error| failed(&format!("rootfs `{rootfs}`: /{name}"), &error))?,
                 Ok(kind) => {
-                    let what = if kind == Entry::Symlink { "a symbolic link" } else { "no directory" };
+                    let what = no_directory(kind);
                     violations.push(Violation::new(
                         "rootfs",
                         format!("`{rootfs}`: /{name} is {what}; it must be a directory"),
@@ -147,6 +147,20 @@ impl Tree {
     /// Its root.
     pub(crate) fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
+    }
+
+    /// Makes a directory where there is nothing. What else is there, in the words of a violation: `a symbolic link`.
+    ///
+    /// # Errors
+    /// The tree cannot be read or written.
+    pub(crate) fn require_dir(&self, path: &Path) -> Result<Option<&'static str>, Refused> {
+        let about = || format!("rootfs: {}", path.display());
+        match self.entry(path).map_err(|error| failed(&about(), &error))? {
+            Entry::Directory => {}
+            Entry::Missing => self.make_dir(path).map_err(|error| failed(&about(), &error))?,
+            kind => return Ok(Some(no_directory(kind))),
+        }
+        Ok(None)
     }
 
     /// Makes a directory in a directory that is there.
@@ -247,6 +261,11 @@ fn field_of(plan: &Plan, mount: &MountPoint) -> String {
         Content::Directory(files) => files.first().map_or(0, |(index, _)| *index),
     };
     plan.files.get(index).map_or_else(|| "volume_mounted_files".to_owned(), PlannedFile::path_field)
+}
+
+/// What stands in the place of a directory.
+fn no_directory(kind: Entry) -> &'static str {
+    if kind == Entry::Symlink { "a symbolic link" } else { "no directory" }
 }
 
 /// A refusal for an error of the system, told with what it was about.

@@ -8,18 +8,17 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use executor_core::placement::Entry;
 use executor_core::plan::Rootfs;
 use executor_core::protocol::{Reason, Refused};
+use executor_core::spec;
 use executor_core::token::{RUNTIME_DIR, RUNTIME_SOURCE};
 use executor_core::validate::Violation;
-use executor_core::{placement::RootfsView, spec};
 use executor_sys::mount::{self, Attributes, Follow, clone_tree, open_dir, open_in_root, set_attributes};
 use rustix::fs::{Mode, OFlags, mkdirat};
 
 use crate::dirs::make_dir;
 use crate::host::Host;
-use crate::rootfs::{Tree, failed};
+use crate::rootfs::Tree;
 
 /// What a container may do with the directory: connect to what is in it.
 const SHOWN: Attributes = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
@@ -71,15 +70,9 @@ impl Tree {
             return Ok(());
         }
         for path in [parent, Path::new(RUNTIME_DIR)] {
-            let about = format!("rootfs: {}", path.display());
-            match self.entry(path).map_err(|error| failed(&about, &error))? {
-                Entry::Directory => {}
-                Entry::Missing => self.make_dir(path).map_err(|error| failed(&about, &error))?,
-                kind => {
-                    let what = if kind == Entry::Symlink { "a symbolic link" } else { "no directory" };
-                    let why = format!("{} is {what} in the rootfs; the runtime socket goes there", path.display());
-                    return Err(Refused::of_fields(Reason::Precondition, &[Violation::new("runtime_token_path", why)]));
-                }
+            if let Some(what) = self.require_dir(path)? {
+                let why = format!("{} is {what} in the rootfs; the runtime socket goes there", path.display());
+                return Err(Refused::of_fields(Reason::Precondition, &[Violation::new("runtime_token_path", why)]));
             }
         }
         Ok(())

@@ -4,7 +4,6 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use executor_core::placement::{Entry, RootfsView};
 use executor_core::plan::PlannedImage;
 use executor_core::protocol::{Reason, Refused};
 use executor_core::validate::Violation;
@@ -40,19 +39,10 @@ impl Tree {
         for volume in &image.volumes {
             let above: Vec<&Path> = volume.ancestors().filter(|path| path.parent().is_some()).collect();
             for path in above.into_iter().rev() {
-                let about = format!("rootfs: {}", path.display());
-                match self.entry(path).map_err(|error| failed(&about, &error))? {
-                    Entry::Directory => {}
-                    Entry::Missing => self.make_dir(path).map_err(|error| failed(&about, &error))?,
-                    kind => {
-                        let what = if kind == Entry::Symlink { "a symbolic link" } else { "no directory" };
-                        let why = format!(
-                            "`{}`: {} is {what}, on the way to a volume of the image",
-                            image.reference,
-                            path.display()
-                        );
-                        return Err(Refused::of_fields(Reason::Precondition, &[Violation::new("rootfs", why)]));
-                    }
+                if let Some(what) = self.require_dir(path)? {
+                    let (image, path) = (&image.reference, path.display());
+                    let why = format!("`{image}`: {path} is {what}, on the way to a volume of the image");
+                    return Err(Refused::of_fields(Reason::Precondition, &[Violation::new("rootfs", why)]));
                 }
             }
             if read_only {

@@ -19,21 +19,21 @@ pub(super) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
     let mut limits = plan.limits;
     let mut lacking = Vec::new();
     let controllers = host.hierarchies.controllers();
-    {
-        let mut needs = |controller: &str, field: &'static str, limit: &mut dyn FnMut() -> bool| {
-            if !controllers.contains(controller) && limit() {
-                lacking.push(Violation::new(
-                    field,
-                    format!("cannot be held: this host has no cgroup controller {controller}"),
-                ));
-            }
-        };
-        needs("memory", "limits.memory_bytes", &mut || std::mem::take(&mut limits.memory_bytes) > 0);
-        needs("pids", "limits.pids", &mut || std::mem::take(&mut limits.pids) > 0);
-        needs("cpu", "limits.cpu_millis", &mut || std::mem::take(&mut limits.cpu_millis) > 0);
-        needs("cpu", "limits.cpu_weight", &mut || std::mem::take(&mut limits.cpu_weight) > 0);
-        needs("io", "limits.io_weight", &mut || std::mem::take(&mut limits.io_weight) > 0);
-    }
+    let mut held = |controller: &str, field: &str, limit: u64| {
+        let is_held = limit == 0 || controllers.contains(controller);
+        if !is_held {
+            let why = format!("cannot be held: this host has no cgroup controller {controller}");
+            lacking.push(Violation::new(field, why));
+        }
+        is_held
+    };
+    let asked = plan.limits;
+    limits.memory_bytes =
+        if held("memory", "limits.memory_bytes", asked.memory_bytes) { asked.memory_bytes } else { 0 };
+    limits.pids = if held("pids", "limits.pids", asked.pids) { asked.pids } else { 0 };
+    limits.cpu_millis = if held("cpu", "limits.cpu_millis", asked.cpu_millis) { asked.cpu_millis } else { 0 };
+    limits.cpu_weight = if held("cpu", "limits.cpu_weight", asked.cpu_weight.into()) { asked.cpu_weight } else { 0 };
+    limits.io_weight = if held("io", "limits.io_weight", asked.io_weight.into()) { asked.io_weight } else { 0 };
     if limits.memory_bytes > 0 && !host.hierarchies.holds_swap() {
         let why =
             "cannot be held: this host has swap and does not account it (boot with swapaccount=1, or use cgroup v2)";
