@@ -121,16 +121,7 @@ impl Tree {
         let failed = || format!("directory `{}`", shown(&full));
         let there = look(dir.as_fd(), name).told(failed)?;
         if !matches!(there, There::Directory) {
-            keeping_time(&dir, || {
-                let hides = !matches!(there, There::Nothing);
-                if hides {
-                    remove(dir.as_fd(), OsStr::from_bytes(name))?;
-                }
-                mkdirat(&dir, name, Mode::RWXU)?;
-                // What was there had taken the place of what lies below: that must not come back.
-                if hides { make_opaque(&open_dir(dir.as_fd(), name)?) } else { Ok(()) }
-            })
-            .told(failed)?;
+            make_dir(&dir, name, &there).told(failed)?;
         }
         let made = open_dir(dir.as_fd(), name).told(failed)?;
         mark_fd(&made, marks, &full)
@@ -272,6 +263,19 @@ fn xattr_names(list: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<V
 fn held(dir: &OwnedFd, name: &[u8]) -> Vec<u8> {
     let fd = std::os::fd::AsRawFd::as_raw_fd(dir);
     [format!("/proc/self/fd/{fd}/").as_bytes(), name].concat()
+}
+
+/// Makes a directory in the place of whatever is there. What was there had taken the place of what lies below: that must
+/// not come back.
+fn make_dir(dir: &OwnedFd, name: &[u8], there: &There) -> std::io::Result<()> {
+    keeping_time(dir, || {
+        let hides = !matches!(there, There::Nothing);
+        if hides {
+            remove(dir.as_fd(), OsStr::from_bytes(name))?;
+        }
+        mkdirat(dir, name, Mode::RWXU)?;
+        if hides { make_opaque(&open_dir(dir.as_fd(), name)?) } else { Ok(()) }
+    })
 }
 
 fn make_opaque(dir: &OwnedFd) -> std::io::Result<()> {

@@ -1,18 +1,13 @@
 //! Name by name to a directory: through links as if the layer's root were `/`, past what lies below the layer.
 
 use std::collections::VecDeque;
-use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 
-use executor_sys::tree::remove;
-use rustix::fs::{Mode, OFlags, mkdirat, readlinkat};
+use rustix::fs::{OFlags, readlinkat};
 use rustix::io::Errno;
 
 use super::parents::Below;
-use super::{
-    DIR_MODE, Marks, There, Tree, is_opaque, keeping_time, look, make_opaque, mark_fd, open_beneath, open_dir,
-};
+use super::{DIR_MODE, Marks, There, Tree, is_opaque, look, make_dir, mark_fd, open_beneath, open_dir};
 use crate::UnpackError;
 use crate::error::Told;
 use crate::error::shown;
@@ -113,15 +108,7 @@ impl Tree {
             if !make {
                 return Ok(None);
             }
-            keeping_time(&dir, || {
-                let hides = !matches!(there, There::Nothing);
-                if hides {
-                    remove(dir.as_fd(), OsStr::from_bytes(name))?;
-                }
-                mkdirat(&dir, name, Mode::RWXU)?;
-                if hides { make_opaque(&open_dir(dir.as_fd(), name)?) } else { Ok(()) }
-            })
-            .told(failed)?;
+            make_dir(&dir, name, &there).told(failed)?;
             let made = open_dir(dir.as_fd(), name).told(failed)?;
             mark_fd(&made, &marks, &full)?;
             walk.dir = Some(made);
