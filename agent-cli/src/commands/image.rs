@@ -19,7 +19,6 @@ use crate::cli::images::{
 };
 use crate::failure::Failure;
 use crate::view::images::{self as view, Bars};
-use crate::view::json;
 
 /// Bytes of an archive that are sent at once.
 const PIECE: usize = 256 << 10;
@@ -218,16 +217,7 @@ async fn rm(session: &Session, args: &ImageRmArgs) -> Result<u8, Failure> {
         done.push(view::Removed { image: image.clone(), removed: None, error: Some(error.describe()) });
         failures.push(error);
     }
-    if session.json {
-        session.output.text(json::document(&done)).await;
-    }
-    if failures.len() < 2 {
-        return failures.pop().map_or(Ok(0), Err);
-    }
-    for failure in &failures {
-        session.output.note(failure.describe());
-    }
-    Err(Failure::Several { failed: failures.len(), all: done.len() })
+    session.tried(&done, failures).await
 }
 
 async fn prune(session: &Session, args: &PruneArgs) -> Result<u8, Failure> {

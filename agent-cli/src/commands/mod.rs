@@ -269,6 +269,21 @@ impl Session {
         self.output.text(text).await;
     }
 
+    /// The end of a command that tried each of several things. One failure is the command's own; several are told one by
+    /// one.
+    async fn tried<T: Serialize>(&self, done: &[T], mut failures: Vec<Failure>) -> Result<u8, Failure> {
+        if self.json {
+            self.output.text(json::document(&done)).await;
+        }
+        if failures.len() < 2 {
+            return failures.pop().map_or(Ok(0), Err);
+        }
+        for failure in &failures {
+            self.output.note(failure.describe());
+        }
+        Err(Failure::Several { failed: failures.len(), all: done.len() })
+    }
+
     /// Says why a container ended in another way than by its process, unless the log has told so already.
     fn explain_end(&self, container: &Container, told: &[String]) {
         let Some(result) = &container.result else { return };

@@ -28,15 +28,5 @@ pub(super) async fn rm(session: &Session, args: RmArgs) -> Result<u8, Failure> {
         };
         done.push(json::Done { id, deleted: Some(error.is_none()), signal: None, error });
     }
-    if session.json {
-        session.output.text(json::document(&done)).await;
-    }
-    // One failure is the command's own; several are told one by one.
-    if failures.len() < 2 {
-        return failures.pop().map_or(Ok(0), Err);
-    }
-    for failure in &failures {
-        session.output.note(failure.describe());
-    }
-    Err(Failure::Several { failed: failures.len(), all: done.len() })
+    session.tried(&done, failures).await
 }
