@@ -120,8 +120,10 @@ fn it_has_no_descriptor_of_ours() {
     let daemon = Daemon::start();
     daemon.api.started(sleeper("c"));
     for (stdin, terminal) in [(false, false), (true, false), (false, true)] {
-        let start = ExecStart { stdin, terminal, ..start("c", "/bin/sleep", &["1000"]) };
-        let executed = Executed::begin(&daemon.api, start).unwrap();
+        // It says when its own loader is done, which opens libraries; and stays, as the last of its commands is not `sleep`.
+        let start = ExecStart { stdin, terminal, ..script("c", "echo loaded; sleep 1000; true") };
+        let mut executed = Executed::begin(&daemon.api, start).unwrap();
+        executed.until("loaded");
         let open = std::fs::read_dir(format!("/proc/{}/fd", executed.pid)).unwrap();
         let mut open: Vec<(String, PathBuf)> = open
             .map(|entry| entry.unwrap())
