@@ -128,7 +128,8 @@ impl<S: Source> Reader<S> {
         self.source
     }
 
-    /// The next entry. What was not read of the content of the one before is passed over.
+    /// The next entry. What was not read of the content of the one before is passed over. After an error there is no
+    /// more: where the next one would begin is not known.
     ///
     /// # Errors
     /// No archive; a limit; the source's.
@@ -136,12 +137,17 @@ impl<S: Source> Reader<S> {
         if self.ended {
             return Ok(None);
         }
+        let entry = self.read_entry();
+        self.ended = !matches!(entry, Ok(Some(_)));
+        entry
+    }
+
+    fn read_entry(&mut self) -> Result<Option<Entry>, UnpackError> {
         let mut described = Described::default();
         for _ in 0..=DESCRIPTIONS_MAX {
             self.pass_over()?;
             let Some(block) = self.header()? else {
                 if described.is_empty() {
-                    self.ended = true;
                     return Ok(None);
                 }
                 return Err(UnpackError::archive(&described.path, "it ends between a description and its entry"));
