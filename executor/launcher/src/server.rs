@@ -31,7 +31,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::cli::Args;
-use crate::dirs::{at, make_dir};
+use crate::dirs::{at, make_dir, remove_tree};
 use crate::host::Host;
 use crate::layers::{HasLayers, Layers};
 use crate::log::{self, Level};
@@ -327,9 +327,7 @@ impl Server {
         self.host.hierarchies.remove_parent(&self.host.cgroup_parent);
         if ephemeral {
             for dir in [&self.host.state_dir, &self.host.run_dir] {
-                if let Err(error) = fs::remove_dir_all(dir)
-                    && error.kind() != io::ErrorKind::NotFound
-                {
+                if let Err(error) = remove_tree(dir) {
                     log::line(Level::Error, "", format_args!("{} was not removed: {error}", dir.display()));
                 }
             }

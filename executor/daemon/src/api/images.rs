@@ -210,13 +210,17 @@ async fn follow(
         let mut watcher = node.images.pull(reference, credentials.clone());
         let mut before = None;
         while let Some(state) = watcher.next().await {
-            if let Some(outcome) = state.outcome {
-                return outcome.map_err(|error| of_image(&error));
-            }
-            if !state.progress.layers.is_empty() && before.as_ref() != Some(&state.progress) {
+            let is_new = !state.progress.layers.is_empty() && before.as_ref() != Some(&state.progress);
+            if is_new {
                 let news = News::Progress(progress(&state.progress));
                 let _ = sender.send(Ok(v1::PullImageResponse { news: Some(news) })).await;
                 before = Some(state.progress);
+            }
+            // Where each layer was at the end is told, too.
+            if let Some(outcome) = state.outcome {
+                return outcome.map_err(|error| of_image(&error));
+            }
+            if is_new {
                 tokio::time::sleep(EVERY).await;
             }
         }
