@@ -22,8 +22,17 @@ pub const HEAD: usize = MAGIC.len() + 4;
 pub const COUNT_MAX: u32 = 65_536;
 /// The environment string that a process gets where the request says nothing of PATH.
 pub const PATH_DEFAULT: &[u8] = b"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// The same of TERM, at a terminal.
+const TERM_DEFAULT: &[u8] = b"TERM=xterm";
 /// Most bytes in a payload.
 pub const BYTES_MAX: usize = 1 << 30;
+
+/// The environment strings that are added to a request's: what every program looks for, and what one at a terminal does.
+pub fn default_environment<'a>(has: impl Fn(&str) -> bool, terminal: bool) -> impl Iterator<Item = &'a [u8]> {
+    let path = (!has("PATH")).then_some(PATH_DEFAULT);
+    let term = (terminal && !has("TERM")).then_some(TERM_DEFAULT);
+    path.into_iter().chain(term)
+}
 
 /// Why bytes are no payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -190,9 +190,8 @@ fn process_payload(request: &v1::RunRequest) -> std::io::Result<MemFile> {
     let joined: Vec<Zeroizing<String>> =
         all.clone().map(|variable| Zeroizing::new(format!("{}={}", variable.name, variable.value))).collect();
     let mut env: Vec<&[u8]> = joined.iter().map(|variable| variable.as_bytes()).collect();
-    if !all.clone().any(|variable| variable.name == "PATH") {
-        env.push(payload::PATH_DEFAULT);
-    }
+    let has = |name: &str| all.clone().any(|variable| variable.name == name);
+    env.extend(payload::default_environment(has, request.terminal));
     let strings = ProcessPayload::strings(run.path.as_bytes(), dir.as_bytes(), count.as_bytes(), &args, &env);
     written("executor-process", &strings)
 }

@@ -26,8 +26,6 @@ use crate::problem::{Kind, Problem};
 
 /// For the supervisor's first word: it gives the program 60 s.
 const BEGINNING: Duration = Duration::from_secs(70);
-/// What a terminal is called where the request says nothing.
-const TERM: &[u8] = b"TERM=xterm";
 
 /// What is asked for; overwritten when it is no longer needed, however that comes.
 pub(crate) struct Start(pub(crate) v1::ExecStart);
@@ -240,12 +238,7 @@ fn load(start: &v1::ExecStart, facts: &Facts) -> std::io::Result<MemFile> {
         variables.map(|variable| Zeroizing::new(format!("{}={}", variable.name, variable.value))).collect();
     let mut env: Vec<&[u8]> = joined.iter().map(|variable| variable.as_bytes()).collect();
     let has = |name: &str| start.env.iter().any(|variable| variable.name == name);
-    if !has("PATH") {
-        env.push(payload::PATH_DEFAULT);
-    }
-    if start.terminal && !has("TERM") {
-        env.push(TERM);
-    }
+    env.extend(payload::default_environment(has, start.terminal));
     let strings = ProcessPayload::strings(start.path.as_bytes(), dir.as_bytes(), count.as_bytes(), &args, &env);
     let mut file = MemFile::create("executor-process", payload::encoded_len(strings.iter().copied()))?;
     file.fill(|bytes| payload::encode(strings.iter().copied(), bytes))?;

@@ -33,6 +33,9 @@ fn a_shell_on_a_terminal() {
     client.send(Part::Window(WindowSize { rows: 33, columns: 144 }));
     client.types(b"test -t 0 && stty size\n");
     client.until("33 144");
+    client.types(b"echo $TERM; echo to the cons''ole >/dev/console; sleep 0\n");
+    client.until("xterm");
+    client.until("to the console");
     client.types(b"echo $SECRET; (echo go''ing; sleep 1000)\n");
     client.until("going");
     client.types(b"\x03");

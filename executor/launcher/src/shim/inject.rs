@@ -34,6 +34,10 @@ use crate::host::Host;
 use crate::rootfs::make_target;
 use crate::runtime;
 
+const CONSOLE: &str = "/dev/console";
+/// Relative to /dev.
+const FIRST_TERMINAL: &str = "pts/0";
+
 /// What is carried into a container.
 pub(super) struct Injection<'a> {
     pub(super) host: &'a Host,
@@ -71,7 +75,7 @@ pub(super) fn with_contents(
 impl Injection<'_> {
     /// Does it, in a helper. Gives the digest of the runtime token, where there is one.
     pub(super) fn carry_out(&self) -> Result<Option<TokenDigest>, Refused> {
-        if self.volume.is_none() && self.plan.network == Network::Host {
+        if self.volume.is_none() && self.plan.network == Network::Host && !self.plan.terminal {
             return Ok(None);
         }
         let told = helper::run(|| Ok(self.act()?.map(|token| token.to_bytes()).unwrap_or_default()));
@@ -104,7 +108,7 @@ impl Injection<'_> {
         }
         let init = process::pidfd(self.init).map_err(|error| Failed("init".into(), error))?;
         let network = self.plan.network != Network::Host;
-        process::enter_namespaces(init.as_fd(), !views.is_empty(), network)
+        process::enter_namespaces(init.as_fd(), !views.is_empty() || self.plan.terminal, network)
             .map_err(|error| Failed("namespaces".into(), error))?;
         if network {
             executor_sys::netif::loopback_up().map_err(|error| Failed("loopback".into(), error))?;
@@ -112,6 +116,9 @@ impl Injection<'_> {
         if self.id_map.is_mapped() {
             // What is made in the container from here on belongs to its own root.
             process::become_root_of(init.as_fd()).map_err(|error| Failed("user namespace".into(), error))?;
+        }
+        if self.plan.terminal {
+            console().map_err(|error| Failed(CONSOLE.into(), error))?;
         }
         for (mount, view) in self.mounts.iter().zip(&views) {
             self.place(mount, view).map_err(|error| Failed(format!("mount at {}", mount.target.display()), error))?;
@@ -169,6 +176,16 @@ impl Injection<'_> {
         let target = open_in_root(root.as_fd(), &point.target, OFlags::PATH | kind, Mode::empty(), Follow::NoLinks)?;
         mount::attach(view.as_fd(), target.as_fd())
     }
+}
+
+/// Makes `/dev/console` in the fresh /dev, as the OCI runtime specification has it for a container with a terminal: that is
+/// the first, and so far the only one, of the container's own devpts. A link says so without a mount over a name that
+/// others could have exchanged.
+fn console() -> io::Result<()> {
+    let root = open_dir(Path::new("/"))?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
+    let dev = open_in_root(root.as_fd(), Path::new("/dev"), flags, Mode::empty(), Follow::NoLinks)?;
+    Ok(rustix::fs::symlinkat(FIRST_TERMINAL, &dev, "console")?)
 }
 
 /// Whether a container may ask for inputs that are no files, so that these are kept in its volume.
