@@ -9,6 +9,7 @@
 //! executord what became of it.
 
 mod drive;
+mod ended;
 mod image;
 mod perform;
 mod read;
@@ -20,7 +21,7 @@ use executor_cnab::action::{INSTALL, UNINSTALL, UPGRADE};
 use executor_cnab::store::Store;
 
 pub(crate) use drive::drive;
-pub(crate) use perform::Ended;
+pub(crate) use ended::Ended;
 
 use super::Session;
 use crate::cli::{ActionArgs, CnabArgs, CnabCommand, Global};

@@ -15,8 +15,8 @@ use executor_cnab::claim::Status;
 
 use super::super::logs::{Form, Printer};
 use super::super::{Session, run, wait};
+use super::ended::{delete, judge, outputs};
 use super::image;
-use super::perform::{delete, judge, outputs};
 use crate::cnab::CnabError;
 use crate::cnab::driver::{HANDLES, Operation};
 use crate::cnab::plan::Wanted;

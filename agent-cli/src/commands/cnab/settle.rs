@@ -17,7 +17,7 @@ use tonic::Code;
 
 use super::super::logs::{Form, Printer, follow};
 use super::super::{Session, expected, run};
-use super::perform::{Ended, LOG_MAX, conclude, delete, judge, record};
+use super::ended::{Ended, LOG_MAX, conclude, delete, judge, record};
 use crate::cnab::CnabError;
 use crate::connect::is_away;
 use crate::failure::Failure;
