@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path};
 
+use executor_core::limits::{ARG_TOTAL_MAX, GRACE_MAX, ID_MAX, LABELS_MAX, MEMORY_MIN};
 use executor_core::placement::{Content, MountPoint, volume_size};
 use executor_core::plan::{MAIN_PROCESS, OutputSource, Plan, Principal, Rootfs};
 use executor_core::spec::{self, Resolved};
 use executor_core::users::ResolvedUser;
-use executor_core::validate::{ARG_TOTAL_MAX, GRACE_MAX, ID_MAX, LABELS_MAX, MEMORY_MIN, Policy, recheck};
+use executor_core::validate::{Policy, recheck};
 use oci_spec::runtime::Spec;
 
 /// Where no file and no mount may be.

@@ -4,9 +4,10 @@
 
 use std::path::Path;
 
+use executor_core::limits::{ID_MAX, PATH_MAX};
 use executor_core::plan::{Principal, UserRef};
 use executor_core::users::{GROUPS_MAX, UnknownPrincipal, resolve};
-use executor_core::validate::{Draft, ID_MAX, PATH_MAX, Policy, validate};
+use executor_core::validate::{Draft, Policy, validate};
 
 /// See the module.
 pub fn run(data: &[u8]) {

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::record::ContainerRecord;
 use crate::validate::Policy;
 
 /// How many ids a user namespace has: 0 to 65,535, as the files of images expect them.
@@ -38,14 +37,7 @@ impl IdMap {
 
     /// Highest id that the container has.
     pub fn highest(self) -> u32 {
-        if self.is_mapped() { RANGE - 1 } else { crate::validate::ID_MAX }
-    }
-}
-
-impl ContainerRecord {
-    /// What its ids are on the host.
-    pub fn id_map(&self) -> IdMap {
-        IdMap::of(self.id_range_start)
+        if self.is_mapped() { RANGE - 1 } else { crate::limits::ID_MAX }
     }
 }
 
@@ -69,8 +61,8 @@ impl Pool {
             return Err(format!("{told}: the pool must not begin below {RANGE}"));
         }
         let end = u64::from(start) + u64::from(ranges) * u64::from(RANGE);
-        if end > u64::from(crate::validate::ID_MAX) {
-            return Err(format!("{told}: the pool must end before id {}, not at {end}", crate::validate::ID_MAX));
+        if end > u64::from(crate::limits::ID_MAX) {
+            return Err(format!("{told}: the pool must end before id {}, not at {end}", crate::limits::ID_MAX));
         }
         Ok(Self { start, ranges, next: 0 })
     }

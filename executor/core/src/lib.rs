@@ -15,6 +15,7 @@ pub mod ident;
 pub mod idmap;
 pub mod image;
 pub mod lifecycle;
+pub mod limits;
 pub mod logline;
 pub mod names;
 pub mod outputs;

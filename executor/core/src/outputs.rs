@@ -10,8 +10,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::limits::PATH_MAX;
 use crate::record::OutputsRecord;
-use crate::validate::PATH_MAX;
 
 /// The directory, below the container's state directory.
 pub const DIRECTORY: &str = "outputs";

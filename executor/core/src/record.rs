@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cni::Address;
 use crate::ident::ProcessIdentity;
+use crate::idmap::IdMap;
 use crate::lifecycle::State;
 use crate::placement::{Content, MountPoint};
 use crate::plan::Plan;
@@ -103,6 +104,11 @@ pub struct ContainerRecord {
 }
 
 impl ContainerRecord {
+    /// What its ids are on the host.
+    pub fn id_map(&self) -> IdMap {
+        IdMap::of(self.id_range_start)
+    }
+
     /// Where the file of this index is mounted.
     pub fn mount_of(&self, index: usize) -> Option<&MountPoint> {
         self.prepared.as_ref()?.mounts.iter().find(|mount| match &mount.content {

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::limits::{ID_MAX, PATH_MAX};
 use crate::plan::{Principal, UserRef};
-use crate::validate::{ID_MAX, PATH_MAX};
 
 /// Largest passwd or group file that is read, in bytes.
 pub const FILE_MAX: u64 = 4 << 20;

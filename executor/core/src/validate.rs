@@ -7,6 +7,7 @@
 //! (reserved for atomic rotation, as in Kubernetes).
 
 mod connectivity;
+mod draft;
 mod exec;
 mod files;
 mod image;
@@ -25,40 +26,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::ident::ContainerId;
 use crate::idmap::RANGE;
+use crate::limits::{DISK_MIN, GRACE_MAX, ID_MAX, LABELS_MAX, MEMORY_MIN, PATH_MAX, SIGNAL_MAX};
 use crate::plan::{
-    Connectivity, Isolation, Limits, Network, OutputSource, Plan, PlannedFile, PlannedImage, PlannedProcess, Principal,
-    Redaction, Rootfs, SIGTERM, UserNamespace, UserRef,
+    Limits, Network, OutputSource, Plan, PlannedFile, PlannedProcess, Principal, Rootfs, SIGTERM, UserNamespace,
+    UserRef,
 };
 
+pub use draft::{Draft, DraftFile, DraftOutputs};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_exec};
 pub use image::LAYERS_MAX;
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
 pub use policy::{Policy, Unenforceable};
-
 pub use update::{PlannedUpdate, UpdateDraft, validate_update};
-
-/// Longest path, in bytes, NUL included (the kernel's PATH_MAX).
-pub const PATH_MAX: usize = 4096;
-/// Longest path component, in bytes.
-pub const NAME_MAX: usize = 255;
-/// A `NAME=VALUE` string, its NUL included, must be shorter than this plus one (the kernel's MAX_ARG_STRLEN).
-pub const ARG_STRING_MAX: usize = 131_072;
-/// Arguments and environment together, with 8 bytes for each pointer: what a stack of 8 MiB leaves (a quarter).
-pub const ARG_TOTAL_MAX: usize = 2_000_000;
-/// Most arguments, most variables, most files.
-pub const LIST_MAX: usize = 10_000;
-/// Most labels.
-pub const LABELS_MAX: usize = 64;
-/// Longest grace period.
-pub const GRACE_MAX: Duration = Duration::from_secs(3600);
-/// Least memory: below it not even an empty container starts.
-pub const MEMORY_MIN: u64 = 2 << 20;
-/// Least disk: below it no file system of its own can be made.
-pub const DISK_MIN: u64 = 1 << 20;
-/// Largest number of a signal.
-pub const SIGNAL_MAX: u32 = 64;
-/// Largest user or group id: 2^32 - 1 means "leave as it is" to the kernel.
-pub const ID_MAX: u32 = u32::MAX - 1;
 
 /// One thing wrong with a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
@@ -75,103 +54,6 @@ impl Violation {
     pub fn new(field: impl Into<String>, description: impl Into<String>) -> Self {
         Self { field: field.into(), description: description.into() }
     }
-}
-
-/// A request as it came, borrowed.
-#[derive(Default)]
-pub struct Draft<'a> {
-    /// Container id.
-    pub id: &'a str,
-    /// Reference of the root file system; `host` when empty.
-    pub rootfs: &'a str,
-    /// The program.
-    pub path: &'a str,
-    /// Its arguments.
-    pub args: Vec<&'a str>,
-    /// Its working directory.
-    pub dir: &'a str,
-    /// Its environment: name and value.
-    pub env: Vec<(&'a str, &'a str)>,
-    /// `user[:group]`.
-    pub user: &'a str,
-    /// RLIMIT_NOFILE.
-    pub nofile: Option<u64>,
-    /// Bytes; 0 = default.
-    pub memory_bytes: u64,
-    /// 0 = default.
-    pub pids: u64,
-    /// 0 = no limit.
-    pub cpu_millis: u64,
-    /// Labels.
-    pub labels: BTreeMap<String, String>,
-    /// Grace period.
-    pub grace: Option<Duration>,
-    /// Network.
-    pub network: Option<Network>,
-    /// Mark of the log lines.
-    pub log_source: &'a str,
-    /// Discard the output.
-    pub suppress_log_output: bool,
-    /// Secret variables: name and value.
-    pub secret_env: Vec<(&'a str, &'a str)>,
-    /// Secret arguments: which of `args`, and the value.
-    pub secret_args: Vec<(u32, &'a str)>,
-    /// Files.
-    pub files: Vec<DraftFile<'a>>,
-    /// Path of the file that gets the runtime token; none when empty.
-    pub token_path: &'a str,
-    /// What is masked in the output.
-    pub redaction: Redaction,
-    /// What is captured at the end.
-    pub outputs: Option<DraftOutputs<'a>>,
-    /// What an image's reference was resolved to.
-    pub image: Option<PlannedImage>,
-    /// Bytes; 0 = default.
-    pub disk_bytes: u64,
-    /// 0 = as the kernel has it.
-    pub cpu_weight: u32,
-    /// 0 = as the kernel has it.
-    pub io_weight: u32,
-    /// As asked, names of capabilities in any spelling.
-    pub isolation: Isolation,
-    /// As asked.
-    pub connectivity: Connectivity,
-    /// A terminal.
-    pub terminal: bool,
-    /// Input from attached clients.
-    pub stdin: bool,
-    /// 0 = default.
-    pub stop_signal: u32,
-}
-
-/// A file of a request, without its content.
-#[derive(Clone, Debug)]
-pub struct DraftFile<'a> {
-    /// The field that names it.
-    pub field: String,
-    /// Its path.
-    pub path: &'a str,
-    /// Bytes of content.
-    pub size: u64,
-    /// It is not masked in logs.
-    pub public: bool,
-}
-
-impl<'a> From<(String, &'a str, u64)> for DraftFile<'a> {
-    fn from((field, path, size): (String, &'a str, u64)) -> Self {
-        Self { field, path, size, public: false }
-    }
-}
-
-/// The outputs that a request declares.
-#[derive(Clone, Debug, Default)]
-pub struct DraftOutputs<'a> {
-    /// Files.
-    pub files: Vec<&'a str>,
-    /// Or one directory.
-    pub directory: &'a str,
-    /// Bytes over all of them; 0 = the policy's.
-    pub bytes_max: u64,
 }
 
 /// Collects violations.

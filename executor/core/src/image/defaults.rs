@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use oci_spec::image::ImageConfiguration;
 
 use super::signal::parse_signal;
-use crate::validate::{ARG_TOTAL_MAX, LIST_MAX, PATH_MAX, Violation};
+use crate::limits::{ARG_TOTAL_MAX, LIST_MAX, PATH_MAX};
+use crate::validate::Violation;
 
 /// Most volumes.
 const VOLUMES_MAX: usize = 64;
@@ -189,7 +190,7 @@ fn clean(path: &str) -> String {
 
 fn is_path(path: &str) -> bool {
     let safe = path.starts_with('/') && path.len() < PATH_MAX && !path.contains(['\0', '\n']);
-    safe && path.split('/').all(|part| part != ".." && part.len() <= crate::validate::NAME_MAX)
+    safe && path.split('/').all(|part| part != ".." && part.len() <= crate::limits::NAME_MAX)
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{Draft, DraftFile, LIST_MAX, NAME_MAX, PATH_MAX, Policy, Report, Violation, shorten};
+use super::{Draft, DraftFile, Policy, Report, Violation, shorten};
 use crate::ident::ContainerId;
+use crate::limits::{LIST_MAX, NAME_MAX, PATH_MAX};
 use crate::plan::{Plan, PlannedFile};
 use crate::token;
 

@@ -1,6 +1,7 @@
 //! An image that a reference was resolved to: what of it reaches the host's file system.
 
-use super::{PATH_MAX, check_path, shorten};
+use super::{check_path, shorten};
+use crate::limits::PATH_MAX;
 use crate::plan::PlannedImage;
 
 /// Most layers: the kernel's overlay file system takes no more than 500, and the limit that other engines keep is lower.

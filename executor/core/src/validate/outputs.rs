@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::{DraftOutputs, LIST_MAX, NAME_MAX, PATH_MAX, Policy, Report, Violation, shorten};
+use super::{DraftOutputs, Policy, Report, Violation, shorten};
+use crate::limits::{LIST_MAX, NAME_MAX, PATH_MAX};
 use crate::plan::{OutputSource, PlannedFile, PlannedOutputs};
 
 /// Checks the outputs against themselves, the secret files and the policy.

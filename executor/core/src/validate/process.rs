@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{ARG_STRING_MAX, ARG_TOTAL_MAX, Draft, LIST_MAX, Report, check_path};
+use super::{Draft, Report, check_path};
+use crate::limits::{ARG_STRING_MAX, ARG_TOTAL_MAX, LIST_MAX};
 use crate::plan::{MAIN_PROCESS, PlannedProcess};
 
 /// Bytes of a pointer in the array that execve takes.

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Draft, LIST_MAX, Report, Violation};
+use super::{Draft, Report, Violation};
+use crate::limits::LIST_MAX;
 use crate::plan::PlannedProcess;
 
 /// A secret argument fills an empty public one: both, or neither, is an error.

@@ -7,11 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use super::{DraftFile, LIST_MAX, Policy, Report, Violation, files, outputs};
+use super::{DraftFile, Policy, Report, Violation, files, outputs};
+use crate::limits::{LIST_MAX, SIGNAL_MAX};
 use crate::plan::{Plan, PlannedFile};
 
-/// Largest signal.
-const SIGNAL_MAX: u32 = 64;
 /// How a file that is there already is called in what is told of another one.
 const STAYS: &str = "the container's file";
 

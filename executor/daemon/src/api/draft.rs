@@ -4,8 +4,9 @@ mod connectivity;
 
 use std::time::Duration;
 
+use executor_core::limits::GRACE_MAX;
 use executor_core::plan::{Isolation, Network, Redaction, UserNamespace};
-use executor_core::validate::{Draft, DraftFile, DraftOutputs, GRACE_MAX, Violation};
+use executor_core::validate::{Draft, DraftFile, DraftOutputs, Violation};
 use executor_proto::v1::{Action, EnvironmentVariable, File, Outputs, RunAction, RunRequest};
 
 use crate::problem::{Kind, Problem};

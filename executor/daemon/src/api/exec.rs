@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use executor_core::validate::{SIGNAL_MAX, WINDOW_MAX};
+use executor_core::limits::SIGNAL_MAX;
+use executor_core::validate::WINDOW_MAX;
 use executor_proto::v1::exec_request::Part as In;
 use executor_proto::v1::exec_response::Part as Out;
 use executor_proto::v1::{self, ExecRequest, ExecResponse, ExitStatus, exit_status};

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use executor_core::lifecycle::State;
+use executor_core::limits::PATH_MAX;
 use executor_core::outputs::{CapturedFile, OutputsList};
 use executor_core::plan::OutputSource;
-use executor_core::validate::PATH_MAX;
 use executor_proto::v1;
 use executor_proto::v1::get_outputs_response::Part;
 use tokio::sync::mpsc;

@@ -10,10 +10,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use executor_core::limits::PATH_MAX;
 use executor_core::outputs::{DEPTH_MAX, ENTRIES_MAX, escaped, tellable};
 use executor_core::plan::OutputSource;
 use executor_core::users::ResolvedUser;
-use executor_core::validate::PATH_MAX;
 use executor_sys::mount::{Follow, open_dir, open_in_root};
 use executor_sys::privileges;
 use executor_sys::process;

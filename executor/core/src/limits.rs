@@ -1,0 +1,26 @@
+//! The limits that hold whatever the policy says: the kernel's own, and ours on what comes from outside.
+
+use std::time::Duration;
+
+/// Longest path, in bytes, NUL included (the kernel's PATH_MAX).
+pub const PATH_MAX: usize = 4096;
+/// Longest path component, in bytes.
+pub const NAME_MAX: usize = 255;
+/// A `NAME=VALUE` string, its NUL included, must be shorter than this plus one (the kernel's MAX_ARG_STRLEN).
+pub const ARG_STRING_MAX: usize = 131_072;
+/// Arguments and environment together, with 8 bytes for each pointer: what a stack of 8 MiB leaves (a quarter).
+pub const ARG_TOTAL_MAX: usize = 2_000_000;
+/// Most arguments, most variables, most files.
+pub const LIST_MAX: usize = 10_000;
+/// Most labels.
+pub const LABELS_MAX: usize = 64;
+/// Longest grace period.
+pub const GRACE_MAX: Duration = Duration::from_secs(3600);
+/// Least memory: below it not even an empty container starts.
+pub const MEMORY_MIN: u64 = 2 << 20;
+/// Least disk: below it no file system of its own can be made.
+pub const DISK_MIN: u64 = 1 << 20;
+/// Largest number of a signal.
+pub const SIGNAL_MAX: u32 = 64;
+/// Largest user or group id: 2^32 - 1 means "leave as it is" to the kernel.
+pub const ID_MAX: u32 = u32::MAX - 1;

@@ -1,0 +1,103 @@
+//! What is validated: a request as it came.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::plan::{Connectivity, Isolation, Network, PlannedImage, Redaction};
+
+/// A request as it came, borrowed.
+#[derive(Default)]
+pub struct Draft<'a> {
+    /// Container id.
+    pub id: &'a str,
+    /// Reference of the root file system; `host` when empty.
+    pub rootfs: &'a str,
+    /// The program.
+    pub path: &'a str,
+    /// Its arguments.
+    pub args: Vec<&'a str>,
+    /// Its working directory.
+    pub dir: &'a str,
+    /// Its environment: name and value.
+    pub env: Vec<(&'a str, &'a str)>,
+    /// `user[:group]`.
+    pub user: &'a str,
+    /// RLIMIT_NOFILE.
+    pub nofile: Option<u64>,
+    /// Bytes; 0 = default.
+    pub memory_bytes: u64,
+    /// 0 = default.
+    pub pids: u64,
+    /// 0 = no limit.
+    pub cpu_millis: u64,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Grace period.
+    pub grace: Option<Duration>,
+    /// Network.
+    pub network: Option<Network>,
+    /// Mark of the log lines.
+    pub log_source: &'a str,
+    /// Discard the output.
+    pub suppress_log_output: bool,
+    /// Secret variables: name and value.
+    pub secret_env: Vec<(&'a str, &'a str)>,
+    /// Secret arguments: which of `args`, and the value.
+    pub secret_args: Vec<(u32, &'a str)>,
+    /// Files.
+    pub files: Vec<DraftFile<'a>>,
+    /// Path of the file that gets the runtime token; none when empty.
+    pub token_path: &'a str,
+    /// What is masked in the output.
+    pub redaction: Redaction,
+    /// What is captured at the end.
+    pub outputs: Option<DraftOutputs<'a>>,
+    /// What an image's reference was resolved to.
+    pub image: Option<PlannedImage>,
+    /// Bytes; 0 = default.
+    pub disk_bytes: u64,
+    /// 0 = as the kernel has it.
+    pub cpu_weight: u32,
+    /// 0 = as the kernel has it.
+    pub io_weight: u32,
+    /// As asked, names of capabilities in any spelling.
+    pub isolation: Isolation,
+    /// As asked.
+    pub connectivity: Connectivity,
+    /// A terminal.
+    pub terminal: bool,
+    /// Input from attached clients.
+    pub stdin: bool,
+    /// 0 = default.
+    pub stop_signal: u32,
+}
+
+/// A file of a request, without its content.
+#[derive(Clone, Debug)]
+pub struct DraftFile<'a> {
+    /// The field that names it.
+    pub field: String,
+    /// Its path.
+    pub path: &'a str,
+    /// Bytes of content.
+    pub size: u64,
+    /// It is not masked in logs.
+    pub public: bool,
+}
+
+impl<'a> From<(String, &'a str, u64)> for DraftFile<'a> {
+    fn from((field, path, size): (String, &'a str, u64)) -> Self {
+        Self { field, path, size, public: false }
+    }
+}
+
+/// The outputs that a request declares.
+#[derive(Clone, Debug, Default)]
+pub struct DraftOutputs<'a> {
+    /// Files.
+    pub files: Vec<&'a str>,
+    /// Or one directory.
+    pub directory: &'a str,
+    /// Bytes over all of them; 0 = the policy's.
+    pub bytes_max: u64,
+}
