@@ -2,10 +2,6 @@
 //!
 //! The rules are `executor_bindings`'; here are the sources ([`tree`] reads directories, VCAP_SERVICES is read as every
 //! other secret is), where the files go in the container, and [`mod@write`] for those that go nowhere but to a directory.
-//!
-//! Below the root of the bindings executord keeps links of its own (`..data`, `..gen1`), with which all files change at
-//! once. Half of the clients that there are take every directory there for a binding and fail at these. So what
-//! SERVICE_BINDING_ROOT names is `ROOT/..data`: the generation in force, in which there is nothing but bindings.
 
 mod replace;
 mod tree;
@@ -15,7 +11,7 @@ use std::ffi::OsString;
 use std::io::Read;
 
 use executor_bindings::{Bindings, Builder, DEFAULT_ROOT, Layout, ONE_FILE, Profile, Refused, VCAP_SERVICES};
-use executor_proto::v1::{self, Container, EnvironmentVariable};
+use executor_proto::v1::{self, EnvironmentVariable};
 
 use crate::cli::{BindingArgs, DeliveryArgs};
 use crate::failure::Failure;
@@ -25,9 +21,6 @@ use crate::view::table::plain;
 
 pub(crate) use tree::TreeError;
 pub(crate) use write::{WriteError, write};
-
-/// The link to the files in force, at every directory that executord mounts.
-const IN_FORCE: &str = "..data";
 
 /// Why there are no bindings.
 #[derive(Debug, thiserror::Error)]
@@ -49,12 +42,6 @@ pub(crate) enum BindingsError {
     Root { path: String },
     #[error("{VCAP_SERVICES} is not set beside {variable}: programs would not know which to believe; leave out {flag}")]
     Both { variable: &'static str, flag: &'static str },
-    /// The container runs, and the variable does not lead to the files.
-    #[error(
-        "the bindings are mounted at {mounted}, and not at {root}, so that {variable} would lead nowhere: the root file \
-         system must lack {root} and have its parent; choose another directory with --binding-root"
-    )]
-    Misplaced { root: String, mounted: String, variable: &'static str },
 }
 
 /// Reads and judges the bindings that the flags name; `None` where they name none. `others` are the arguments of other
@@ -128,14 +115,6 @@ pub(crate) struct Lowered {
     pub(crate) files: Vec<v1::File>,
     /// What leads the process to them.
     pub(crate) variable: EnvironmentVariable,
-    /// To be looked at when they are there.
-    pub(crate) placed: Placed,
-}
-
-/// Where bindings are expected to be.
-pub(crate) struct Placed {
-    root: String,
-    layout: Layout,
 }
 
 impl Delivery {
@@ -171,29 +150,11 @@ impl Delivery {
         let files = files.collect();
         let root = root.unwrap_or_else(|| known(files_root));
         let value = match layout {
-            Layout::Directories => format!("{root}/{IN_FORCE}"),
+            Layout::Directories => root,
             Layout::OneFile => format!("{root}/{ONE_FILE}"),
         };
         let variable = EnvironmentVariable { name: layout.variable().to_owned(), value };
-        Lowered { files, variable, placed: Placed { root, layout } }
-    }
-}
-
-impl Placed {
-    /// Looks whether the variable leads to the files of a container that was just made.
-    pub(crate) fn check(&self, container: &Container) -> Result<(), Failure> {
-        let Self { root, layout } = self;
-        let below = |path: &str| path.strip_prefix(root.as_str()).is_some_and(|rest| rest.starts_with('/'));
-        let elsewhere = container.files.iter().find(|file| below(&file.path) && file.mount_point != *root);
-        match elsewhere {
-            Some(file) if *layout == Layout::Directories => Err(BindingsError::Misplaced {
-                root: root.clone(),
-                mounted: plain(&file.mount_point),
-                variable: layout.variable(),
-            }
-            .into()),
-            _ => Ok(()),
-        }
+        Lowered { files, variable }
     }
 }
 

@@ -116,7 +116,7 @@ pub(crate) enum Command {
     /// Replace, add and remove secret files of a running container, all of them at once
     ///
     /// Prints the new generation of the files. A program sees the old files or the new ones and no mixture, if it
-    /// opens the directory `..data` beside them and reads through that; one path alone is always whole. Files can be
+    /// opens a directory of them once and reads through that; one path alone is always whole. Files can be
     /// added where a directory of secret files is mounted (`agent-cli inspect` shows where). A file that is mounted by
     /// itself can be replaced and not removed.
     ///

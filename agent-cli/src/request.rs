@@ -123,15 +123,14 @@ impl Request {
         flags.into_iter().find_map(|(flag, variables)| sets(variables).then_some(flag))
     }
 
-    /// Adds the files of bindings and the variable that names them; false where the variable was given.
-    pub(crate) fn bind(&mut self, files: Vec<v1::File>, variable: EnvironmentVariable) -> bool {
+    /// Adds the files of bindings and the variable that names them, unless somebody gave that himself.
+    pub(crate) fn bind(&mut self, files: Vec<v1::File>, variable: EnvironmentVariable) {
         let ours = self.flag_of(&variable.name).is_none();
         let run = self.0.action.get_or_insert_default().run.get_or_insert_default();
         run.volume_mounted_files.extend(files);
         if ours {
             run.env.push(variable);
         }
-        ours
     }
 
     /// A copy for the wire.

@@ -19,6 +19,8 @@ use crate::{footprint, wait};
 
 /// A directory that no image has.
 const DIR: &str = "/etc/executor-residue";
+/// What the names in a directory of secret files lead to.
+const GENERATIONS: &str = "/dev/executor-files";
 const TOKEN: &str = "/etc/executor-residue/token";
 /// Paths and contents of a container's files may have 1,000,000 bytes together; each generation of them.
 const FILES: [usize; 4] = [64, 4096, 65_536, 900_000];
@@ -150,7 +152,7 @@ pub struct Keeper(Child);
 impl Keeper {
     /// Of all files that are there now: those that the container sees, and what its shim keeps beside them.
     pub fn of(daemon: &Daemon, container: &Container) -> Self {
-        let mut paths = regular(Path::new(&format!("/proc/{}/root{DIR}", pid(container))));
+        let mut paths = regular(Path::new(&format!("/proc/{}/root{GENERATIONS}", pid(container))));
         let shim = format!("/proc/{}/fd", daemon.record(&container.id).shim.pid);
         let descriptors = fs::read_dir(shim).expect("a shim").flatten();
         paths.extend(descriptors.flat_map(|descriptor| regular(&descriptor.path().join("inputs"))));

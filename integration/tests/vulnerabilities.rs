@@ -89,7 +89,7 @@ fn masked_paths_are_covered_by_the_real_null_device() {
 }
 
 /// CVE-2025-52565: `/dev/console` is a bind mount of a terminal, and an image whose `/dev/pts/N` or `/dev/console` is a
-/// link has what it leads to bound there, before paths are masked. Here no container has a console, and the
+/// link has what it leads to bound there, before paths are masked. Here nothing is bound there, and the
 /// terminals are its own.
 #[test]
 fn no_console_is_bound() {

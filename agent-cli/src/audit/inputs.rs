@@ -64,6 +64,8 @@ impl Kind {
 const FILE: &str = "/etc/executor-audit/file";
 const ROTATED: &str = "/etc/executor-audit/rotated";
 const TOKEN: &str = "/etc/executor-audit/token";
+/// Where the links in directories of secret files lead to. An older executord has the generations beside them.
+const GENERATIONS: &str = "/dev/executor-files";
 const SECRET_VARIABLE: &str = "EXECUTOR_AUDIT_SECRET";
 const VARIABLE: &str = "EXECUTOR_AUDIT_PLAIN";
 /// What the script says when it has printed its secrets, and when it has printed the new file.
@@ -175,12 +177,14 @@ fn seen_from_host(container: &Container, path: &str) -> Option<PathBuf> {
     (pid != 0).then(|| format!("/proc/{pid}/root{path}").into())
 }
 
-/// The mounts of the container's secret files: what a search finds them in, which follows no links.
+/// The mounts of the container's secret files, and of what the links there lead to: what a search finds them in, which
+/// follows no links.
 pub(crate) fn mounts(container: &Container) -> Vec<PathBuf> {
     let mut points: Vec<&str> = container.files.iter().map(|file| file.mount_point.as_str()).collect();
     points.sort_unstable();
     points.dedup();
-    points.into_iter().filter_map(|point| seen_from_host(container, point)).collect()
+    let generations = seen_from_host(container, GENERATIONS).filter(|path| path.is_dir());
+    points.into_iter().filter_map(|point| seen_from_host(container, point)).chain(generations).collect()
 }
 
 /// Which kinds an executord took, rotation and token aside. One that is older does not know some of them, and does not

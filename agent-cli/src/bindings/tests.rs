@@ -1,6 +1,6 @@
 //! From flags to files, variables and updates.
 
-use executor_proto::v1::{ContainerSpec, SecretFile, UpdateFilesRequest};
+use executor_proto::v1::{Container, ContainerSpec, SecretFile, UpdateFilesRequest};
 
 use super::*;
 use crate::cli::{Cli, Command};
@@ -84,9 +84,9 @@ fn what_is_wrong_is_told_line_by_line() {
 #[test]
 fn files_and_variable_are_placed() {
     let table = [
-        (None, "", "db/password", "/etc/cf-service-bindings/..data"),
-        (None, "/srv/b/", "db/password", "/srv/b/..data"),
-        (Some("/run/b/"), "/srv/b", "/run/b/db/password", "/run/b/..data"),
+        (None, "", "db/password", "/etc/cf-service-bindings"),
+        (None, "/srv/b/", "db/password", "/srv/b"),
+        (Some("/run/b/"), "/srv/b", "/run/b/db/password", "/run/b"),
     ];
     for (root, files_root, path, value) in table {
         let lowered = delivery(args("@-"), root).lower(files_root);
@@ -125,24 +125,11 @@ fn vcap_services_is_not_set_beside_them() {
     for (line, ours) in [(&[][..], true), (&["--env", "SERVICE_BINDING_ROOT=/x"], false)] {
         let mut request = request(line);
         let lowered = delivery(args("@-"), None).lower("");
-        assert_eq!(request.bind(lowered.files, lowered.variable), ours);
+        request.bind(lowered.files, lowered.variable);
         let run = request.message().action.unwrap().run.unwrap();
         assert_eq!(run.volume_mounted_files.len(), 5);
-        let value = if ours { "/etc/cf-service-bindings/..data" } else { "/x" };
+        let value = if ours { "/etc/cf-service-bindings" } else { "/x" };
         assert_eq!(run.env.iter().map(|variable| &*variable.value).collect::<Vec<_>>(), [value]);
-    }
-}
-
-#[test]
-fn a_root_that_is_mounted_elsewhere_is_told() {
-    let placed = delivery(args("@-"), None).lower("").placed;
-    let mut container = container(&["/etc/cf-service-bindings/db/type", "/run/x"], &[]);
-    container.files[1].mount_point = "/run/x".into();
-    placed.check(&container).unwrap();
-    for mounted in ["/etc/cf-service-bindings/db", "/etc"] {
-        container.files[0].mount_point = mounted.into();
-        let error = placed.check(&container).unwrap_err().to_string();
-        assert!(error.contains(mounted) && error.contains("--binding-root"), "{error}");
     }
 }
 

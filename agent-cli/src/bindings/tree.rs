@@ -21,10 +21,11 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, stata
 use rustix::io::Errno;
 use zeroize::Zeroizing;
 
-use super::IN_FORCE;
 use crate::source::bounded;
 use crate::view::table::plain;
 
+/// The link to what is in force, in a directory that somebody replaces at once.
+const IN_FORCE: &str = "..data";
 /// Most names in all directories together.
 const NAMES_MAX: usize = 20_000;
 /// What makes a directory a binding.

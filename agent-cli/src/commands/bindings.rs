@@ -9,7 +9,7 @@ use serde::Serialize;
 use tonic::{Code, Status};
 
 use super::Session;
-use crate::bindings::{self, BindingsError, Delivery, Placed};
+use crate::bindings::{self, BindingsError, Delivery};
 use crate::cli::{BindingArgs, BindingsCommand, CheckArgs, ShowArgs, WriteArgs};
 use crate::connect::is_lost;
 use crate::failure::Failure;
@@ -194,23 +194,22 @@ impl Checked {
     }
 }
 
-/// Puts bindings into the request of `run`, at the place that executord has for them. What comes back is to be looked
-/// at when the container is there.
+/// Puts bindings into the request of `run`, at the place that executord has for them.
 pub(super) async fn deliver(
     session: &Session,
     request: &mut Request,
     delivery: Option<Delivery>,
     interrupts: &mut Interrupts,
-) -> Result<Option<Placed>, Failure> {
-    let Some(delivery) = delivery else { return Ok(None) };
+) -> Result<(), Failure> {
+    let Some(delivery) = delivery else { return Ok(()) };
     let doing = format!("run {}", request.id());
     let root = tokio::select! {
         root = files_root(session, &doing) => root?,
         signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
     };
     let lowered = delivery.lower(&root);
-    // Somebody who names the place himself knows where it is.
-    Ok(request.bind(lowered.files, lowered.variable).then_some(lowered.placed))
+    request.bind(lowered.files, lowered.variable);
+    Ok(())
 }
 
 /// Where executord puts files with relative paths; empty where it is too old to tell.

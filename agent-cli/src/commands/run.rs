@@ -58,7 +58,7 @@ pub(super) async fn run(
     ending: AtTheEnd,
     interrupts: &mut Interrupts,
 ) -> Result<u8, Failure> {
-    let placed = bindings::deliver(session, &mut request, delivery, interrupts).await?;
+    bindings::deliver(session, &mut request, delivery, interrupts).await?;
     if let Some((image, always)) = request.to_pull() {
         tokio::select! {
             fetched = image::fetch_first(session, image, always) => fetched?,
@@ -70,18 +70,13 @@ pub(super) async fn run(
     let response = create(session, request, interrupts, &mut pressed).await?;
     let created = response.created;
     let container = expected(response.container, &format!("run {id}"))?;
-    let misplaced = placed.filter(|_| created).and_then(|placed| placed.check(&container).err());
-    if ending.detach && pressed.times == 0 && misplaced.is_none() {
+    if ending.detach && pressed.times == 0 {
         return detached(session, &container).await;
     }
     let own_grace = container.spec.as_ref().and_then(|spec| Duration::try_from(spec.grace_period?).ok());
     let grace_without_reader = own_grace.map_or(GRACE_WITHOUT_READER, |own| own.min(GRACE_WITHOUT_READER));
     let streams = ending.streams.clone();
-    let mut attached = Attached { session, id: &id, pressed, grace_without_reader, streams };
-    if let Some(failure) = misplaced {
-        attached.delete(interrupts).await?;
-        return Err(failure);
-    }
+    let attached = Attached { session, id: &id, pressed, grace_without_reader, streams };
     attached.end(interrupts, AtTheEnd { keep: ending.keep || !created, ..ending }).await
 }
 

@@ -5,7 +5,7 @@
 //! lies in each; a symbolic link anywhere on the way is refused, because it could lead the mount elsewhere.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,14 @@ pub enum Entry {
     /// A device, socket or pipe.
     Special,
 }
+
+/// Where the directories of a container's secret files have their generations, in the container. It lies in /dev, which
+/// every container gets fresh, whatever its rootfs has, and where no file of a request may be.
+pub const GENERATIONS_DIR: &str = "/dev/executor-files";
+/// The link, in the directory of a mount point's generations, to the one in force.
+pub const IN_FORCE: &str = "..data";
+/// A link's text is made relative up to here; the way up from deeper directories alone could be longer than a path.
+const RELATIVE_DEPTH_MAX: usize = 64;
 
 /// Looks at a rootfs. Asked for a path only after all its parents were said to be directories.
 pub trait RootfsView {
@@ -58,6 +66,22 @@ pub enum Content {
     File(usize),
     /// A directory: each file with its path below it.
     Directory(Vec<(usize, PathBuf)>),
+}
+
+impl MountPoint {
+    /// What an entry of the directory leads to: its namesake in the generation in force. Relative, so that it means the same
+    /// to whoever looks at the container from outside.
+    pub fn link(&self, number: usize, entry: &Path) -> PathBuf {
+        let depth = self.target.components().filter(|part| matches!(part, Component::Normal(_))).count();
+        let root = if depth > RELATIVE_DEPTH_MAX { PathBuf::from("/") } else { "../".repeat(depth).into() };
+        let below = GENERATIONS_DIR.trim_start_matches('/');
+        [root.as_path(), below.as_ref(), number.to_string().as_ref(), IN_FORCE.as_ref(), entry].iter().collect()
+    }
+}
+
+/// Whether files lie in directories, which have generations.
+pub fn has_generations(mounts: &[MountPoint]) -> bool {
+    mounts.iter().any(|mount| matches!(mount.content, Content::Directory(_)))
 }
 
 /// Why files cannot be placed.
@@ -161,7 +185,8 @@ impl VolumeSize {
 /// files of one byte fit a byte limit of 1 MB and need 355 MiB.
 pub fn volume_size(files: &[PlannedFile], page: u64) -> VolumeSize {
     let VolumeSize { bytes, inodes } = content_size(files, page);
-    VolumeSize { bytes: 2 * bytes + 16 * page, inodes: 2 * inodes + files.len() as u64 + 64 }
+    // A link with a long text takes a page, and each file may have one.
+    VolumeSize { bytes: 2 * bytes + (16 + files.len() as u64) * page, inodes: 2 * inodes + 3 * files.len() as u64 + 64 }
 }
 
 /// One generation of files: pages, files and directories, without the links that lead to it.
@@ -251,6 +276,17 @@ mod tests {
     }
 
     #[test]
+    fn entries_lead_to_the_generation_in_force_wherever_they_are() {
+        let link = |target: &str| {
+            let content = Content::Directory(Vec::new());
+            MountPoint { target: target.into(), content, in_fresh_mount: false }.link(3, Path::new("db"))
+        };
+        assert_eq!(link("/srv"), Path::new("../dev/executor-files/3/..data/db"));
+        assert_eq!(link("/etc/cf/x"), Path::new("../../../dev/executor-files/3/..data/db"));
+        assert_eq!(link(&"/d".repeat(2000)), Path::new("/dev/executor-files/3/..data/db"));
+    }
+
+    #[test]
     fn size_counts_pages() {
         let many: Vec<_> = (0..90_000)
             .map(|i| PlannedFile {
@@ -264,6 +300,6 @@ mod tests {
         assert!(volume_size(&many, 4096).bytes >= 355 << 20);
         assert!(volume_size(&many, 4096).inodes > 180_000);
         let one = [PlannedFile { path: "/s/a".into(), size: 4097, field: String::new(), public: false, token: false }];
-        assert_eq!(volume_size(&one, 4096).bytes, (2 * 2 + 16) * 4096);
+        assert_eq!(volume_size(&one, 4096).bytes, (2 * 2 + 16 + 1) * 4096);
     }
 }

@@ -5,15 +5,17 @@
 //! second handle with the launcher), because the end of a secret is to be overwritten where it stands.
 //!
 //! ```text
-//! /0/                 mount point 0, a directory (0700, the process's user)
-//!    ..gen1/db/user   the files (0600)
-//!    ..data -> ..gen1
-//!    db -> ..data/db  what the process opens: swapping `..data` changes all files at once
-//! /1                  mount point 1, a single file
-//! /inputs/values      variables and arguments, where the container may ask for them again (0600, root)
+//! /0/                       mount point 0, a directory (0700, the process's user)
+//!    db -> ../../dev/executor-files/0/..data/db
+//!                           what the process opens: swapping `..data` changes all files at once
+//! /1                        mount point 1, a single file
+//! /files/0/..gen1/db/user   the files (0600) of mount point 0; `files` shows at /dev/executor-files
+//! /files/0/..data -> ..gen1
+//! /inputs/values            variables and arguments, where the container may ask for them again (0600, root)
 //! ```
 //! This is the layout of Kubernetes' AtomicWriter, so that a later generation replaces an earlier one by one
-//! rename (see the module `generation`).
+//! rename (see the module `generation`); but generations lie beside what the process sees, where there is nothing but its
+//! files.
 
 mod generation;
 mod inputs;
@@ -24,7 +26,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path};
 
-use executor_core::placement::{Content, MountPoint, VolumeSize};
+use executor_core::placement::{self, Content, IN_FORCE, MountPoint, VolumeSize};
 use executor_core::record::VolumeKind;
 use executor_sys::mount::{Attributes, clone_tree, detached, set_attributes};
 use rustix::fs::{Gid, Mode, OFlags, Uid};
@@ -43,8 +45,8 @@ const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// How a container sees them.
 const READ_ONLY: Attributes =
     Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
-/// The link to the generation in force.
-const DATA: &str = "..data";
+/// The directory of the generations, one directory in it for each mount point that has any.
+const FILES: &str = "files";
 /// The first generation's directory.
 const GENERATION: &str = "..gen1";
 
@@ -108,23 +110,29 @@ impl Volume {
     /// # Panics
     /// Where `contents` is shorter than the indices in `mounts` say: the caller counts them first.
     pub fn fill(&self, mounts: &[MountPoint], contents: &[&[u8]], owner: Owner) -> io::Result<()> {
+        let all = match placement::has_generations(mounts) {
+            true => Some(make_dir(self.handle(), FILES.as_ref(), owner)?),
+            false => None,
+        };
         for (number, mount) in mounts.iter().enumerate() {
             let name = number.to_string();
-            match &mount.content {
-                Content::File(index) => drop(write_file(self.handle(), name.as_ref(), contents[*index], owner)?),
-                Content::Directory(files) => {
-                    let top = make_dir(self.handle(), name.as_ref(), owner)?;
+            match (&mount.content, &all) {
+                (Content::File(index), _) => drop(write_file(self.handle(), name.as_ref(), contents[*index], owner)?),
+                (Content::Directory(files), all) => {
+                    let all = all.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
+                    let shown = make_dir(self.handle(), name.as_ref(), owner)?;
+                    let top = make_dir(all.as_fd(), name.as_ref(), owner)?;
                     let generation = make_dir(top.as_fd(), GENERATION.as_ref(), owner)?;
                     let mut entries: Vec<&OsStr> = Vec::new();
                     for (index, path) in files {
                         write_below(generation.as_fd(), path, contents[*index], owner)?;
                         entries.extend(path.components().next().map(Component::as_os_str));
                     }
-                    rustix::fs::symlinkat(GENERATION, &top, DATA)?;
+                    rustix::fs::symlinkat(GENERATION, &top, IN_FORCE)?;
                     entries.sort_unstable();
                     entries.dedup();
                     for entry in entries {
-                        rustix::fs::symlinkat(Path::new(DATA).join(entry), &top, entry)?;
+                        rustix::fs::symlinkat(mount.link(number, entry.as_ref()), &shown, entry)?;
                     }
                 }
             }
@@ -138,6 +146,14 @@ impl Volume {
     /// On kernels before 6.15 `InvalidInput` while the volume is attached nowhere: see [`Volume::attach`].
     pub fn views(&self, mounts: &[MountPoint]) -> io::Result<Vec<OwnedFd>> {
         (0..mounts.len()).map(|number| self.view(Path::new(&number.to_string()))).collect()
+    }
+
+    /// The same of all generations, if the mount points have any.
+    ///
+    /// # Errors
+    /// As [`Volume::views`].
+    pub fn generations_view(&self, mounts: &[MountPoint]) -> io::Result<Option<OwnedFd>> {
+        placement::has_generations(mounts).then(|| self.view(FILES.as_ref())).transpose()
     }
 
     /// A detached read-only view of what lies at a path in the volume.

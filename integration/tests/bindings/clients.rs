@@ -157,16 +157,16 @@ fn node_clients_read_bindings_before_and_after_a_rotation() {
     check(&reader.reads(), "new password", "queue");
 }
 
-/// The control, and why SERVICE_BINDING_ROOT names the generation in force: one directory above it, where the links of a
-/// rotation lie, three of the clients fail, and the fourth finds bindings that are none.
+/// What the clients rely on: every directory below SERVICE_BINDING_ROOT is a binding. Where a directory of directories lies
+/// there, as a generation of the files would, three of the four fail, and the fourth takes it for a binding.
 #[test]
-fn clients_fail_where_the_links_of_a_rotation_lie() {
+fn clients_fail_where_there_is_anything_but_bindings() {
     let daemon = Daemon::start();
     let vcap = vcap("password", "cache");
-    let options = ["--vcap-services", &vcap.source(), "--env", &format!("SERVICE_BINDING_ROOT={ROOT}")];
+    let options = ["--vcap-services", &vcap.source(), "--file", &format!("{ROOT}/aside/db/type=@env:HOME")];
     let mut reader = Reader::start(&daemon, "python", &options);
     let seen = reader.reads();
-    assert_eq!(seen["pyservicebinding"]["all"], json!(["-", "-", "a-db", "cache"]), "{seen}");
+    assert_eq!(seen["pyservicebinding"]["all"], json!(["-", "a-db", "cache"]), "{seen}");
     assert_eq!(seen["service-bindings"], "failed: ValueError", "{seen}");
     let seen = Reader::start(&daemon, "node", &options).reads();
     for client in ["kube-service-bindings", "@nebhale/service-bindings"] {

@@ -61,12 +61,10 @@ fn what_is_shown_is_what_is_delivered() {
             let shown = done(&socket, &[&["bindings", "show", "--json", "--reveal"], &from[..]].concat()).json();
             let expected: BTreeMap<String, Vec<u8>> = shown["files"].as_array().unwrap().iter().map(file).collect();
             done(&socket, &[&["run", "--id", "x", "-d", "--rootfs", rootfs], &from[..], &WAIT].concat());
-            assert_eq!(seen(&daemon, "x", &format!("{ROOT}/..data")), expected, "{profile}");
-            let password = fs::read(format!("/proc/{}/root{ROOT}/db/password", pid(&daemon.api.get("x").unwrap())));
-            assert_eq!(password.unwrap(), b"secret one", "Cloud Foundry's own path works, too");
+            assert_eq!(seen(&daemon, "x", ROOT), expected, "{profile}");
             let environment = fs::read(format!("/proc/{}/environ", pid(&daemon.api.get("x").unwrap()))).unwrap();
             let environment = String::from_utf8(environment).unwrap();
-            assert!(environment.contains("SERVICE_BINDING_ROOT=/etc/cf-service-bindings/..data\0"), "{environment}");
+            assert!(environment.contains("SERVICE_BINDING_ROOT=/etc/cf-service-bindings\0"), "{environment}");
             assert!(!environment.contains("VCAP_SERVICES"), "{environment}");
             done(&socket, &["rm", "-f", "x"]);
         }
@@ -107,7 +105,7 @@ fn a_directory_is_delivered_as_it_is() {
     let (vcap, bind) = (example(), dir.path().to_str().unwrap());
     let run = ["run", "--id", "x", "-d", "--vcap-services", &vcap.source(), "--bind", bind];
     done(&daemon.socket(), &[&run[..], &WAIT].concat());
-    let files = seen(&daemon, "x", &format!("{ROOT}/..data"));
+    let files = seen(&daemon, "x", ROOT);
     assert_eq!((&files["keystore/type"][..], &files["keystore/store.P12"]), (&b"java-keystore\n"[..], &bytes));
     assert_eq!(files["db/password"], b"secret one");
 }
@@ -133,10 +131,9 @@ fn a_rotation_replaces_all_bindings_and_nothing_else() {
     let words: Vec<&str> = from_old.iter().map(String::as_str).collect();
     let token = ["--runtime-token", "stays/token"];
     done(&socket, &[&["run", "--id", "x", "-d"], &words[..], &others, &token, &WAIT].concat());
-    let root = format!("{ROOT}/..data");
-    let before = seen(&daemon, "x", &root);
+    let before = seen(&daemon, "x", ROOT);
     assert_eq!(rotate(&from_new, &[]).stdout, "2\n", "one step");
-    let after = seen(&daemon, "x", &root);
+    let after = seen(&daemon, "x", ROOT);
     let mut expected = BTreeMap::from([
         ("stays/type", "t"),
         ("stays/provider", "l"),
@@ -155,13 +152,13 @@ fn a_rotation_replaces_all_bindings_and_nothing_else() {
 
     // Down to no binding at all, and back.
     assert_eq!(rotate(&from_none, &["--remove", "token"]).stdout, "3\n");
-    let paths: Vec<String> = seen(&daemon, "x", &root).into_keys().collect();
+    let paths: Vec<String> = seen(&daemon, "x", ROOT).into_keys().collect();
     assert_eq!(paths, ["plain/file", "stays/token"]);
     assert_eq!(rotate(&from_old, &["--expect-generation", "3"]).stdout, "4\n");
-    assert_eq!(seen(&daemon, "x", &root)["goes/a"], b"1");
+    assert_eq!(seen(&daemon, "x", ROOT)["goes/a"], b"1");
     let stale = rotate(&from_new, &["--expect-generation", "3"]);
     assert_eq!((stale.status, &*stale.stdout), (125, ""), "{stale:?}");
-    assert_eq!(seen(&daemon, "x", &root)["goes/a"], b"1", "nothing changed");
+    assert_eq!(seen(&daemon, "x", ROOT)["goes/a"], b"1", "nothing changed");
 }
 
 /// Of several at once each is whole: nobody's entries are mixed with another's.
@@ -187,7 +184,7 @@ fn rotations_at_once_do_not_mix() {
     for ran in ended.iter().filter(|ran| ran.status != 0) {
         assert!(ran.stderr.contains("somebody else has replaced them"), "{ran:?}");
     }
-    let files = seen(&daemon, "x", &format!("{ROOT}/..data"));
+    let files = seen(&daemon, "x", ROOT);
     let bindings: std::collections::BTreeSet<&str> = files.keys().map(|path| path.split_once('/').unwrap().0).collect();
     assert_eq!((bindings.len(), files.len()), (1, 7), "{:?}", files.keys());
 }
@@ -223,10 +220,7 @@ fn what_is_wrong_starts_nothing() {
     let socket = daemon.socket();
     let source = vcap.source();
     let bad = Vcap::new(&json!({"l": [{"name": "B_D"}, {"name": "x"}, {"name": "x"}]}));
-    let rootfs = Rootfs::busybox();
-    fs::create_dir(rootfs.path().join("etc/cf-service-bindings")).unwrap();
-    let reference = rootfs.reference();
-    let table: [(&[&str], &str); 6] = [
+    let table: [(&[&str], &str); 5] = [
         (&["--vcap-services", &bad.source()], "Invalid binding name: 'B_D'"),
         (
             &["--vcap-services", &bad.source()],
@@ -235,16 +229,12 @@ fn what_is_wrong_starts_nothing() {
         (&["--vcap-services", &source, "--env", "VCAP_SERVICES={}"], "leave out --env"),
         (&["--vcap-services", "{}"], "the value itself cannot be given"),
         (&["--bind", "/no/such"], "cannot read /no/such"),
-        (&["--vcap-services", &source, "--rootfs", &reference], "choose another directory with --binding-root"),
     ];
     for (options, expected) in table {
         let ran = run(&socket, &[&["run", "--detach"], options, &WAIT].concat());
         assert!(ran.status == 125 && ran.stdout.is_empty() && ran.stderr.contains(expected), "{ran:?}");
         assert_eq!(daemon.api.ids(), [""; 0], "{options:?}");
     }
-    let elsewhere = ["run", "--rootfs", &reference, "--vcap-services", &source, "--binding-root", "/srv/bindings"];
-    let ran = done(&socket, &[&elsewhere[..], &["--", "sh", "-c", "ls $SERVICE_BINDING_ROOT"]].concat());
-    assert_eq!(ran.stdout, "db\n");
     for (options, expected) in [
         (&["--id", "plain"][..], "has no bindings below"),
         (&["--id", "file", "--vcap-services", &source, "--vcap-file"], "add --vcap-file"),
@@ -262,5 +252,19 @@ fn the_operator_chooses_the_root() {
     let vcap = example();
     let arguments =
         ["run", "--vcap-services", &vcap.source(), "--", "sh", "-c", "echo $SERVICE_BINDING_ROOT; ls /run/bound"];
-    assert_eq!(done(&daemon.socket(), &arguments).stdout, "/run/bound/..data\ndb\n");
+    assert_eq!(done(&daemon.socket(), &arguments).stdout, "/run/bound\ndb\n");
+}
+
+/// Wherever the mounts begin that an image leaves room for: the variable leads to bindings, and to nothing else.
+#[test]
+fn the_image_may_have_the_root_or_lack_its_parents() {
+    let (daemon, vcap, rootfs) = (Daemon::start(), example(), Rootfs::busybox());
+    fs::create_dir(rootfs.path().join("etc/cf-service-bindings")).unwrap();
+    let (reference, source) = (rootfs.reference(), vcap.source());
+    for root in [ROOT, "/srv/deep/bindings"] {
+        let script = "echo $SERVICE_BINDING_ROOT; ls -A $SERVICE_BINDING_ROOT; cat $SERVICE_BINDING_ROOT/db/type";
+        let run = ["run", "--rootfs", &reference, "--vcap-services", &source, "--binding-root", root];
+        let ran = done(&daemon.socket(), &[&run[..], &["--", "sh", "-c", script]].concat());
+        assert_eq!(ran.stdout, format!("{root}\ndb\nmysql-type"));
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use crate::GENERATIONS;
 use executor_core::lifecycle::State;
 use executor_core::plan::Plan;
 use executor_core::protocol::{Reason, Refused, ShimCall, UpdateFiles};
@@ -50,12 +51,13 @@ impl Site {
         self.shim.answer()
     }
 
-    /// The files, and the names in their directory.
+    /// The files, and their generations.
     fn seen(&self) -> (Vec<String>, Vec<String>) {
         let init = self.launcher.record("c").unwrap().prepared.unwrap().init.pid;
         let root = format!("/proc/{init}/root/etc/cf-service-bindings");
         let contents = ["a", "b"].map(|name| std::fs::read_to_string(format!("{root}/{name}")).unwrap());
-        let names = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let generations = std::fs::read_dir(format!("/proc/{init}/root{GENERATIONS}")).unwrap();
+        let names = generations.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut names: Vec<String> = names.collect();
         names.sort();
         (contents.into(), names)

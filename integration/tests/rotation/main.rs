@@ -16,6 +16,8 @@ use integration::api::pid;
 
 /// Where files with relative paths lie.
 const ROOT: &str = "/etc/cf-service-bindings";
+/// Where the generations of the first mount point are; ROOT's in all these containers.
+const GENERATIONS: &str = "/dev/executor-files/0";
 
 /// A path in a container, as root of the host reaches it.
 fn inside(container: &Container, path: &str) -> PathBuf {
@@ -36,11 +38,10 @@ fn names(container: &Container, path: &str) -> Vec<String> {
 }
 
 /// Waits until the generation in force is the only one that is there.
-fn settled(container: &Container, root: &str) -> String {
+fn settled(container: &Container) -> String {
     integration::wait::until("old generations are gone", || {
-        let generations: Vec<String> =
-            names(container, root).into_iter().filter(|name| name.starts_with("..gen")).collect();
-        let current = fs::read_link(inside(container, &format!("{root}/..data"))).unwrap();
-        (generations == [current.to_str().unwrap()]).then(|| generations[0].clone())
+        let current = fs::read_link(inside(container, &format!("{GENERATIONS}/..data"))).unwrap();
+        let current = current.into_os_string().into_string().unwrap();
+        (names(container, GENERATIONS) == ["..data", &current]).then_some(current)
     })
 }

@@ -10,14 +10,15 @@ use integration::daemon::{Daemon, kill};
 use integration::request::{Words, program, update};
 use serde_json::Value;
 
-use crate::{ROOT, inside, settled};
+use crate::{GENERATIONS, ROOT, inside, settled};
 
-/// Reads the pair `a`, `b` below a directory until SIGTERM, and tells what it saw. Every line of either file is the stamp
-/// of its generation. In turns: both through one look at `..data`; and both by plain paths, with a look at `..data` before
-/// and after. A round that took longer than old generations stay says nothing, and is only counted.
+/// Reads the pair `pair/a`, `pair/b` below a directory until SIGTERM, and tells what it saw. Every line of either file is
+/// the stamp of its generation. In turns: both through the directory `pair`, opened once; and both by plain paths, with a
+/// look at the generation in force before and after. A round that took longer than old generations stay says nothing, and
+/// is only counted.
 const READER: &str = r#"
 import json, os, signal, sys, time
-root = sys.argv[1]
+pair, generations = sys.argv[1] + '/pair', sys.argv[2]
 seen = dict(rounds=0, torn=0, mixed=0, missing=0, slow=0, skipped=0, stamps=0)
 stamps, going = set(), [True]
 signal.signal(signal.SIGTERM, lambda *_: going.clear())
@@ -38,16 +39,16 @@ while going:
     begun, before, after = time.monotonic(), None, None
     try:
         if seen['rounds'] % 2:
-            data = os.open(root + '/..data', os.O_RDONLY | os.O_DIRECTORY)
+            directory = os.open(pair, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                pair = read('a', data), read('b', data)
+                both = read('a', directory), read('b', directory)
             finally:
-                os.close(data)
+                os.close(directory)
         else:
-            before = os.readlink(root + '/..data')
-            pair = read(root + '/a'), read(root + '/b')
-            after = os.readlink(root + '/..data')
-        a, b = map(stamp, pair)
+            before = os.readlink(generations + '/..data')
+            both = read(pair + '/a'), read(pair + '/b')
+            after = os.readlink(generations + '/..data')
+        a, b = map(stamp, both)
         fault = 'torn' if None in (a, b) else 'mixed' if a != b and before == after else None
         seen['skipped'] += before != after
         stamps.add(a)
@@ -65,7 +66,7 @@ print(json.dumps(seen), flush=True)
 /// A pair of files of one generation: one within a page, one over several.
 fn pair(generation: usize) -> [(&'static str, Vec<u8>); 2] {
     let stamp = format!("generation {generation:08}\n");
-    [("a", stamp.repeat(3).into_bytes()), ("b", stamp.repeat(600).into_bytes())]
+    [("pair/a", stamp.repeat(3).into_bytes()), ("pair/b", stamp.repeat(600).into_bytes())]
 }
 
 fn number(seen: &Value, name: &str) -> u64 {
@@ -77,7 +78,7 @@ fn number(seen: &Value, name: &str) -> u64 {
 fn a_reader_sees_whole_pairs_through_a_thousand_rotations() {
     const ROTATIONS: usize = 1000;
     let daemon = Daemon::start();
-    let mut request = program("/usr/bin/python3", &["-c", READER, ROOT]).id("read").grace_ms(60_000);
+    let mut request = program("/usr/bin/python3", &["-c", READER, ROOT, GENERATIONS]).id("read").grace_ms(60_000);
     request.redaction = Redaction::None.into(); // what it prints is to come as it was printed
     for (path, content) in pair(0) {
         request = request.file(path, &content);
@@ -90,7 +91,7 @@ fn a_reader_sees_whole_pairs_through_a_thousand_rotations() {
         let updated = daemon.api.update(update("read", &[(a.0, &a.1), (b.0, &b.1)])).unwrap();
         assert_eq!(updated.files_generation, generation as u64 + 1);
     }
-    assert_eq!(settled(&container, ROOT), format!("..gen{}", ROTATIONS + 1));
+    assert_eq!(settled(&container), format!("..gen{}", ROTATIONS + 1));
     daemon.api.stop("read", None).unwrap();
     let told = log.rest().into_iter().flat_map(|entry| entry.data).collect::<Vec<u8>>();
     let seen: Value = serde_json::from_slice(&told).unwrap();
@@ -111,17 +112,15 @@ fn a_reader_sees_whole_pairs_through_a_thousand_rotations() {
 fn the_reader_would_see_files_that_are_written_in_place() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("..gen1");
-    fs::create_dir(&data).unwrap();
+    fs::create_dir_all(data.join("pair")).unwrap();
     symlink("..gen1", dir.path().join("..data")).unwrap();
-    for name in ["a", "b"] {
-        symlink(format!("..data/{name}"), dir.path().join(name)).unwrap();
-    }
+    symlink("..data/pair", dir.path().join("pair")).unwrap();
     let write = |generation| {
         pair(generation).into_iter().for_each(|(path, content)| fs::write(data.join(path), content).unwrap());
     };
     write(0);
     let mut reader = Command::new("/usr/bin/python3");
-    let mut reader = reader.args(["-c", READER]).arg(dir.path()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut reader = reader.args(["-c", READER]).args([dir.path(); 2]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(reader.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "up");
     (1..=1000).for_each(write);

@@ -13,7 +13,9 @@ use super::secret::Secret;
 /// The container's id.
 pub(super) const ID: &str = "executor-demo";
 /// Where the secret is, in the container.
-pub(super) const FILE: &str = "/etc/cf-service-bindings/db/password";
+const FILE: &str = "/etc/cf-service-bindings/db/password";
+/// Where its path leads to.
+pub(super) const GENERATIONS: &str = "/dev/executor-files";
 /// Whose it is, and who runs.
 pub(super) const OWNER: &str = "1000:1000";
 

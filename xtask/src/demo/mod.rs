@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
-use self::container::{Container, FILE, ID, OWNER};
+use self::container::{Container, GENERATIONS, ID, OWNER};
 use self::daemon::Daemon;
 use self::host::{cgroups, mounts};
 use self::screen::Screen;
@@ -94,10 +94,8 @@ fn while_it_runs(
     let ours = daemon.processes()?;
     let init = container.pid(&ours)?;
     screen.quote(&ours.iter().map(ToString::to_string).collect::<Vec<_>>());
-    // Two levels up: what is below is links, and the search follows none.
-    let mounted = PathBuf::from(format!("/proc/{init}/root{FILE}"));
-    let mounted = mounted.ancestors().nth(2).context("the file lies nowhere")?;
-    let file = residue::files(&[mounted.to_owned()], secret)?;
+    // The file's path leads there by a link, and the search follows none.
+    let file = residue::files(&[format!("/proc/{init}/root{GENERATIONS}").into()], secret)?;
     screen.control("the search finds it in the container's tmpfs, through /proc", file.found());
     let memory = residue::processes(&[init], secret)?;
     screen.control("the search finds it in the memory of the process that holds it", memory.found());

@@ -17,7 +17,7 @@ use std::path::Path;
 use executor_core::disclosure::Manifest;
 use executor_core::idmap::IdMap;
 use executor_core::payload::{self, ProcessPayload};
-use executor_core::placement::{Content, MountPoint};
+use executor_core::placement::{Content, GENERATIONS_DIR, MountPoint};
 use executor_core::plan::{Network, Plan};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::token::RUNTIME_DIR;
@@ -34,6 +34,7 @@ use crate::host::Host;
 use crate::rootfs::make_target;
 use crate::runtime;
 
+const DEV: &str = "/dev";
 const CONSOLE: &str = "/dev/console";
 /// Relative to /dev.
 const FIRST_TERMINAL: &str = "pts/0";
@@ -97,18 +98,19 @@ impl Injection<'_> {
     }
 
     fn act(&self) -> Result<Option<TokenDigest>, Failed> {
-        let (mut views, mut runtime, mut token) = (Vec::new(), Vec::new(), None);
+        let (mut views, mut runtime, mut token) = (Views::default(), Vec::new(), None);
         if let Some(volume) = self.volume {
             self.host.hierarchies.join_memory(self.cgroup).map_err(|error| Failed("memory cgroup".into(), error))?;
             token = self.fill(volume)?;
-            (views, runtime) = self.views(volume)?;
+            views = self.views(volume)?;
+            runtime.extend(views.inputs.take());
         }
         if self.plan.token_file().is_some() {
             runtime.push(runtime::view(self.host).map_err(|error| Failed("runtime directory".into(), error))?);
         }
         let init = process::pidfd(self.init).map_err(|error| Failed("init".into(), error))?;
         let network = self.plan.network != Network::Host;
-        process::enter_namespaces(init.as_fd(), !views.is_empty() || self.plan.terminal, network)
+        process::enter_namespaces(init.as_fd(), !views.mounts.is_empty() || self.plan.terminal, network)
             .map_err(|error| Failed("namespaces".into(), error))?;
         if network {
             executor_sys::netif::loopback_up().map_err(|error| Failed("loopback".into(), error))?;
@@ -120,7 +122,10 @@ impl Injection<'_> {
         if self.plan.terminal {
             console().map_err(|error| Failed(CONSOLE.into(), error))?;
         }
-        for (mount, view) in self.mounts.iter().zip(&views) {
+        if let Some(generations) = &views.generations {
+            generations_dir(generations).map_err(|error| Failed(format!("mount at {GENERATIONS_DIR}"), error))?;
+        }
+        for (mount, view) in self.mounts.iter().zip(&views.mounts) {
             self.place(mount, view).map_err(|error| Failed(format!("mount at {}", mount.target.display()), error))?;
         }
         if !runtime.is_empty() {
@@ -150,12 +155,15 @@ impl Injection<'_> {
         Ok(token.map(|token| TokenDigest::of(token.as_bytes())))
     }
 
-    /// Views of the volume, and of the inputs in it; attached in the shim's namespace first where the kernel cannot
-    /// clone it detached.
-    fn views(&self, volume: &Volume) -> Result<(Vec<OwnedFd>, Vec<OwnedFd>), Failed> {
-        let views = || -> io::Result<_> {
-            let inputs = keeps_inputs(self.plan).then(|| volume.inputs_view()).transpose()?;
-            Ok((volume.views(self.mounts)?, inputs.into_iter().collect()))
+    /// What the container gets to see of the volume; attached in the shim's namespace first where the kernel cannot clone
+    /// it detached.
+    fn views(&self, volume: &Volume) -> Result<Views, Failed> {
+        let views = || -> io::Result<Views> {
+            Ok(Views {
+                inputs: keeps_inputs(self.plan).then(|| volume.inputs_view()).transpose()?,
+                mounts: volume.views(self.mounts)?,
+                generations: volume.generations_view(self.mounts)?,
+            })
         };
         let views = match views() {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
@@ -178,14 +186,38 @@ impl Injection<'_> {
     }
 }
 
+/// Views of a volume.
+#[derive(Default)]
+struct Views {
+    /// One for each mount point.
+    mounts: Vec<OwnedFd>,
+    /// Of the generations that their links lead to, where there are any.
+    generations: Option<OwnedFd>,
+    /// Of the inputs that the container may ask for, where there are any.
+    inputs: Option<OwnedFd>,
+}
+
+/// Shows the generations of the secret files where the links of their mount points lead to.
+fn generations_dir(view: &OwnedFd) -> io::Result<()> {
+    let dev = dev()?;
+    let name = Path::new(GENERATIONS_DIR).strip_prefix(DEV).map_err(io::Error::other)?;
+    rustix::fs::mkdirat(&dev, name, Mode::from_raw_mode(0o755))?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
+    let target = open_in_root(dev.as_fd(), name, flags, Mode::empty(), Follow::NoLinks)?;
+    mount::attach(view.as_fd(), target.as_fd())
+}
+
 /// Makes `/dev/console` in the fresh /dev, as the OCI runtime specification has it for a container with a terminal: that is
 /// the first, and so far the only one, of the container's own devpts. A link says so without a mount over a name that
 /// others could have exchanged.
 fn console() -> io::Result<()> {
+    Ok(rustix::fs::symlinkat(FIRST_TERMINAL, dev()?, "console")?)
+}
+
+/// The container's /dev, seen from within.
+fn dev() -> io::Result<OwnedFd> {
     let root = open_dir(Path::new("/"))?;
-    let flags = OFlags::PATH | OFlags::DIRECTORY;
-    let dev = open_in_root(root.as_fd(), Path::new("/dev"), flags, Mode::empty(), Follow::NoLinks)?;
-    Ok(rustix::fs::symlinkat(FIRST_TERMINAL, &dev, "console")?)
+    open_in_root(root.as_fd(), Path::new(DEV), OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), Follow::NoLinks)
 }
 
 /// Whether a container may ask for inputs that are no files, so that these are kept in its volume.

@@ -39,7 +39,7 @@ use crate::log::{self, Level};
 use crate::rootfs::failed;
 use swap::Swap;
 
-/// How long an old generation stays. A program that opens two files through one look at `..data` does so within
+/// How long an old generation stays. A program that opens two files through one directory of it does so within
 /// microseconds; half a second lets one through that is not scheduled meanwhile, and is short enough for an old
 /// credential to be gone before anybody counts on it.
 const LINGER: Duration = Duration::from_millis(500);
@@ -208,7 +208,7 @@ fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) 
     grow(host, volume, &record.plan)?;
 
     let id = record.plan.id.as_str();
-    let rotation = Rotation::begin(volume, record.files_generation, &placed.changes)
+    let rotation = Rotation::begin(volume, record.files_generation, &placed.mounts, &placed.changes)
         .map_err(|error| failed("secret files", &error))?;
     let kills = host.hierarchies.oom_kills(&record.cgroup);
     let written = helper::run(|| write(host, record, update, &rotation, contents).map(|()| Vec::new()));

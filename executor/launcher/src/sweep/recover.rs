@@ -1,14 +1,14 @@
 //! The secret files of a container that lost its shim and its launcher: a way to them through the container.
 //!
 //! The file system lives as long as the container's mount namespace. A helper enters it, takes a second mount of
-//! each place where the files show, makes that writable (it is another mount; the container's own stay as they
-//! are), and hands it back. What is wiped through it is the very same file system.
+//! each place where the files or their generations show, makes that writable (it is another mount; the container's own
+//! stay as they are), and hands it back. What is wiped through it is the very same file system.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use executor_core::placement::Content;
+use executor_core::placement::{self, Content, GENERATIONS_DIR};
 use executor_core::record::{ContainerRecord, VolumeKind};
 use executor_core::token::RUNTIME_DIR;
 use executor_secrets::volume::Volume;
@@ -69,24 +69,31 @@ fn handles(record: &ContainerRecord, init: i32) -> io::Result<Vec<OwnedFd>> {
 fn send_handles(record: &ContainerRecord, init: i32, socket: &Seqpacket) -> io::Result<()> {
     process::enter_namespaces(process::pidfd(init)?.as_fd(), true, false)?;
     let root = open_dir(Path::new("/"))?;
-    let mounts = record.prepared.iter().flat_map(|prepared| &prepared.mounts);
+    let mounts = record.prepared.as_ref().map_or(&[][..], |prepared| &prepared.mounts);
+    let open =
+        |path: &Path, kind| open_in_root(root.as_fd(), path, OFlags::PATH | kind, Mode::empty(), Follow::NoLinks);
     let mut devices = Vec::new();
     for mount in mounts {
         let kind = if matches!(mount.content, Content::Directory(_)) { OFlags::DIRECTORY } else { OFlags::empty() };
-        let shown = open_in_root(root.as_fd(), &mount.target, OFlags::PATH | kind, Mode::empty(), Follow::NoLinks)?;
+        let shown = open(&mount.target, kind)?;
         devices.push(fstat(&shown)?.st_dev);
         send(shown.as_fd(), socket)?;
+    }
+    // What is handed back is wiped: it must be of the volume, whatever the container did to the way there.
+    let send_beside = |path: &str, what: &str| {
+        let shown = open(Path::new(path), OFlags::DIRECTORY)?;
+        if !devices.contains(&fstat(&shown)?.st_dev) {
+            return Err(io::Error::other(format!("{path} does not lead to the {what}")));
+        }
+        send(shown.as_fd(), socket)
+    };
+    if placement::has_generations(mounts) {
+        send_beside(GENERATIONS_DIR, "secret files")?;
     }
     if keeps_inputs(&record.plan) {
         // They lie below the runtime directory, which the container needs no more.
         mount::detach(Path::new(RUNTIME_DIR))?;
-        let flags = OFlags::PATH | OFlags::DIRECTORY;
-        let below = open_in_root(root.as_fd(), Path::new(RUNTIME_DIR), flags, Mode::empty(), Follow::NoLinks)?;
-        // What is handed back is wiped: it must be of the volume, whatever the container did to the way there.
-        if !devices.contains(&fstat(&below)?.st_dev) {
-            return Err(io::Error::other(format!("{RUNTIME_DIR} does not lead to the inputs")));
-        }
-        send(below.as_fd(), socket)?;
+        send_beside(RUNTIME_DIR, "inputs")?;
     }
     Ok(())
 }

@@ -1,11 +1,12 @@
 //! A later generation of the files: written beside the one in force, swapped in, and the old one handed out to be wiped.
 //!
 //! ```text
-//! /0/..gen1/db/user, ..gen1/db/password
-//!    ..gen2/db/user -> the same inode        what stays is linked, and costs no page
-//!    ..gen2/db/password                      what is new is written
-//!    ..data_new -> ..gen2                    one rename onto `..data`, and all of them have changed
-//! /1, /1..gen2                               a single file: the names are exchanged, its mounts are the caller's
+//! /files/0/..gen1/db/user, ..gen1/db/password
+//!          ..gen2/db/user -> the same inode   what stays is linked, and costs no page
+//!          ..gen2/db/password                 what is new is written
+//!          ..data_new -> ..gen2               one rename onto `..data`, and all of them have changed
+//! /0/db                                       what the container sees: entries come before the swap, and go after it
+//! /1, /1..gen2                                a single file: the names are exchanged, its mounts are the caller's
 //! ```
 //! Within a mount point the swap is one rename. Over several it is one after the other, some microseconds apart, and
 //! back again where one fails. Nothing of it is seen before the swap, but for entries that lead nowhere yet.
@@ -16,25 +17,28 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use executor_core::placement::VolumeSize;
+use executor_core::placement::{IN_FORCE, MountPoint, VolumeSize};
 use executor_core::record::VolumeKind;
 use executor_core::update::{Change, Next};
 use executor_sys::mount::reconfigure;
-use rustix::fs::{AtFlags, Dir, RenameFlags, readlinkat, renameat, renameat_with, statat, symlinkat, unlinkat};
+use rustix::fs::{
+    AtFlags, Dir, Mode, OFlags, RenameFlags, openat, readlinkat, renameat, renameat_with, statat, symlinkat, unlinkat,
+};
 use rustix::io::Errno;
 
-use super::{Owner, Receipt, Volume, make_dir, make_parents, open_dir, write_below, write_file};
+use super::{FILES, Owner, Receipt, Volume, make_dir, make_parents, open_dir, write_below, write_file};
 
-/// What programs look through.
-const DATA: &str = "..data";
-/// Its successor, for a moment.
+/// The successor of the link to the generation in force, for a moment.
 const DATA_NEW: &str = "..data_new";
+
+const PATH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// A change of generations.
 #[derive(Debug)]
 pub struct Rotation<'a> {
     volume: &'a Volume,
     number: u64,
+    mounts: &'a [MountPoint],
     changes: &'a [Change],
     /// What each change finds.
     before: Vec<Before>,
@@ -88,8 +92,13 @@ impl Volume {
         Ok(receipt)
     }
 
-    /// The directory of a mount point.
+    /// The directory of a mount point's generations.
     fn top(&self, mount: usize) -> io::Result<OwnedFd> {
+        open_dir(self.handle(), generations(mount).as_os_str())
+    }
+
+    /// The directory that shows at a mount point.
+    fn shown(&self, mount: usize) -> io::Result<OwnedFd> {
         open_dir(self.handle(), mount.to_string().as_ref())
     }
 }
@@ -99,17 +108,17 @@ impl<'a> Rotation<'a> {
     ///
     /// # Errors
     /// A mount point is not as the volume made it.
-    pub fn begin(volume: &'a Volume, number: u64, changes: &'a [Change]) -> io::Result<Self> {
+    pub fn begin(volume: &'a Volume, number: u64, mounts: &'a [MountPoint], changes: &'a [Change]) -> io::Result<Self> {
         let look = |change: &Change| match change.next {
             Next::Directory { .. } => {
-                let name = readlinkat(volume.top(change.mount)?, DATA, Vec::new())?;
+                let name = readlinkat(volume.top(change.mount)?, IN_FORCE, Vec::new())?;
                 let name = PathBuf::from(OsStr::new(name.to_str().map_err(io::Error::other)?));
                 Ok(Before::Directory(name))
             }
             Next::File(_) => Ok(Before::File(inode(volume, change.mount.to_string().as_ref())?)),
         };
         let before = changes.iter().map(look).collect::<io::Result<_>>()?;
-        Ok(Self { volume, number, changes, before })
+        Ok(Self { volume, number, mounts, changes, before })
     }
 
     /// Writes the new generation, for nobody to see. New pages are charged to the cgroup of the calling process.
@@ -118,7 +127,7 @@ impl<'a> Rotation<'a> {
     /// No room. What was written is there to be discarded.
     ///
     /// # Panics
-    /// Where `contents` is shorter than the indices in the changes say: the caller counts them first.
+    /// Where `contents` or the mount points are fewer than the indices in the changes say: the caller counts them first.
     pub fn write(&self, contents: &[&[u8]], owner: Owner) -> io::Result<()> {
         for (change, before) in self.changes.iter().zip(&self.before) {
             match (&change.next, before) {
@@ -140,8 +149,9 @@ impl<'a> Rotation<'a> {
                     let paths = kept.iter().chain(new.iter().map(|(_, path)| path));
                     let entries: BTreeSet<&OsStr> =
                         paths.filter_map(|path| path.components().next().map(Component::as_os_str)).collect();
+                    let (shown, mount) = (self.volume.shown(change.mount)?, &self.mounts[change.mount]);
                     for entry in entries {
-                        match symlinkat(Path::new(DATA).join(entry), &top, entry) {
+                        match symlinkat(mount.link(change.mount, entry.as_ref()), &shown, entry) {
                             Ok(()) | Err(Errno::EXIST) => {}
                             Err(error) => return Err(error.into()),
                         }
@@ -167,7 +177,7 @@ impl<'a> Rotation<'a> {
             Next::File(_) => self.exchange(change.mount),
             Next::Directory { .. } => {
                 let top = self.volume.top(change.mount)?;
-                Ok(renameat(&top, DATA_NEW, &top, DATA)?)
+                Ok(renameat(&top, DATA_NEW, &top, IN_FORCE)?)
             }
         });
         swapped.inspect_err(|_| {
@@ -196,12 +206,12 @@ impl<'a> Rotation<'a> {
 
     fn link_again(&self, mount: usize, before: &Path) -> io::Result<()> {
         let top = self.volume.top(mount)?;
-        if readlinkat(&top, DATA, Vec::new())?.as_bytes() == before.as_os_str().as_encoded_bytes() {
+        if readlinkat(&top, IN_FORCE, Vec::new())?.as_bytes() == before.as_os_str().as_encoded_bytes() {
             return Ok(());
         }
         absent_is_fine(unlinkat(&top, DATA_NEW, AtFlags::empty()))?;
         symlinkat(before, &top, DATA_NEW)?;
-        Ok(renameat(&top, DATA_NEW, &top, DATA)?)
+        Ok(renameat(&top, DATA_NEW, &top, IN_FORCE)?)
     }
 
     fn exchange(&self, mount: usize) -> io::Result<()> {
@@ -229,9 +239,9 @@ impl<'a> Rotation<'a> {
     fn discard_directory(&self, mount: usize) -> io::Result<()> {
         let top = self.volume.top(mount)?;
         absent_is_fine(unlinkat(&top, DATA_NEW, AtFlags::empty()))?;
-        let generation = Path::new(&mount.to_string()).join(self.name());
+        let generation = generations(mount).join(self.name());
         absent_is_fine(self.volume.wipe_below(&generation, &mut Receipt::default()))?;
-        prune(&top)
+        self.prune(mount)
     }
 
     /// After the swap: takes away entries whose files went, and gives out the old generation.
@@ -244,8 +254,8 @@ impl<'a> Rotation<'a> {
             replaced.push(match before {
                 Before::File(_) => self.single(change.mount),
                 Before::Directory(before) => {
-                    prune(&self.volume.top(change.mount)?)?;
-                    Path::new(&change.mount.to_string()).join(before)
+                    self.prune(change.mount)?;
+                    generations(change.mount).join(before)
                 }
             });
         }
@@ -255,19 +265,26 @@ impl<'a> Rotation<'a> {
     fn name(&self) -> String {
         format!("..gen{}", self.number)
     }
+
+    /// Removes entries that lead nowhere.
+    fn prune(&self, mount: usize) -> io::Result<()> {
+        let (shown, in_force) =
+            (self.volume.shown(mount)?, openat(self.volume.top(mount)?, IN_FORCE, PATH, Mode::empty())?);
+        for entry in Dir::read_from(&shown)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let is_there = || statat(&in_force, name, AtFlags::SYMLINK_NOFOLLOW).err() != Some(Errno::NOENT);
+            if !matches!(name.to_bytes(), b"." | b"..") && !is_there() {
+                unlinkat(&shown, name, AtFlags::empty())?;
+            }
+        }
+        Ok(())
+    }
 }
 
-/// Removes entries that lead nowhere.
-fn prune(top: &OwnedFd) -> io::Result<()> {
-    for entry in Dir::read_from(top)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let ours = name.to_bytes() == b"." || name.to_bytes().starts_with(b"..");
-        if !ours && statat(top, name, AtFlags::empty()).err() == Some(Errno::NOENT) {
-            unlinkat(top, name, AtFlags::empty())?;
-        }
-    }
-    Ok(())
+/// Where a mount point's generations are, in the volume.
+fn generations(mount: usize) -> PathBuf {
+    Path::new(FILES).join(mount.to_string())
 }
 
 fn inode(volume: &Volume, name: &Path) -> io::Result<u64> {

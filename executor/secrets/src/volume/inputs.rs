@@ -11,11 +11,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use executor_core::payload;
-use executor_core::placement::{Content, MountPoint};
+use executor_core::placement::{Content, IN_FORCE, MountPoint};
 use executor_sys::mount::{clone_tree, set_attributes};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use super::{DATA, Owner, READ_ONLY, Volume, make_dir, write_file};
+use super::{FILES, Owner, READ_ONLY, Volume, make_dir, write_file};
 
 /// The directory; mount points are numbers.
 const DIRECTORY: &str = "inputs";
@@ -71,7 +71,7 @@ impl Volume {
             Content::File(file) => (*file == index).then(|| PathBuf::from(number.to_string())),
             Content::Directory(files) => {
                 let (_, below) = files.iter().find(|(file, _)| *file == index)?;
-                Some(Path::new(&number.to_string()).join(DATA).join(below))
+                Some([FILES.as_ref(), number.to_string().as_ref(), IN_FORCE.as_ref(), below.as_path()].iter().collect())
             }
         });
         self.open(&place.ok_or(io::ErrorKind::NotFound)?)

@@ -41,15 +41,21 @@ use std::fs::File;
 #[test]
 fn files_are_private_to_their_owner_and_reached_through_the_generation() {
     let volume = filled(&[b"u", b"p", b"", b"one"]);
-    for (path, content) in
-        [("0/db/user", "u"), ("0/db/password", "p"), ("0/token", ""), ("1", "one"), ("0/..data/db/user", "u")]
-    {
+    for (path, content) in [
+        ("files/0/..data/db/user", "u"),
+        ("files/0/..data/db/password", "p"),
+        ("files/0/..gen1/token", ""),
+        ("1", "one"),
+    ] {
         let file = open(&volume, path);
         let meta = file.metadata().unwrap();
         assert_eq!((meta.mode() & 0o7777, meta.uid(), meta.gid()), (0o600, 1234, 4321), "{path}");
         assert_eq!(io::read_to_string(file).unwrap(), content);
     }
-    for path in ["0", "0/db", "0/..gen1"] {
+    let shown = |entry: &str| rustix::fs::readlinkat(volume.handle(), format!("0/{entry}"), Vec::new()).unwrap();
+    assert_eq!(shown("db").to_str(), Ok("../../dev/executor-files/0/..data/db"));
+    assert_eq!(shown("token").to_str(), Ok("../../dev/executor-files/0/..data/token"));
+    for path in ["0", "files", "files/0", "files/0/..gen1", "files/0/..gen1/db"] {
         let meta = rustix::fs::statat(volume.handle(), path, rustix::fs::AtFlags::empty()).unwrap();
         assert_eq!((meta.st_mode & 0o7777, meta.st_uid), (0o700, 1234), "{path}");
     }
@@ -61,7 +67,7 @@ fn files_are_private_to_their_owner_and_reached_through_the_generation() {
 fn a_wipe_overwrites_in_place() {
     let secret = b"S3CR3T--".repeat(2000);
     let volume = filled(&[&secret, b"p", b"t", b"one"]);
-    let kept = open(&volume, "0/db/user");
+    let kept = open(&volume, "files/0/..data/db/user");
     let frames = |file: &File| -> Vec<u64> {
         let at = map(file, secret.len());
         let pagemap = File::open("/proc/self/pagemap").unwrap();
@@ -77,7 +83,7 @@ fn a_wipe_overwrites_in_place() {
     assert!(before.iter().all(|frame| *frame != 0), "the frames are not shown: is this root?");
 
     // The control: a file that is truncated and written anew has other frames, and the old ones keep the secret.
-    let control = open(&volume, "0/db/password");
+    let control = open(&volume, "files/0/..data/db/password");
     std::os::unix::fs::FileExt::write_all_at(&control, &secret, 0).unwrap();
     let old = frames(&control);
     control.set_len(0).unwrap();
@@ -120,11 +126,12 @@ fn map(file: &File, length: usize) -> usize {
 #[test]
 fn a_view_is_read_only_and_the_volume_is_not_on_the_host() {
     let volume = filled(&[b"u", b"p", b"t", b"one"]);
-    let views = match volume.views(&mounts()) {
+    let mut views = match volume.views(&mounts()) {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => return, // kernel before 6.15: see integration
         views => views.unwrap(),
     };
-    assert_eq!(views.len(), 2);
+    views.extend(volume.generations_view(&mounts()).unwrap());
+    assert_eq!(views.len(), 3);
     assert!(views.iter().all(executor_sys::mount::is_read_only));
     assert!(!std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(SOURCE));
     let error = rustix::fs::openat(&views[0], "new", OFlags::CREATE | OFlags::WRONLY, FILE).unwrap_err();
