@@ -74,6 +74,33 @@ fn root_of_a_container_is_an_unprivileged_id_of_the_host() {
     assert_eq!(namespace(&pid(&control).to_string()), namespace("self"));
 }
 
+/// The user namespace of a container belongs to the id of the host that its root is. It is not root's: root of the host
+/// without any capability, as a service or a container with the host's ids may be, gets none by entering it, and what the
+/// kernel counts for each user (instances of inotify, say) is not counted as root's. The control enters one that root made.
+#[test]
+fn a_user_namespace_does_not_belong_to_root_of_the_host() {
+    let entered = |pid: i32| {
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]);
+        command.args(["nsenter", "--preserve-credentials", &format!("--user=/proc/{pid}/ns/user"), "true"]);
+        command.output().unwrap()
+    };
+    let daemon = Daemon::start();
+    let container = daemon.api.started(sleeper("c"));
+    let refused = entered(pid(&container));
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success(), "{told}");
+    assert!(told.contains("Permission denied") || told.contains("Operation not permitted"), "{told}");
+
+    let mut roots = Command::new("unshare").args(["--user", "sleep", "100000"]).spawn().unwrap();
+    let its_pid = roots.id() as i32;
+    wait::until("it has its namespace", || (namespace(&its_pid.to_string()) != namespace("self")).then_some(()));
+    let control = entered(its_pid);
+    roots.kill().unwrap();
+    roots.wait().unwrap();
+    assert!(control.status.success(), "the control: {}", String::from_utf8_lossy(&control.stderr));
+}
+
 /// Files of an image show their owners, root of the container may do with them what root may, and on the disk nothing of
 /// them changes: what is changed lies in the upper layer, in the container's range.
 #[test]

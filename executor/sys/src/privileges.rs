@@ -89,6 +89,25 @@ pub(crate) fn become_within(identity: &crate::entry::Identity) -> io::Result<()>
     Err(io::Error::other("privileges are left that the container does not have"))
 }
 
+/// Does something with this effective user and group, and with the capabilities that the caller has; then the caller is who
+/// it was. What the kernel makes meanwhile belongs to that user. The caller looks into no file of others meanwhile.
+///
+/// # Errors
+/// That of what was done; no privilege to become it, or to come back: then the caller must end.
+pub(crate) fn acting_as<T>(id: u32, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let (users, groups, held) = (getresuid()?, getresgid()?, rustix::thread::capabilities(None)?);
+    let become_effective = |user: Uid, group: Gid| -> io::Result<()> {
+        // The group while the capability to change it is in effect: leaving user 0 takes the effective ones away.
+        setresgid(groups.real, group, groups.saved)?;
+        setresuid(users.real, user, users.saved)?;
+        Ok(rustix::thread::set_capabilities(None, held)?)
+    };
+    let acted = become_effective(Uid::from_raw(id), Gid::from_raw(id)).and_then(|()| act());
+    become_effective(users.effective, groups.effective)?;
+    crate::process::forbid_dumps()?; // a change of the user is one that others of that user may look into
+    acted
+}
+
 /// Stays root with these capabilities alone, for good: to do one thing with what root owns.
 ///
 /// # Errors

@@ -11,24 +11,29 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::PipeFlags;
 
+use crate::privileges;
 use crate::process::{self, Fork};
 
 /// Makes a user namespace whose ids 0 to `size` - 1, of users and of groups, are the caller's `start` and up. It belongs
-/// to the caller's user. The child is not waited for: it becomes a zombie of the caller, who takes its children anyway.
+/// to `start`, its own root: a namespace's owner has every capability over it, also one that holds none itself, and the
+/// host's root without privilege (a service, a container with the host's ids) shall be no more to it than a stranger.
+/// The child is not waited for: it becomes a zombie of the caller, who takes its children anyway.
 ///
 /// # Errors
 /// The kernel makes none (`user.max_user_namespaces`, or it was built without); the caller has no privilege over these
 /// ids, or more than one thread.
 pub fn create(start: u32, size: u32) -> io::Result<OwnedFd> {
     let (wait, go) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-    let pid = match process::clone_into(libc::CLONE_NEWUSER)? {
-        Fork::Parent(pid) => pid,
-        Fork::Child => {
-            drop(go);
-            let _ = std::fs::File::from(wait).read(&mut [0]); // until the caller is done, or gone
-            process::exit_now(0)
-        }
+    // The child ends within: it could not become again who it was.
+    let child = |go: OwnedFd, wait: OwnedFd| -> ! {
+        drop(go);
+        let _ = std::fs::File::from(wait).read(&mut [0]); // until the caller is done, or gone
+        process::exit_now(0)
     };
+    let (pid, go) = privileges::acting_as(start, || match process::clone_into(libc::CLONE_NEWUSER)? {
+        Fork::Parent(pid) => Ok((pid, go)),
+        Fork::Child => child(go, wait),
+    })?;
     // The child need not have run for this: nobody waits for a processor.
     let taken = map(pid, start, size).and_then(|()| open(pid));
     drop(go);
