@@ -52,6 +52,8 @@ pub struct Resolved<'a> {
     pub cgroup: &'a Path,
     /// The kernel accounts swap, so that a limit on it can be set.
     pub swap_limit: bool,
+    /// The kernel counts the buffers of sockets apart from other memory, so that they need a limit of their own.
+    pub socket_limit: bool,
     /// The user namespace to enter, made before.
     pub user_namespace: Option<&'a Path>,
 }
@@ -70,7 +72,7 @@ pub fn build(plan: &Plan, resolved: &Resolved<'_>) -> Result<Spec, OciSpecError>
     let linux = LinuxBuilder::default()
         .namespaces(namespaces(plan.network, resolved.user_namespace)?)
         .cgroups_path(Path::new("/").join(resolved.cgroup))
-        .resources(resources(resolved.limits, resolved.swap_limit, privileged)?)
+        .resources(resources(resolved, privileged)?)
         .masked_paths(unless_privileged(&MASKED))
         .readonly_paths(unless_privileged(&READONLY))
         .build()?;
@@ -109,14 +111,18 @@ pub fn shows_hosts_sys(plan: &Plan) -> bool {
     plan.network == Network::Host && plan.isolation.user_namespace == UserNamespace::Own
 }
 
-fn resources(limits: &Limits, swap_limit: bool, all_devices: bool) -> Result<LinuxResources, OciSpecError> {
+fn resources(resolved: &Resolved<'_>, all_devices: bool) -> Result<LinuxResources, OciSpecError> {
+    let limits = resolved.limits;
     let devices = LinuxDeviceCgroupBuilder::default().allow(all_devices).access("rwm").build()?;
     let mut all = LinuxResourcesBuilder::default().devices(vec![devices]);
     if limits.memory_bytes > 0 {
         let bytes = i64::try_from(limits.memory_bytes).unwrap_or(i64::MAX);
         let mut memory = LinuxMemoryBuilder::default().limit(bytes);
-        if swap_limit {
+        if resolved.swap_limit {
             memory = memory.swap(bytes);
+        }
+        if resolved.socket_limit {
+            memory = memory.kernel_tcp(bytes);
         }
         all = all.memory(memory.build()?);
     }

@@ -101,6 +101,15 @@ impl Hierarchies {
         }
     }
 
+    /// Buffers of TCP and UDP sockets are counted apart from other memory, and only where they have a limit: version 1.
+    /// Version 2 counts them as any other memory.
+    pub(crate) fn socket_limit(&self) -> bool {
+        match self {
+            Self::V1 { memory, .. } => memory.join("memory.kmem.tcp.limit_in_bytes").exists(),
+            Self::V2 { .. } => false,
+        }
+    }
+
     /// The kernel accounts swap, or there is none: a limit on memory holds whatever is swapped.
     pub(crate) fn holds_swap(&self) -> bool {
         let none = || {

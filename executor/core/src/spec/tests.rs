@@ -13,6 +13,7 @@ fn spec_of(draft: Draft<'_>, uid: u32) -> serde_json::Value {
         limits: &plan.limits,
         cgroup: Path::new("executor/0/c1"),
         swap_limit: true,
+        socket_limit: true,
         user_namespace: own.then_some(Path::new("/proc/self/fd/9")),
     };
     serde_json::to_value(build(&plan, &resolved).unwrap()).unwrap()
@@ -75,6 +76,7 @@ fn limits_arrive() {
     let resources = &spec["linux"]["resources"];
     assert_eq!(resources["memory"]["limit"], 64 << 20);
     assert_eq!(resources["memory"]["swap"], 64 << 20);
+    assert_eq!(resources["memory"]["kernelTCP"], 64 << 20);
     assert_eq!(resources["pids"]["limit"], 7);
     assert_eq!(resources["cpu"]["quota"], 150_000);
     assert_eq!(spec["linux"]["cgroupsPath"], "/executor/0/c1");
@@ -109,8 +111,15 @@ fn a_privileged_container_has_nothing_hidden() {
     let plan = validate(&draft, &policy).unwrap();
     let user = ResolvedUser { uid: 0, gid: 0, groups: vec![], home: "/".into() };
     let (rootfs, cgroup) = (Path::new("/r"), Path::new("c"));
-    let resolved =
-        Resolved { rootfs, user: &user, limits: &plan.limits, cgroup, swap_limit: false, user_namespace: None };
+    let resolved = Resolved {
+        rootfs,
+        user: &user,
+        limits: &plan.limits,
+        cgroup,
+        swap_limit: false,
+        socket_limit: false,
+        user_namespace: None,
+    };
     let spec = serde_json::to_value(build(&plan, &resolved).unwrap()).unwrap();
     assert_eq!(spec["process"]["capabilities"]["effective"].as_array().unwrap().len(), 41);
     assert_eq!(spec["linux"]["maskedPaths"].as_array().map_or(0, Vec::len), 0);

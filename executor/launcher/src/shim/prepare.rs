@@ -189,6 +189,7 @@ fn build(
         limits: &limits,
         cgroup: &record.cgroup,
         swap_limit: host.hierarchies.swap_limit(),
+        socket_limit: host.hierarchies.socket_limit(),
         user_namespace: namespace.as_deref(),
     };
     let spec = spec::build(&record.plan, &resolved)
