@@ -40,6 +40,10 @@ pub const MASKED: [&str; 10] = [
 /// Readable, not writable.
 pub const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
+/// Most terminals of a container. Without a number of its own it could take all that the kernel has
+/// (`kernel.pty.max`, 4096) away from the host and from other containers.
+pub const TERMINALS_MAX: u32 = 256;
+
 /// What was found out on the host for a plan.
 pub struct Resolved<'a> {
     /// Where the root file system stands, in the shim's mount namespace.
@@ -184,10 +188,16 @@ fn process(plan: &Plan, resolved: &Resolved<'_>) -> Result<Process, OciSpecError
 
 fn mounts(plan: &Plan) -> Result<Vec<Mount>, OciSpecError> {
     let writable_sys = plan.isolation.privileged;
+    let terminals = format!("max={TERMINALS_MAX}");
     let mut all = vec![
         mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"])?,
         mount("/dev", "tmpfs", "tmpfs", &["nosuid", "noexec", "strictatime", "mode=755", "size=64k", "nr_inodes=128"])?,
-        mount("/dev/pts", "devpts", "devpts", &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"])?,
+        mount(
+            "/dev/pts",
+            "devpts",
+            "devpts",
+            &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", &terminals],
+        )?,
         mount("/dev/shm", "tmpfs", "shm", &["nosuid", "noexec", "nodev", "mode=1777", "size=64m"])?,
         mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"])?,
     ];

@@ -93,6 +93,15 @@ fn every_mount_is_a_fresh_file_system() {
     }
 }
 
+/// A container cannot take every terminal that the kernel has.
+#[test]
+fn terminals_are_bounded() {
+    let spec = spec_of(Draft::default(), 0);
+    let mounts = spec["mounts"].as_array().unwrap();
+    let terminals = mounts.iter().find(|mount| mount["type"] == "devpts").unwrap();
+    assert!(terminals["options"].as_array().unwrap().contains(&"max=256".into()), "{terminals}");
+}
+
 /// A weight survives the way through shares and back, as the OCI runtimes turn shares into weights.
 #[test]
 fn every_weight_comes_out_as_it_went_in() {
