@@ -1,6 +1,9 @@
 # What checks have in common. Sourced: `. "$VM/lib.sh"`.
 
 ROOTFS=/srv/rootfs/busybox
+# Its user is `app`, its entrypoint a shell's -c.
+IMAGES=/srv/images
+IMAGE=127.0.0.1:5000/example/app:1
 
 fail() {
     echo "FAILED: $*"
@@ -61,6 +64,19 @@ serves() {
 # Directories of containers' cgroups.
 cgroups() {
     find /sys/fs/cgroup/executor -mindepth 2 -type d 2>/dev/null || true
+}
+
+# What plugins have made for containers, and what the launcher keeps of it.
+network_left() {
+    ip -o link show type veth
+    iptables-save | grep -e ' id: ' -e CNI-DN- -e '10\.88\.' || true
+    find /var/lib/cni/networks /run/executor/netns /var/lib/executor/networks -type f ! -name 'last_reserved_ip*' \
+        ! -name lock 2>/dev/null || true
+}
+
+# Files below the package's directories that are loop devices.
+loop_devices() {
+    grep -l /var/lib/executor /sys/block/loop*/loop/backing_file 2>/dev/null || true
 }
 
 shims() {

@@ -1,12 +1,21 @@
-# Both daemons are restarted again and again while containers run, start and end: none is lost, every exit code is right.
+# Both daemons are restarted again and again while containers run, start and end, of directories and of images, with and
+# without a network and a limit of disk: none is lost, every exit code is right.
 # seconds: 600
 . "$VM/lib.sh"
 for n in 1 2 3 4; do
-    printf secret-$n-secret | run -d --id "long$n" --file a=@- -- sh -c "while [ ! -e /tmp/end ]; do
-        trap 'exit $n' USR1; sleep 0.2; done"
+    script="while [ ! -e /tmp/end ]; do trap 'exit $n' USR1; sleep 0.2; done"
+    case $n in
+    1 | 2) set -- --rootfs "dir:$ROOTFS" -- sh -c "$script" ;;
+    3) set -- --disk 32M $IMAGE -- "$script" ;;
+    4) set -- --network blue --publish 8084:8000 $IMAGE -- "busybox nc -ll -p 8000 -e /bin/echo from-long & $script" ;;
+    esac
+    printf secret-$n-secret | agent-cli run -d --id "long$n" --file a=@- "$@"
 done
 launch() {
-    run -d --id "$1" -- sh -c "sleep 1; exit $2" || agent-cli inspect "$1"
+    agent-cli run -d --id "$1" $IMAGE -- "sleep 1; exit $2" || agent-cli inspect "$1"
+}
+says() {
+    busybox nc -w 2 127.0.0.1 8084 </dev/null | grep -q from-long
 }
 # What is asked for while a daemon is away is asked for again. When both were away, nobody knows any more what the first
 # request was like, and the id is told to be taken: then the container is there.
@@ -22,6 +31,7 @@ done
 wait $load
 at "all are started"
 eventually 60 serves
+eventually 60 says
 for n in 1 2 3 4 5; do
     same $((n + 20)) "$(status_of agent-cli wait "short$n")" "short$n"
     at "short$n ended"
@@ -35,3 +45,5 @@ for n in 1 2 3 4; do
 done
 agent-cli rm $(agent-cli ps -aq)
 same '' "$(cgroups)" 'cgroups of containers'
+same '' "$(network_left)" 'network'
+same '' "$(loop_devices)" 'loop devices'

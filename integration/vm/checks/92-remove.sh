@@ -1,15 +1,18 @@
 # Removing the package ends every container in order, and leaves nothing that runs, is mounted or counts; what containers
-# left stays on disk.
+# left and the images stay on disk.
 . "$VM/lib.sh"
 printf secret-of-the-polite | run -d --id polite --file a=@- --grace 20s -- \
     sh -c "trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.2; done"
 printf secret-of-the-deaf | run -d --id deaf --file a=@- --grace 2s -- sh -c "trap '' TERM; echo up; while :; do sleep 0.2; done"
-run -d --id plain -- sleep 1000
+agent-cli run -d --id plain --disk 32M --network blue --publish 8080:8000 $IMAGE -- 'exec sleep 1000'
+agent-cli exec plain -- /bin/sleep 1000 &
 for id in polite deaf; do
     eventually 60 sh -c "agent-cli logs $id | grep -q up"
 done
 [ -n "$(cgroups)" ] || fail 'the control: there are cgroups'
 [ -n "$(shims)" ] || fail 'the control: there are shims'
+[ -n "$(network_left)" ] || fail 'the control: there is a network'
+[ -n "$(loop_devices)" ] || fail 'the control: there is a file system of a limit of disk'
 files=$(dpkg -L executor)
 at "dpkg -r"
 dpkg -r executor
@@ -20,6 +23,8 @@ for name in executord executor-launche; do
 done
 [ ! -e /sys/fs/cgroup/executor ] || fail "cgroups: $(find /sys/fs/cgroup/executor -type d)"
 ! grep -l executor /proc/[0-9]*/mountinfo || fail 'mounts'
+same '' "$(network_left)" networks
+same '' "$(loop_devices)" 'loop devices'
 [ ! -e /run/executor ] || fail "/run/executor: $(find /run/executor)"
 for file in $files; do
     [ -d "$file" ] || [ "$file" = /etc/executor/executor.toml ] || [ ! -e "$file" ] || fail "$file is still there"
@@ -35,4 +40,5 @@ done
 for id in polite deaf; do
     has "$(exit_of $id '')" "'verified': True"
 done
+[ -n "$(find /var/lib/executor/layers/sha256 -name private)" ] || fail 'the image'
 grep -q bye /var/lib/executor/containers/polite/log || fail 'the last words'

@@ -15,14 +15,25 @@ use anyhow::Context as _;
 use crate::workspace::{Workspace, run, step};
 
 /// What the checks use, beyond Debian's essential packages. A check that needs a program names its package here.
-const PACKAGES: [&str; 7] = [
+const PACKAGES: [&str; 18] = [
+    "apache2-utils",  // htpasswd, for the registry
     "busybox-static", // root file systems of containers
-    "dbus",           // systemctl's way to systemd
-    "kmod",           // overlayfs is a module
-    "libcap2-bin",    // tests put capabilities on a file
-    "python3",        // tests make system calls from it
+    "containernetworking-plugins",
+    "dbus", // systemctl's way to systemd
+    "docker-registry",
+    "e2fsprogs",   // file systems of limits of disk
+    "iproute2",    // network namespaces that play hosts
+    "iptables",    // plugins publish ports with it
+    "kmod",        // overlayfs is a module
+    "libcap2-bin", // tests put capabilities on a file
+    "python3",     // tests make system calls from it
+    "quota",       // tells what projects use
+    "skopeo",      // copies images
     "systemd",
     "systemd-sysv",
+    "umoci",    // makes images
+    "xfsprogs", // a file system with project quotas, as ext4 can be one
+    "zstd",
 ];
 const SUITE: &str = "bookworm";
 /// Documentation that no check reads, and time that is lost on waiting for a disk.
@@ -46,7 +57,7 @@ mv tmp/kernel/lib/modules usr/lib/modules
 rm -r tmp/kernel tmp/"$kernel"_*.deb
 chroot . /sbin/depmod "${kernel#linux-image-}""#;
 /// Bytes of the machine's disk; a sparse file.
-const DISK: &str = "3G";
+const DISK: &str = "4G";
 const UNIT: &str = "integration/vm/vm-test.service";
 
 /// What to boot from.
@@ -103,10 +114,16 @@ fn configure(tree: &Path, unit: &str) -> anyhow::Result<()> {
     let wanted = system.join("multi-user.target.wants");
     fs::create_dir_all(&wanted)?;
     symlink("../vm-test.service", wanted.join("vm-test.service"))?;
-    // Nobody logs in, and no timer's work shall come between.
-    for masked in
-        ["getty.target", "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer"]
-    {
+    // Nobody logs in, no timer's work shall come between, and checks start registries of their own.
+    for masked in [
+        "getty.target",
+        "apt-daily.timer",
+        "apt-daily-upgrade.timer",
+        "dpkg-db-backup.timer",
+        "e2scrub_all.timer",
+        "xfs_scrub_all.timer",
+        "docker-registry.service",
+    ] {
         let _ = fs::remove_file(system.join(masked));
         symlink("/dev/null", system.join(masked))?;
     }

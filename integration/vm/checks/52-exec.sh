@@ -1,0 +1,24 @@
+# Processes executed in a container that runs: with its user and its secrets, with a terminal, under its limits.
+. "$VM/lib.sh"
+printf secret-of-the-host | agent-cli run -d --id long --pids 40 --file a=@- $IMAGE -- 'exec sleep 1000'
+same 1234 "$(agent-cli exec long -- /bin/id -u)" 'the user'
+same 0 "$(agent-cli exec --user 0 long -- /bin/id -u)" 'another user'
+same secret-of-the-host "$(agent-cli exec long -- /bin/cat /etc/cf-service-bindings/a)" 'its secrets'
+same 41 "$(status_of agent-cli exec long -- /bin/sh -c 'exit 41')" 'exit status'
+same word "$(echo word | agent-cli exec -i long -- /bin/cat)" 'standard input'
+on_terminal() {
+    python3 -c 'import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))' "$@" </dev/null
+}
+has "$(on_terminal agent-cli exec -it long -- /bin/sh -c '[ -t 0 ] && [ -t 1 ] && echo on a terminal')" '^on a terminal'
+agent-cli exec long -- /bin/sleep 999 &
+waiting=$!
+counted() {
+    grep -qx sleep $(sed 's,.*,/proc/&/comm,' "$dir/cgroup.procs") && [ "$(wc -l <"$dir/cgroup.procs")" = 2 ]
+}
+dir=$(find /sys/fs/cgroup/executor -name long)
+eventually 60 counted
+agent-cli rm -f long
+code=0
+wait $waiting || code=$?
+[ $code != 0 ] || fail 'it went on after its container'
+[ ! -d "$dir" ] || fail "$dir is still there"
