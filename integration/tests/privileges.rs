@@ -129,13 +129,21 @@ fn weights_arrive_or_are_refused() {
     let in_cpu = std::path::Path::new("/sys/fs/cgroup/cpu").join(&record.cgroup).join("cpu.shares");
     let unified = std::path::Path::new("/sys/fs/cgroup").join(&record.cgroup);
     if in_cpu.exists() {
-        assert_eq!(std::fs::read_to_string(in_cpu).unwrap().trim(), "5220");
+        assert_eq!(std::fs::read_to_string(in_cpu).unwrap().trim(), "2451");
         let status = daemon.api.run(weighed("io", 0, 300)).unwrap_err();
         assert_eq!(violations(&status), ["limits.io_weight"]);
         let lenient = Setup::default().config("[policy]\nunenforceable_limits = \"report\"\n").start();
         let told = lenient.api.started(weighed("io", 0, 300)).spec.unwrap().warnings;
         assert!(told[0].contains("limits.io_weight"), "{told:?}");
     } else {
-        assert_eq!(std::fs::read_to_string(unified.join("cpu.weight")).unwrap().trim(), "200");
+        let told = |file: &str, directory: &std::path::Path| std::fs::read_to_string(directory.join(file)).unwrap();
+        assert_eq!(told("cpu.weight", &unified), "200\n");
+        if unified.join("io.weight").exists() {
+            daemon.api.started(weighed("io", 0, 300));
+            let of_io = std::path::Path::new("/sys/fs/cgroup").join(&daemon.record("io").cgroup);
+            assert_eq!(told("io.weight", &of_io), "default 300\n");
+        } else {
+            assert_eq!(violations(&daemon.api.run(weighed("io", 0, 300)).unwrap_err()), ["limits.io_weight"]);
+        }
     }
 }

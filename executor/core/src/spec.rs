@@ -153,10 +153,14 @@ fn resources(resolved: &Resolved<'_>, all_devices: bool) -> Result<LinuxResource
     all.build()
 }
 
-/// A weight of cgroup v2 (1 to 10000) in the shares of v1 (2 to 262144): the least number of shares that comes to the
-/// same weight where it is turned back.
+/// A weight of cgroup v2 (1 to 10000, 100 where nobody says otherwise) in the shares of v1 (2 to 262144, 1024): the most
+/// shares that OCI runtimes turn into this weight, by a quadratic function of logarithms that leads the limits and the
+/// defaults to one another.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // from 2 to 262144
 fn shares(weight: u32) -> u64 {
-    2 + (u64::from(weight) - 1).saturating_mul(262_142).div_ceil(9999)
+    let exponent = ((15_625.0 + 2448.0 * (f64::from(weight).log10() + 7.0 / 34.0)).sqrt() - 125.0) / 2.0;
+    // What is a whole number but for the error of the calculation shall be that number.
+    (exponent.exp2() * (1.0 + 1e-12)) as u64
 }
 
 fn process(plan: &Plan, resolved: &Resolved<'_>) -> Result<Process, OciSpecError> {
