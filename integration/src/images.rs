@@ -1,33 +1,33 @@
 //! Images that others build and serve: umoci makes them, skopeo copies them, Debian's docker-registry serves them.
 
-use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, TcpListener, TcpStream};
+mod app;
+mod furnish;
+mod holding;
+mod registry;
+
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
+use std::process::{Command, Stdio};
 
+use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::rootfs::Rootfs;
-use crate::wait;
+pub use furnish::{change, change_again, furnish, mode};
+pub use holding::Holding;
+pub use registry::{PASSWORD, Registry, USER};
 
-/// The user of a registry that wants one.
-pub const USER: &str = "puller";
-/// Its password.
-pub const PASSWORD: &str = "canary-registry-pw-8e21";
+use crate::layers::Blob;
 
-/// An image in an OCI layout, as `1`: busybox below, and on top a layer that takes a file away and changes another. Its
-/// configuration names an entrypoint, a command, variables, a directory, a user, a signal, a volume that it has and one that it has not.
+/// An image in an OCI layout, and the tree that its next layer is made of.
 pub struct Image {
-    dir: TempDir,
+    /// Where the trees, the archives and, if it is its own, the layout are.
+    home: TempDir,
+    layout: PathBuf,
+    tag: String,
 }
 
-fn tool(program: &str, arguments: &[&str]) -> String {
+pub(crate) fn tool(program: &str, arguments: &[&str]) -> String {
     let done = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     let done = done.unwrap_or_else(|error| panic!("{program}: {error} (`cargo xtask test` installs it)"));
     assert!(done.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
@@ -35,75 +35,131 @@ fn tool(program: &str, arguments: &[&str]) -> String {
 }
 
 impl Image {
-    /// Builds it.
-    pub fn build() -> Self {
-        let (image, rootfs) = (Self { dir: tempfile::tempdir().expect("a directory") }, Rootfs::busybox());
+    /// One without a layer, in a layout of its own, as `1`.
+    #[allow(clippy::new_without_default)] // it is made by programs, on disk
+    pub fn new() -> Self {
+        let home = tempfile::tempdir().expect("a directory");
+        let layout = home.path().join("layout");
+        Self::made(home, layout, "1")
+    }
+
+    /// One without a layer, in a layout that others may be in.
+    pub fn in_layout(layout: &Path, tag: &str) -> Self {
+        Self::made(tempfile::tempdir().expect("a directory"), layout.to_owned(), tag)
+    }
+
+    fn made(home: TempDir, layout: PathBuf, tag: &str) -> Self {
+        let image = Self { home, layout, tag: tag.into() };
         // executord reads layouts and archives with its own rights.
         image.readable(true);
-        let (layout, bundle) = (image.path("layout"), image.path("bundle"));
-        let tagged = format!("{layout}:1");
-        tool("umoci", &["init", "--layout", &layout]);
-        tool("umoci", &["new", "--image", &tagged]);
-        tool("umoci", &["unpack", "--image", &tagged, &bundle]);
-        let root = PathBuf::from(&bundle).join("rootfs");
-        let source = format!("{}/.", rootfs.path().display());
-        tool("cp", &["-a", &source, &root.display().to_string()]);
-        fs::write(root.join("srv/old"), "old").expect("write");
-        fs::write(root.join("srv/changed"), "one").expect("write");
-        fs::write(root.join("srv/private"), "of app").expect("write");
-        fs::set_permissions(root.join("srv/private"), fs::Permissions::from_mode(0o600)).expect("chmod");
-        std::os::unix::fs::chown(root.join("srv/private"), Some(1234), Some(1234)).expect("chown");
-        tool("umoci", &["repack", "--refresh-bundle", "--image", &tagged, &bundle]);
-        fs::remove_file(root.join("srv/old")).expect("remove");
-        fs::write(root.join("srv/changed"), "two").expect("write");
-        tool("umoci", &["repack", "--image", &tagged, &bundle]);
-        tool(
-            "umoci",
-            &[
-                "config",
-                "--image",
-                &tagged,
-                "--config.entrypoint",
-                "/bin/sh",
-                "--config.entrypoint",
-                "-c",
-                "--config.cmd",
-                "echo $GREETING from $PWD as $(id -u)",
-                "--config.env",
-                "PATH=/bin",
-                "--config.env",
-                "GREETING=hello",
-                "--config.workingdir",
-                "/srv",
-                "--config.user",
-                "app",
-                "--config.stopsignal",
-                "SIGQUIT",
-                "--config.label",
-                "team=red",
-                "--config.volume",
-                "/tmp/data",
-                "--config.volume",
-                "/srv",
-            ],
-        );
+        if !image.layout.exists() {
+            tool("umoci", &["init", "--layout", &image.layout.display().to_string()]);
+        }
+        tool("umoci", &["new", "--image", &image.tagged()]);
+        tool("umoci", &["unpack", "--image", &image.tagged(), &image.path("bundle")]);
         image
     }
 
-    /// Opens the directory that it lies in to everybody, or closes it.
-    pub fn readable(&self, open: bool) {
-        // umoci's files are their owner's alone.
-        let mode = if open { "a+rX" } else { "go-rwx" };
-        tool("chmod", &["-R", mode, &self.dir.path().display().to_string()]);
+    /// As umoci calls it.
+    fn tagged(&self) -> String {
+        format!("{}:{}", self.layout.display(), self.tag)
     }
 
     fn path(&self, name: &str) -> String {
-        self.dir.path().join(name).display().to_string()
+        self.home.path().join(name).display().to_string()
+    }
+
+    /// The tree that the next layer is made of.
+    pub fn root(&self) -> PathBuf {
+        self.home.path().join("bundle/rootfs")
+    }
+
+    /// Copies what is in a directory into the tree that the next layer is made of.
+    pub fn copy(&self, from: &Path) {
+        self.copy_to(from, "");
+    }
+
+    /// Copies what is in a directory into one of that tree.
+    pub fn copy_to(&self, from: &Path, to: &str) {
+        let to = self.root().join(to);
+        fs::create_dir_all(&to).expect("mkdir");
+        tool("cp", &["-a", &format!("{}/.", from.display()), &to.display().to_string()]);
+    }
+
+    /// What was changed in the tree becomes a layer.
+    pub fn commit(&self) {
+        tool("umoci", &["repack", "--refresh-bundle", "--image", &self.tagged(), &self.path("bundle")]);
+    }
+
+    /// An archive becomes a layer as it is.
+    pub fn add(&self, archive: &[u8]) {
+        let path = self.path("layer.tar");
+        fs::write(&path, archive).expect("write");
+        tool("umoci", &["raw", "add-layer", "--image", &self.tagged(), &path]);
+    }
+
+    /// Sets what the configuration says, by umoci's own options.
+    pub fn config(&self, options: &[&str]) {
+        tool("umoci", &[&["config", "--image", &self.tagged()], options].concat());
+    }
+
+    /// Unpacked by umoci: the tree.
+    pub fn unpacked(&self) -> PathBuf {
+        let fresh = self.home.path().join("fresh");
+        if !fresh.exists() {
+            tool("umoci", &["unpack", "--image", &self.tagged(), &self.path("fresh")]);
+        }
+        fresh.join("rootfs")
+    }
+
+    fn json(&self, digest: &str) -> Value {
+        serde_json::from_slice(&fs::read(self.blob(digest)).expect("a blob")).expect("JSON")
+    }
+
+    fn blob(&self, digest: &str) -> PathBuf {
+        self.layout.join("blobs").join(digest.replace(':', "/"))
+    }
+
+    /// Digest of its manifest.
+    pub fn digest(&self) -> String {
+        let index = fs::read(self.layout.join("index.json")).expect("an index");
+        let index: Value = serde_json::from_slice(&index).expect("JSON");
+        let named = |entry: &&Value| entry["annotations"]["org.opencontainers.image.ref.name"] == *self.tag;
+        let entry = index["manifests"].as_array().expect("a list").iter().find(named);
+        entry.expect("it is there")["digest"].as_str().expect("a digest").to_owned()
+    }
+
+    /// Its layers as the layout has them.
+    pub fn blobs(&self) -> Vec<Blob> {
+        let manifest = self.json(&self.digest());
+        let config = self.json(manifest["config"]["digest"].as_str().expect("a digest"));
+        let layers = manifest["layers"].as_array().expect("a list").iter();
+        let layers = layers.zip(config["rootfs"]["diff_ids"].as_array().expect("a list"));
+        let text = |value: &Value| value.as_str().expect("a text").to_owned();
+        let blob = |(layer, diff_id): (&Value, &Value)| Blob {
+            diff_id: text(diff_id),
+            media_type: text(&layer["mediaType"]),
+            file: File::open(self.blob(&text(&layer["digest"]))).expect("a blob"),
+        };
+        layers.map(blob).collect()
+    }
+
+    /// Opens layout and archives to everybody, or closes them.
+    pub fn readable(&self, open: bool) {
+        // umoci's files are their owner's alone. The modes of the trees are what the image is made of.
+        let home = self.home.path();
+        fs::set_permissions(home, fs::Permissions::from_mode(if open { 0o755 } else { 0o700 })).expect("chmod");
+        let files = fs::read_dir(home).expect("a directory").flatten().map(|entry| entry.path());
+        let archives = files.filter(|path| path.extension().is_some_and(|extension| extension == "tar"));
+        let mode = if open { "a+rX" } else { "go-rwx" };
+        for path in archives.chain([self.layout.clone()]).filter(|path| path.exists()) {
+            tool("chmod", &["-R", mode, &path.display().to_string()]);
+        }
     }
 
     /// How skopeo and a request refer to the layout.
     pub fn layout(&self) -> String {
-        format!("oci:{}:1", self.path("layout"))
+        format!("oci:{}", self.tagged())
     }
 
     /// Copies it into an archive of a form (`docker-archive`, `oci-archive`), under a name; the archive's path.
@@ -118,9 +174,9 @@ impl Image {
     pub fn push(&self, registry: &Registry, name: &str) -> String {
         let to = format!("docker://{}", registry.name(name));
         let mut arguments = vec!["copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false"];
-        let credentials = format!("{USER}:{PASSWORD}");
-        if registry.closed {
-            arguments.extend(["--dest-creds", &credentials]);
+        let credentials = registry.credentials();
+        if let Some(credentials) = &credentials {
+            arguments.extend(["--dest-creds", credentials]);
         }
         let file = self.path("digest");
         let (layout, option) = (self.layout(), format!("--digestfile={file}"));
@@ -130,157 +186,11 @@ impl Image {
     }
 }
 
-/// Debian's registry on loopback.
-pub struct Registry {
-    child: Child,
-    port: u16,
-    closed: bool,
-    dir: TempDir,
-}
-
-impl Registry {
-    /// Starts it, open to all or to [`USER`] alone.
-    pub fn start(closed: bool) -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
-        let auth = if closed {
-            let users = dir.path().join("users");
-            fs::write(&users, tool("htpasswd", &["-Bbn", USER, PASSWORD])).expect("write");
-            format!("auth:\n  htpasswd:\n    realm: test\n    path: {}\n", users.display())
-        } else {
-            String::new()
-        };
-        let config = dir.path().join("config.yml");
-        let (store, address) = (dir.path().join("store"), format!("127.0.0.1:{port}"));
-        let text = format!(
-            "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: {}\nhttp:\n  addr: {address}\n{auth}",
-            store.display()
-        );
-        fs::write(&config, text).expect("write");
-        let log = fs::File::create(dir.path().join("log")).expect("a log");
-        let child = Command::new("docker-registry")
-            .arg("serve")
-            .arg(&config)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .expect("docker-registry is installed (`cargo xtask test`)");
-        wait::until_ok("the registry answers", || TcpStream::connect(&address));
-        Self { child, port, closed, dir }
-    }
-
-    /// The name of an image there, as people write it.
-    pub fn name(&self, name: &str) -> String {
-        format!("127.0.0.1:{}/{name}", self.port)
-    }
-
-    /// A file for credentials as `docker login` writes it.
-    pub fn auth_file(&self) -> PathBuf {
-        let path = self.dir.path().join("config.json");
-        // `puller:canary-registry-pw-8e21`
-        let auth = "cHVsbGVyOmNhbmFyeS1yZWdpc3RyeS1wdy04ZTIx";
-        fs::write(&path, format!(r#"{{"auths":{{"127.0.0.1:{}":{{"auth":"{auth}"}}}}}}"#, self.port)).expect("write");
-        path
-    }
-}
-
-impl Drop for Registry {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Stands between a client and a registry, and holds an answer back in its middle, for as long as it is told to.
-pub struct Holding {
-    port: u16,
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    upstream: u16,
-    /// Bytes of an answer after which it is held.
-    after: usize,
-    holds: AtomicBool,
-    held: AtomicUsize,
-    asked: Mutex<Vec<u8>>,
-}
-
-impl Holding {
-    /// Begins to stand there.
-    pub fn start(registry: &Registry, after: usize) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let port = listener.local_addr().expect("an address").port();
-        let shared = Arc::new(Shared {
-            upstream: registry.port,
-            after,
-            holds: AtomicBool::new(true),
-            held: AtomicUsize::new(0),
-            asked: Mutex::default(),
-        });
-        let serving = Arc::clone(&shared);
-        thread::spawn(move || {
-            for client in listener.incoming().flatten() {
-                let shared = Arc::clone(&serving);
-                thread::spawn(move || drop(shared.pass(client)));
-            }
-        });
-        Self { port, shared }
-    }
-
-    /// The name of an image there.
-    pub fn name(&self, name: &str) -> String {
-        format!("127.0.0.1:{}/{name}", self.port)
-    }
-
-    /// Waits until an answer is held.
-    pub fn until_held(&self) {
-        wait::until("an answer is held", || (self.shared.held.load(Ordering::SeqCst) > 0).then_some(()));
-    }
-
-    /// Holds nothing any more.
-    pub fn release(&self) {
-        self.shared.holds.store(false, Ordering::SeqCst);
-    }
-
-    /// Whether a text was in what clients sent.
-    pub fn saw(&self, text: &str) -> bool {
-        let asked = self.shared.asked.lock().expect("not poisoned");
-        String::from_utf8_lossy(&asked).to_ascii_lowercase().contains(text)
-    }
-}
-
-impl Shared {
-    fn pass(self: Arc<Self>, mut client: TcpStream) -> std::io::Result<()> {
-        let mut server = TcpStream::connect(("127.0.0.1", self.upstream))?;
-        let (mut requests, mut to_server, this) = (client.try_clone()?, server.try_clone()?, Arc::clone(&self));
-        thread::spawn(move || {
-            let mut buffer = [0; 4096];
-            while let Ok(n @ 1..) = requests.read(&mut buffer) {
-                this.asked.lock().expect("not poisoned").extend_from_slice(&buffer[..n]);
-                if to_server.write_all(&buffer[..n]).is_err() {
-                    break;
-                }
-            }
-            let _ = to_server.shutdown(Shutdown::Write);
-        });
-        let (mut buffer, mut passed) = ([0; 4096], 0);
-        loop {
-            let n = server.read(&mut buffer)?;
-            if n == 0 {
-                return client.shutdown(Shutdown::Both);
-            }
-            passed += n;
-            if passed > self.after && self.holds.load(Ordering::SeqCst) {
-                self.held.fetch_add(1, Ordering::SeqCst);
-                while self.holds.load(Ordering::SeqCst) {
-                    thread::sleep(Duration::from_millis(5));
-                }
-            }
-            client.write_all(&buffer[..n])?;
-        }
-    }
+/// What skopeo says of an image, by a template of its own: `{{.Digest}}`.
+pub fn inspect(reference: &str, credentials: Option<&str>, template: &str) -> String {
+    let mut arguments = vec!["inspect", "--tls-verify=false", "--format", template];
+    arguments.extend(credentials.iter().flat_map(|credentials| ["--creds", credentials]));
+    tool("skopeo", &[&arguments[..], &[reference]].concat()).trim().to_owned()
 }
 
 /// The layers that lie unpacked in a state directory.

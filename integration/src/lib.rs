@@ -11,6 +11,7 @@ pub mod footprint;
 pub mod guide;
 pub mod host;
 pub mod images;
+pub mod lanes;
 pub mod launcher;
 pub mod layers;
 pub mod mount;

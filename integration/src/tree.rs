@@ -1,25 +1,38 @@
 //! Trees, told so that two of them can be compared: names, kinds, modes, owners, times, attributes, which names are one
 //! file, and contents.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use executor_layers::Store;
 use executor_sys::mount::{detach, open_dir};
 use executor_sys::overlay::overlay;
 use sha2::{Digest, Sha256};
 
+/// The line of what another file system is mounted on.
+const MOUNTED: &str = "mounted";
+
 /// A line for everything below a directory.
 pub fn listing(root: &Path) -> BTreeMap<PathBuf, String> {
+    listing_between(root, &BTreeSet::new())
+}
+
+/// The same, but for what is mounted there, of which only the name is told.
+pub fn listing_between(root: &Path, mounts: &BTreeSet<PathBuf>) -> BTreeMap<PathBuf, String> {
     let (mut found, mut firsts) = (Vec::new(), BTreeMap::new());
     let mut left = vec![PathBuf::new()];
     while let Some(dir) = left.pop() {
         for entry in fs::read_dir(root.join(&dir)).expect("a directory") {
             let path = dir.join(entry.expect("an entry").file_name());
+            if mounts.contains(&path) {
+                continue;
+            }
             let meta = root.join(&path).symlink_metadata().expect("it is there");
             if meta.is_dir() {
                 left.push(path.clone());
@@ -57,7 +70,25 @@ pub fn listing(root: &Path) -> BTreeMap<PathBuf, String> {
             xattrs(&full)
         )
     };
-    found.iter().map(|(path, meta)| (path.clone(), line(path, meta))).collect()
+    let lines = found.iter().map(|(path, meta)| (path.clone(), line(path, meta)));
+    lines.chain(mounts.iter().map(|path| (path.clone(), MOUNTED.to_owned()))).collect()
+}
+
+/// Makes a listing of a tree one of the same tree with something mounted on these names.
+pub fn mount_on(tree: &mut BTreeMap<PathBuf, String>, mounts: &[&str]) {
+    tree.retain(|path, _| !mounts.iter().any(|mount| path.starts_with(mount) && path != Path::new(mount)));
+    for mount in mounts {
+        if let Some(line) = tree.get_mut(Path::new(mount)) {
+            MOUNTED.clone_into(line);
+        }
+    }
+}
+
+/// Takes the time out of a line.
+pub fn forget_time(tree: &mut BTreeMap<PathBuf, String>, path: &str) {
+    let line = tree.get_mut(Path::new(path)).expect("it is there");
+    let (time, end) = (line.find(", time ").expect("a time"), line.find(", attributes ").expect("attributes"));
+    line.replace_range(time..end, "");
 }
 
 fn xattrs(path: &Path) -> BTreeMap<String, String> {
@@ -69,7 +100,7 @@ fn xattrs(path: &Path) -> BTreeMap<String, String> {
         let length = rustix::fs::lgetxattr(path, name, &mut value).expect("a value");
         hex::encode(&value[..length])
     };
-    names.map(|name| (std::ffi::OsStr::from_bytes(name).to_string_lossy().into_owned(), value(name))).collect()
+    names.map(|name| (OsStr::from_bytes(name).to_string_lossy().into_owned(), value(name))).collect()
 }
 
 /// What a container sees of these layers of a store, bottom first, before it changes anything.
@@ -94,9 +125,26 @@ pub fn of_layers(store: &Path, layers: &[String]) -> BTreeMap<PathBuf, String> {
     thread.join().expect("a listing")
 }
 
+/// Names of which the lines differ, or that only one of them has.
+pub fn differing<'a>(
+    ours: &'a BTreeMap<PathBuf, String>,
+    theirs: &'a BTreeMap<PathBuf, String>,
+) -> BTreeSet<&'a PathBuf> {
+    ours.keys().chain(theirs.keys()).filter(|name| ours.get(*name) != theirs.get(*name)).collect()
+}
+
 /// Every difference, told.
 pub fn differences(ours: &BTreeMap<PathBuf, String>, theirs: &BTreeMap<PathBuf, String>) -> Vec<String> {
-    let names: std::collections::BTreeSet<_> = ours.keys().chain(theirs.keys()).collect();
-    let differ = names.into_iter().filter(|name| ours.get(*name) != theirs.get(*name));
-    differ.map(|name| format!("{name:?}:\n  ours   {:?}\n  theirs {:?}", ours.get(name), theirs.get(name))).collect()
+    let tell = |name: &PathBuf| format!("{name:?}:\n  ours   {:?}\n  theirs {:?}", ours.get(name), theirs.get(name));
+    differing(ours, theirs).into_iter().map(tell).collect()
+}
+
+/// The tree of a running container as its root sees it, by a program that goes into the container's user and mount
+/// namespaces: `lister` is `integration/src/bin/container-tree.rs`.
+pub fn of_container(lister: &str, pid: i32) -> BTreeMap<PathBuf, String> {
+    let output = Command::new(lister).arg(pid.to_string()).stdin(Stdio::null()).output().expect("it starts");
+    assert!(output.status.success(), "{output:?}");
+    let fields: Vec<&[u8]> = output.stdout.split(|byte| *byte == 0).collect();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
+    fields.chunks_exact(2).map(|pair| (OsStr::from_bytes(pair[0]).into(), text(pair[1]))).collect()
 }

@@ -5,16 +5,13 @@
 use std::collections::BTreeSet;
 
 use executor_proto::v1::{DeleteRequest, ListRequest, RunRequest, State, StopRequest, WaitRequest};
-use integration::api::Rpc;
 use integration::daemon::{Daemon, ended};
+use integration::lanes::for_all;
 use integration::request::{Words, program};
 use integration::rootfs::Rootfs;
 use integration::{host, wait};
-use tonic::Status;
 
 const CONTAINERS: usize = 200;
-/// Calls at once.
-const LANES: usize = 8;
 
 /// A daemon that has run its first container, which makes what stays for the daemon's life: threads, watches,
 /// directories.
@@ -24,27 +21,6 @@ fn warmed_up(rootfs: &Rootfs) -> Daemon {
     daemon.api.delete("first", false).unwrap();
     wait::until("its shim has ended", || daemon.footprint().processes.is_empty().then_some(()));
     daemon
-}
-
-/// Does something with every container, [`LANES`] at once.
-fn for_all<F>(daemon: &Daemon, call: impl Fn(Rpc, String) -> F + Copy + Send + 'static)
-where
-    F: Future<Output = Result<(), Status>> + Send,
-{
-    let lanes: Vec<_> = (0..LANES)
-        .map(|lane| {
-            let api = daemon.api.clone();
-            daemon.api.spawn(async move {
-                for number in (lane..CONTAINERS).step_by(LANES) {
-                    let id = format!("c{number:03}");
-                    call(api.rpc(), id.clone()).await.unwrap_or_else(|status| panic!("{id}: {status:?}"));
-                }
-            })
-        })
-        .collect();
-    for lane in lanes {
-        daemon.api.block_on(lane).unwrap();
-    }
 }
 
 fn request(id: &str, rootfs: &str) -> RunRequest {
@@ -58,7 +34,7 @@ fn two_hundred_containers_leave_nothing() {
     let before = daemon.footprint();
 
     let reference: &'static str = rootfs.reference().leak();
-    for_all(&daemon, move |mut rpc, id| async move { rpc.run(request(&id, reference)).await.map(drop) });
+    for_all(&daemon, CONTAINERS, move |mut rpc, id| async move { rpc.run(request(&id, reference)).await.map(drop) });
     let all = daemon.api.list(ListRequest { page_size: 1000, ..ListRequest::default() }).unwrap().containers;
     let pids: BTreeSet<i32> = all.iter().map(|container| container.processes[0].pid as i32).collect();
     assert!(all.iter().all(|container| container.state() == State::Running), "{all:#?}");
@@ -71,13 +47,15 @@ fn two_hundred_containers_leave_nothing() {
     assert!(during.descriptors[1] >= before.descriptors[1] + CONTAINERS, "{:?}", during.descriptors);
     assert_eq!(daemon.api.info().containers["running"], CONTAINERS as u32);
 
-    for_all(&daemon, |mut rpc, id| async move {
+    for_all(&daemon, CONTAINERS, |mut rpc, id| async move {
         rpc.stop(StopRequest { id: id.clone(), grace_period: None }).await?;
         rpc.wait(WaitRequest { id }).await.map(drop)
     });
     assert!(pids.iter().all(|pid| ended(*pid)));
     wait::until("the last shim has ended", || daemon.footprint().processes.is_empty().then_some(()));
-    for_all(&daemon, |mut rpc, id| async move { rpc.delete(DeleteRequest { id, force: false }).await.map(drop) });
+    for_all(&daemon, CONTAINERS, |mut rpc, id| async move {
+        rpc.delete(DeleteRequest { id, force: false }).await.map(drop)
+    });
     assert_eq!(daemon.api.ids(), [""; 0]);
     daemon.is_back_at(&before);
     assert_eq!(rootfs.listing(), untouched);
@@ -90,7 +68,7 @@ fn quick_ones_do_not_mix() {
     let daemon = warmed_up(&rootfs);
     let before = daemon.footprint();
     let reference: &'static str = rootfs.reference().leak();
-    for_all(&daemon, move |mut rpc, id| async move {
+    for_all(&daemon, CONTAINERS, move |mut rpc, id| async move {
         let number: i32 = id[1..].parse().unwrap();
         let script = "read secret </etc/cf-service-bindings/own; echo $secret; exit $1";
         let request = program("/bin/sh", &["-c", script, "sh", &number.to_string()]);

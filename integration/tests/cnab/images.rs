@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use integration::images::Image;
 use serde_json::{Value, json};
 
 use crate::world::{World, lamp};
@@ -11,6 +12,7 @@ use crate::world::{World, lamp};
 /// An image layout with two images of which one, `lamp`, has a run tool and a user who is not root.
 struct Layout {
     directory: PathBuf,
+    images: [(&'static str, Image); 2],
 }
 
 fn run(program: &str, arguments: &[&str]) {
@@ -22,41 +24,25 @@ impl Layout {
     fn new(world: &World) -> Self {
         let directory = PathBuf::from(world.path("artifacts")).join("layout");
         fs::create_dir_all(directory.parent().expect("a parent")).expect("mkdir");
-        let path = directory.to_str().expect("UTF-8");
-        let root = tempfile::tempdir().expect("a directory");
-        let tree = root.path().to_str().expect("UTF-8");
-        run(
-            "cp",
-            &[
-                "-a",
-                &format!("{}/bin", world.rootfs.path().display()),
-                &format!("{}/etc", world.rootfs.path().display()),
-                tree,
-            ],
-        );
-        run("cp", &["-a", &format!("{}/cnab", world.rootfs.path().display()), tree]);
-        for name in ["dev", "proc", "sys", "tmp"] {
-            fs::create_dir(root.path().join(name)).expect("mkdir");
-        }
-        run("umoci", &["init", "--layout", path]);
-        for (name, user) in [("other", "0"), ("lamp", "app")] {
-            let image = format!("{path}:{name}");
-            run("umoci", &["new", "--image", &image]);
-            run("umoci", &["insert", "--image", &image, tree, "/"]);
-            run("umoci", &["config", "--image", &image, "--config.user", user, "--config.entrypoint", "/bin/false"]);
-        }
-        // executord reads it with its own rights.
-        run("chmod", &["-R", "a+rX", path]);
-        Self { directory }
+        let images = [("other", "0"), ("lamp", "app")].map(|(name, user)| {
+            let image = Image::in_layout(&directory, name);
+            for part in ["bin", "etc", "cnab"] {
+                image.copy_to(&world.rootfs.path().join(part), part);
+            }
+            for name in ["dev", "proc", "sys", "tmp"] {
+                fs::create_dir(image.root().join(name)).expect("mkdir");
+            }
+            image.commit();
+            image.config(&["--config.user", user, "--config.entrypoint", "/bin/false"]);
+            image.readable(true);
+            (name, image)
+        });
+        Self { directory, images }
     }
 
     /// Digest of an image's manifest.
     fn digest(&self, name: &str) -> String {
-        let index = fs::read(self.directory.join("index.json")).expect("an index");
-        let index: Value = serde_json::from_slice(&index).expect("JSON");
-        let manifests = index["manifests"].as_array().expect("a list");
-        let named = |entry: &&Value| entry["annotations"]["org.opencontainers.image.ref.name"] == name;
-        manifests.iter().find(named).expect("the image")["digest"].as_str().expect("text").to_owned()
+        self.images.iter().find(|(known, _)| *known == name).expect("the image").1.digest()
     }
 }
 

@@ -1,0 +1,102 @@
+//! A registry's answers, held back in their middle.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use super::Registry;
+use crate::wait;
+
+/// Stands between a client and a registry, and holds an answer back in its middle, for as long as it is told to.
+pub struct Holding {
+    port: u16,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    upstream: u16,
+    /// Bytes of an answer after which it is held.
+    after: usize,
+    holds: AtomicBool,
+    held: AtomicUsize,
+    asked: Mutex<Vec<u8>>,
+}
+
+impl Holding {
+    /// Begins to stand there.
+    pub fn start(registry: &Registry, after: usize) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        let shared = Arc::new(Shared {
+            upstream: registry.port,
+            after,
+            holds: AtomicBool::new(true),
+            held: AtomicUsize::new(0),
+            asked: Mutex::default(),
+        });
+        let serving = Arc::clone(&shared);
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let shared = Arc::clone(&serving);
+                thread::spawn(move || drop(shared.pass(client)));
+            }
+        });
+        Self { port, shared }
+    }
+
+    /// The name of an image there.
+    pub fn name(&self, name: &str) -> String {
+        format!("127.0.0.1:{}/{name}", self.port)
+    }
+
+    /// Waits until an answer is held.
+    pub fn until_held(&self) {
+        wait::until("an answer is held", || (self.shared.held.load(Ordering::SeqCst) > 0).then_some(()));
+    }
+
+    /// Holds nothing any more.
+    pub fn release(&self) {
+        self.shared.holds.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether a text was in what clients sent.
+    pub fn saw(&self, text: &str) -> bool {
+        let asked = self.shared.asked.lock().expect("not poisoned");
+        String::from_utf8_lossy(&asked).to_ascii_lowercase().contains(text)
+    }
+}
+
+impl Shared {
+    fn pass(self: Arc<Self>, mut client: TcpStream) -> std::io::Result<()> {
+        let mut server = TcpStream::connect(("127.0.0.1", self.upstream))?;
+        let (mut requests, mut to_server, this) = (client.try_clone()?, server.try_clone()?, Arc::clone(&self));
+        thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(n @ 1..) = requests.read(&mut buffer) {
+                this.asked.lock().expect("not poisoned").extend_from_slice(&buffer[..n]);
+                if to_server.write_all(&buffer[..n]).is_err() {
+                    break;
+                }
+            }
+            let _ = to_server.shutdown(Shutdown::Write);
+        });
+        let (mut buffer, mut passed) = ([0; 4096], 0);
+        loop {
+            let n = server.read(&mut buffer)?;
+            if n == 0 {
+                return client.shutdown(Shutdown::Both);
+            }
+            passed += n;
+            if passed > self.after && self.holds.load(Ordering::SeqCst) {
+                self.held.fetch_add(1, Ordering::SeqCst);
+                while self.holds.load(Ordering::SeqCst) {
+                    thread::sleep(Duration::from_millis(5));
+                }
+            }
+            client.write_all(&buffer[..n])?;
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Many containers, some calls at once.
+
+use tonic::Status;
+
+use crate::api::Rpc;
+use crate::daemon::Daemon;
+
+/// Calls at once.
+const LANES: usize = 8;
+
+/// Does something with `count` containers, whose ids are `c000` and so on, [`LANES`] at once.
+pub fn for_all<F>(daemon: &Daemon, count: usize, call: impl Fn(Rpc, String) -> F + Copy + Send + 'static)
+where
+    F: Future<Output = Result<(), Status>> + Send,
+{
+    let lane = |lane: usize| {
+        let api = daemon.api.clone();
+        daemon.api.spawn(async move {
+            for number in (lane..count).step_by(LANES) {
+                let id = format!("c{number:03}");
+                call(api.rpc(), id.clone()).await.unwrap_or_else(|status| panic!("{id}: {status:?}"));
+            }
+        })
+    };
+    let lanes: Vec<_> = (0..LANES).map(lane).collect();
+    for lane in lanes {
+        daemon.api.block_on(lane).expect("no call fails");
+    }
+}
