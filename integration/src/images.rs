@@ -1,6 +1,7 @@
 //! Images that others build and serve: umoci makes them, skopeo copies them, Debian's docker-registry serves them.
 
 mod app;
+mod debian;
 mod furnish;
 mod holding;
 mod registry;
@@ -13,6 +14,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
+pub use debian::CHANGED;
 pub use furnish::{change, change_again, furnish, mode};
 pub use holding::Holding;
 pub use registry::{PASSWORD, Registry, USER};

@@ -32,6 +32,12 @@ impl Tmpfs {
         Self { at: at.to_owned() }
     }
 
+    /// Bytes that are taken of it.
+    pub fn used(&self) -> u64 {
+        let told = rustix::fs::statvfs(&self.at).expect("statvfs");
+        (told.f_blocks - told.f_bfree) * told.f_frsize
+    }
+
     /// Fills it to the last byte.
     pub fn fill(&self) {
         let mut ballast = File::create(self.ballast()).expect("create");

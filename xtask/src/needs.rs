@@ -40,6 +40,12 @@ pub(crate) const BUILD: [Need; 2] = [
     },
 ];
 
+const UMOCI: Need =
+    Need { package: "umoci", reason: "builds the images that tests pull and run", sign: Sign::Program("umoci") };
+const SKOPEO: Need = Need { package: "skopeo", reason: "pushes and archives them", sign: Sign::Program("skopeo") };
+const REGISTRY: Need =
+    Need { package: "docker-registry", reason: "serves them", sign: Sign::Program("docker-registry") };
+
 /// For `cargo xtask test`.
 pub(crate) const TEST: &[Need] = &[
     Need {
@@ -64,9 +70,19 @@ pub(crate) const TEST: &[Need] = &[
     },
     Need { package: "strace", reason: "shows which files our processes open", sign: Sign::Program("strace") },
     Need { package: "libcap2-bin", reason: "puts capabilities on a file", sign: Sign::Program("setcap") },
-    Need { package: "umoci", reason: "builds the images that tests pull and run", sign: Sign::Program("umoci") },
-    Need { package: "skopeo", reason: "pushes and archives them", sign: Sign::Program("skopeo") },
-    Need { package: "docker-registry", reason: "serves them", sign: Sign::Program("docker-registry") },
+    Need {
+        package: "mmdebstrap",
+        reason: "makes the Debian that an image is made of",
+        sign: Sign::Program("mmdebstrap"),
+    },
+    Need {
+        package: "debian-archive-keyring",
+        reason: "verifies Debian's packages",
+        sign: Sign::File("/usr/share/keyrings/debian-archive-keyring.gpg"),
+    },
+    UMOCI,
+    SKOPEO,
+    REGISTRY,
     Need { package: "apache2-utils", reason: "makes that registry's password file", sign: Sign::Program("htpasswd") },
     Need { package: "systemd", reason: "systemd-analyze checks the units", sign: Sign::Program("systemd-analyze") },
     Need { package: "zstd", reason: "compresses layers of images", sign: Sign::Program("zstd") },

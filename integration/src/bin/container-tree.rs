@@ -1,0 +1,41 @@
+//! `container-tree PID`: prints the tree of a running container as the container's root sees it.
+//!
+//! Owners, and the capabilities of files, depend on who looks. This process goes into the user namespace and the mount
+//! namespace of the container, which only a process with one thread can do: a test has many. Out come names and lines as
+//! `integration::tree` tells them, each ended by a NUL. Of what is mounted on the tree only the name is told.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use integration::tree::listing_between;
+use nix::sched::{CloneFlags, setns};
+
+fn main() -> anyhow::Result<()> {
+    let pid: u32 = std::env::args().nth(1).context("whose tree?")?.parse().context("no pid")?;
+    let mounts = mounts(&fs::read_to_string(format!("/proc/{pid}/mountinfo"))?)?;
+    let namespace = |name: &str| File::open(format!("/proc/{pid}/ns/{name}"));
+    let (user, mount) = (namespace("user")?, namespace("mnt")?);
+    setns(user, CloneFlags::CLONE_NEWUSER).context("the user namespace")?;
+    // Root and working directory are those of the namespace then.
+    setns(mount, CloneFlags::CLONE_NEWNS).context("the mount namespace")?;
+    let mut out = Vec::new();
+    for (path, line) in listing_between(Path::new("/"), &mounts) {
+        out.extend([path.as_os_str().as_bytes(), &[0], line.as_bytes(), &[0]].concat());
+    }
+    Ok(std::io::stdout().write_all(&out)?)
+}
+
+/// Where something is mounted below the root, without what is mounted below that.
+fn mounts(table: &str) -> anyhow::Result<BTreeSet<PathBuf>> {
+    ensure!(!table.contains('\\'), "an escaped name: {table}");
+    let points: BTreeSet<PathBuf> = table.lines().filter_map(|line| line.split(' ').nth(4)).map(Into::into).collect();
+    let below = |path: &&PathBuf| {
+        path.parent()
+            .is_some_and(|parent| parent.ancestors().all(|above| above == Path::new("/") || !points.contains(above)))
+    };
+    Ok(points.iter().filter(below).filter_map(|path| path.strip_prefix("/").ok()).map(Path::to_owned).collect())
+}
