@@ -2,10 +2,28 @@
 
 use executor_proto::v1::{
     Action, EnvironmentVariable, File, Limits, Redaction, RunAction, RunRequest, SecretArgument, UpdateFilesRequest,
+    UserNamespace,
 };
 
 /// Memory of a container that needs little.
 const SMALL: u64 = 64 << 20;
+
+/// Whom a container with the default profile can run, and so who can turn against it.
+#[derive(Clone, Copy, Debug)]
+pub struct Attacker {
+    /// What tests call it.
+    pub name: &'static str,
+    user: &'static str,
+    user_namespace: UserNamespace,
+}
+
+/// Root and a user of a container that has a user namespace, and root of one that has the host's, where the operator
+/// allows it (`allow_host_userns`).
+pub const EVERYBODY: [Attacker; 3] = [
+    Attacker { name: "root", user: "root", user_namespace: UserNamespace::Own },
+    Attacker { name: "user", user: "1000:1000", user_namespace: UserNamespace::Own },
+    Attacker { name: "root-of-the-host", user: "root", user_namespace: UserNamespace::Host },
+];
 
 /// Runs a program.
 pub fn program(path: &str, args: &[&str]) -> RunRequest {
@@ -45,6 +63,7 @@ pub trait Words: Sized {
     fn label(self, name: &str, value: &str) -> Self;
     fn grace_ms(self, ms: i64) -> Self;
     fn user(self, user: &str) -> Self;
+    fn by(self, attacker: Attacker) -> Self;
     fn env(self, name: &str, value: &str) -> Self;
     /// A file of the action's.
     fn file(self, path: &str, content: &[u8]) -> Self;
@@ -84,6 +103,11 @@ impl Words for RunRequest {
 
     fn user(self, user: &str) -> Self {
         self.action(|run| run.user = user.into())
+    }
+
+    fn by(mut self, attacker: Attacker) -> Self {
+        self.user_namespace = attacker.user_namespace.into();
+        self.user(attacker.user)
     }
 
     fn env(self, name: &str, value: &str) -> Self {

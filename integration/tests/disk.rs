@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use executor_core::lifecycle::State;
@@ -13,7 +14,7 @@ use executor_proto::v1::{Limits, RunRequest};
 use integration::api::{exit, pid};
 use integration::daemon::{Daemon, Setup, ended, kill};
 use integration::launcher::{Launcher, Payload};
-use integration::request::{Words, sh};
+use integration::request::{EVERYBODY, Words, sh};
 use integration::rootfs::Rootfs;
 use integration::wait;
 use tonic::Code;
@@ -39,30 +40,32 @@ fn is_gone(daemon: &Daemon) {
     });
 }
 
-/// What is written beyond the limit fails with ENOSPC, as root too, and what fits is there. The host has lost no more
+/// What is written beyond the limit fails with ENOSPC, whoever writes it, and what fits is there. The host has lost no more
 /// than that, and all of it comes back. The control: without a limit the same goes through.
 #[test]
 fn the_limit_holds_and_the_host_is_left_alone() {
-    let (daemon, rootfs) = (Setup::default().disk(256 << 20).start(), Rootfs::busybox());
+    let daemon = Setup::default().disk(256 << 20).config("[policy]\nallow_host_userns = true\n").start();
+    let rootfs = Rootfs::busybox();
+    fs::set_permissions(rootfs.path().join("srv"), fs::Permissions::from_mode(0o777)).unwrap();
     let before = daemon.footprint();
     let script = "dd if=/dev/zero of=/srv/big bs=64k count=640 2>&1; stat -c '%s bytes' /srv/big; \
         echo x >/srv/small && echo small is there; cat /etc/passwd >>/etc/group && echo copied up; \
         >/srv/ready; exec sleep 100000";
-    let request = |id: &str| sh(script).id(id).rootfs(&rootfs.reference());
-    for (id, disk_bytes) in [("limited", LIMIT), ("control", 0)] {
-        daemon.api.started(limited(request(id), disk_bytes));
-        let so_far = || Some(daemon.api.logs_so_far(id)).filter(|text| text.contains(" bytes\n"));
+    for (attacker, disk_bytes) in EVERYBODY.into_iter().flat_map(|one| [(one, LIMIT), (one, 0)]) {
+        let request = sh(script).id("c").rootfs(&rootfs.reference()).by(attacker);
+        daemon.api.started(limited(request, disk_bytes));
+        let so_far = || Some(daemon.api.logs_so_far("c")).filter(|text| text.contains(" bytes\n"));
         let told = wait::until("dd has ended", so_far);
         let size = told.lines().find_map(|line| line.strip_suffix(" bytes")?.parse::<u64>().ok()).unwrap();
         if disk_bytes == 0 {
-            assert_eq!(size, 40 << 20, "the control: {told}");
+            assert_eq!(size, 40 << 20, "the control: {attacker:?}: {told}");
         } else {
-            assert!(told.contains("No space left on device"), "{told}");
-            assert!(size < LIMIT && size > LIMIT / 2, "{told}");
+            assert!(told.contains("No space left on device"), "{attacker:?}: {told}");
+            assert!(size < LIMIT && size > LIMIT / 2, "{attacker:?}: {told}");
         }
-        daemon.api.stop(id, Some(0)).unwrap();
-        daemon.api.wait(id).unwrap();
-        daemon.api.delete(id, false).unwrap();
+        daemon.api.stop("c", Some(0)).unwrap();
+        daemon.api.wait("c").unwrap();
+        daemon.api.delete("c", false).unwrap();
     }
     daemon.is_back_at(&before);
     is_gone(&daemon);

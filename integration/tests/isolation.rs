@@ -62,7 +62,7 @@ fn no_signal_is_ignored_from_the_start() {
 }
 
 /// Every masked path that this kernel has is empty in the container, and not on the host; what is read-only cannot be
-/// written; mounts, devices and the death of init are not to be had.
+/// written; the death of init is not to be had. More ways are in `attacks/`.
 #[test]
 fn what_the_kernel_shows_of_the_host_is_masked_or_read_only() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -71,21 +71,12 @@ fn what_the_kernel_shows_of_the_host_is_masked_or_read_only() {
     assert!(!there.is_empty(), "the control: the kernel has something to mask");
     let look = "if [ -d $path ]; then ls $path | wc -l; else wc -c <$path; fi";
     let masked = format!("for path in {}; do {look}; done", there.join(" "));
-    let script = format!(
-        "{masked}; echo 1 >/proc/sys/kernel/panic; mount -t tmpfs x /srv; mknod /srv/sda b 8 0; umount /proc; ls /dev; \
-        kill -9 1; echo alive"
-    );
+    let script = format!("{masked}; echo 1 >/proc/sys/kernel/panic; ls /dev; kill -9 1; echo alive");
     let log = printed(&launcher, &plan("masks", Draft { rootfs: &reference, ..Draft::default() }), &script);
     assert!(log.contains("alive"), "{log}");
     assert_eq!(log.matches("stdout F 0").count(), there.len(), "{there:?}: {log}");
     assert!(log.contains("/proc/sys/kernel/panic: Read-only file system"), "{log}");
-    for denied in ["mount: ", "mknod: ", "umount: "] {
-        assert!(log.contains(denied), "{denied} went through: {log}");
-    }
-    assert!(
-        !log.contains("stdout F sda") && !log.contains("stdout F kmsg") && !log.contains("stdout F mem\n"),
-        "{log}"
-    );
+    assert!(!log.contains("stdout F kmsg") && !log.contains("stdout F mem\n"), "{log}");
     assert!(log.contains("stdout F null"), "the control: /dev is listed");
 }
 

@@ -1,0 +1,161 @@
+//! Who attacks, from where, and with which guard taken away.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::process::Command;
+
+use executor_proto::v1::{Capabilities, Limits, ResourceLimits, RunRequest, UserNamespace};
+use integration::daemon::{Daemon, Setup};
+use integration::host::status;
+use integration::request::{Attacker, EVERYBODY, Words as _, program};
+use serde_json::Value;
+
+const COMMON: &str = include_str!("probes/common.py");
+
+/// Most files that an attacked container's process may have open.
+pub(crate) const NOFILE: u64 = 2500;
+
+/// Where a guard is taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Unguarded {
+    /// No container: root of the host, in a mount namespace of its own so that the host's mounts stay.
+    Host,
+    /// A container with a user namespace, privileged.
+    Privileged,
+    /// A container with the host's user namespace and every capability that we have ourselves. Paths are masked.
+    Capable,
+    /// A container with the default profile and more of everything.
+    Unlimited,
+}
+
+/// A daemon of an operator who allows everything, so that what a request does not ask for is seen to be denied all the
+/// same.
+pub(crate) fn daemon() -> Daemon {
+    let config = "[policy]\nallow_privileged = true\nallow_host_userns = true\ncapabilities_allowed = [\"ALL\"]\n";
+    Setup::default().config(config).start()
+}
+
+/// A list of attacks with what it is told of the world.
+pub(crate) struct Attacks {
+    script: String,
+    facts: Value,
+    /// What the attacked container has.
+    pub(crate) limits: Limits,
+    /// Path and content of its secret files.
+    pub(crate) secrets: Vec<(String, &'static [u8])>,
+}
+
+impl Attacks {
+    pub(crate) fn new(script: &str, facts: Value, limits: Limits) -> Self {
+        Self { script: format!("{COMMON}\n\n{script}"), facts, limits, secrets: Vec::new() }
+    }
+
+    fn request(&self, id: &str) -> RunRequest {
+        let mut facts = self.facts.clone();
+        facts["scratch"] = "/tmp".into();
+        facts["init"] = 1.into();
+        let request = program("/usr/bin/python3", &["-c", &self.script, &facts.to_string()]).id(id);
+        let request = RunRequest { limits: Some(self.limits), ..request };
+        let request = request
+            .action(|run| run.resource_limits = Some(ResourceLimits { nofile: Some(NOFILE), ..Default::default() }));
+        self.secrets.iter().fold(request, |request, (path, content)| request.file(path, content))
+    }
+
+    /// What becomes of them in a container. That ends by itself, with its secret files wiped.
+    fn tried(&self, daemon: &Daemon, request: RunRequest) -> BTreeMap<String, String> {
+        let container = daemon.api.ran(request.unmasked());
+        let printed = daemon.api.output(&container.id).text();
+        assert_eq!(integration::api::exit(&container), Ok(0), "{}: {printed}", container.id);
+        if !self.secrets.is_empty() {
+            let wiped = container.result.unwrap().wipe.unwrap();
+            let bytes: usize = self.secrets.iter().map(|(_, content)| content.len()).sum();
+            assert!(wiped.verified, "{wiped:?}");
+            assert_eq!((wiped.files as usize, wiped.bytes as usize), (self.secrets.len(), bytes), "{wiped:?}");
+        }
+        outcomes(&printed)
+    }
+
+    /// As one of [`EVERYBODY`].
+    pub(crate) fn by(&self, daemon: &Daemon, attacker: Attacker) -> BTreeMap<String, String> {
+        self.tried(daemon, self.request(attacker.name).by(attacker))
+    }
+
+    /// As root where a guard is taken away. On the host a shell makes ready before.
+    pub(crate) fn unguarded(&self, daemon: &Daemon, guard: Unguarded, prepare: &str) -> BTreeMap<String, String> {
+        let request = self.request(&format!("{guard:?}"));
+        match guard {
+            Unguarded::Host => self.on_the_host(prepare),
+            Unguarded::Privileged => self.tried(daemon, RunRequest { privileged: true, ..request }),
+            Unguarded::Capable => {
+                let capabilities = Some(Capabilities { add: ours(), drop: Vec::new() });
+                let user_namespace = UserNamespace::Host.into();
+                self.tried(daemon, RunRequest { capabilities, user_namespace, ..request })
+            }
+            Unguarded::Unlimited => {
+                let limits = Limits { memory_bytes: 256 << 20, pids: 4096, ..self.limits };
+                let request = RunRequest { limits: Some(limits), ..request };
+                self.tried(daemon, request.action(|run| run.resource_limits = None))
+            }
+        }
+    }
+
+    fn on_the_host(&self, prepare: &str) -> BTreeMap<String, String> {
+        let mut facts = self.facts.clone();
+        facts["scratch"] = "/mnt".into();
+        facts["init"] = std::process::id().into();
+        let script = format!("mount -t tmpfs scratch /mnt; {prepare} exec /usr/bin/python3 -c \"$0\" \"$1\"");
+        let mut command = Command::new("unshare");
+        let output =
+            command.args(["--mount", "sh", "-ec", &script, &self.script, &facts.to_string()]).output().unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            output.status.success() && output.stderr.is_empty(),
+            "{printed}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        outcomes(&printed)
+    }
+}
+
+/// Capabilities that this process has, which the launcher that it starts has too.
+fn ours() -> Vec<String> {
+    let bounding = u64::from_str_radix(&status(std::process::id() as i32, "CapBnd").unwrap(), 16).unwrap();
+    let known = executor_core::validate::CAPABILITIES.iter().enumerate();
+    known.filter(|(number, _)| bounding >> number & 1 == 1).map(|(_, name)| (*name).to_owned()).collect()
+}
+
+/// What became of each attack: `name => outcome` in each line.
+pub(crate) fn outcomes(printed: &str) -> BTreeMap<String, String> {
+    assert!(!printed.contains("Traceback"), "{printed}");
+    let lines = printed.lines().filter_map(|line| line.split_once(" => "));
+    lines.map(|(attack, outcome)| (attack.to_owned(), outcome.to_owned())).collect()
+}
+
+/// Holds a table to what was seen: every attack of it, and no other, was tried by everybody and failed for one of its
+/// reasons, and went through where its guard was taken away.
+pub(crate) fn judge(
+    daemon: &Daemon,
+    attacks: &Attacks,
+    prepare: &str,
+    table: &[(Unguarded, &[&str])],
+    reasons: &[&str],
+) {
+    let mut faults = String::new();
+    let mut names: Vec<&str> = table.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+    names.sort_unstable();
+    for attacker in EVERYBODY {
+        let seen = attacks.by(daemon, attacker);
+        let tried: Vec<&str> = seen.keys().map(String::as_str).collect();
+        assert_eq!(tried, names, "the table is what was tried");
+        for (attack, outcome) in seen.iter().filter(|(_, outcome)| !reasons.contains(&outcome.as_str())) {
+            writeln!(faults, "{} -> {attack}: {outcome}", attacker.name).unwrap();
+        }
+    }
+    for (guard, names) in table {
+        let seen = attacks.unguarded(daemon, *guard, prepare);
+        for name in names.iter().filter(|name| seen[**name] != "went through") {
+            writeln!(faults, "the control: without a guard ({guard:?}), {name}: {}", seen[*name]).unwrap();
+        }
+    }
+    assert!(faults.is_empty(), "{faults}");
+}

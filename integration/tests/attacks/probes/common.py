@@ -1,0 +1,81 @@
+# What every list of attacks needs: a way to try one thing after the other and to print what became of each. `facts` is
+# what the test tells of the world that it is tried in.
+import ctypes, errno, json, mmap, os, signal, socket, stat, struct, sys, traceback
+
+facts = json.loads(sys.argv[1])
+scratch = facts['scratch']
+libc = ctypes.CDLL(None, use_errno=True)
+MS_REMOUNT, MS_BIND, MNT_DETACH = 32, 4096, 2
+AT_FDCWD, NEWNS, NEWUSER = -100, 0x20000, 0x10000000
+OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = 1, 4
+SEIZE, DETACH, WALL = 0x4206, 17, 0x40000000
+
+
+def text(value):
+    return value.encode() if isinstance(value, str) else value
+
+
+def call(function, *args):
+    ctypes.set_errno(0)
+    result = function(*map(text, args))
+    if result == -1:
+        raise OSError(ctypes.get_errno(), '')
+    return result
+
+
+def system(number, *args):
+    return call(libc.syscall, number, *args)
+
+
+def mount(source, target, kind, flags, options=None):
+    call(libc.mount, source, target, kind, flags, options)
+
+
+def mounted(source, target, kind, flags, options=None):
+    """Mounts something, does nothing with it, and takes it away again."""
+    mount(source, target, kind, flags, options)
+    call(libc.umount2, target, MNT_DETACH)
+
+
+def read(path):
+    with open(path, 'rb') as file:
+        if not file.read(1):
+            raise OSError(errno.ENODATA, '')  # masked by what is empty
+
+
+def writable(path):
+    """Opens for writing, and writes nothing: the control does it to the host."""
+    os.close(os.open(path, os.O_WRONLY))
+
+
+def apart(function, *args):
+    """In a process of its own, for what changes the process, or ends it: it is the first to go where memory is short."""
+    pid = os.fork()
+    if pid == 0:
+        code = 255
+        try:
+            with open('/proc/self/oom_score_adj', 'w') as file:
+                file.write('1000')
+            function(*args)
+            code = 0
+        except OSError as error:
+            code = error.errno or 255
+        except MemoryError:
+            code = errno.ENOMEM
+        except BaseException:
+            traceback.print_exc()  # a fault of the attack, which the test looks for
+        os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code < 0:
+        raise ChildProcessError(signal.Signals(-code).name)
+    if code:
+        raise OSError(code, '')
+
+
+def attack(name, function, *args):
+    try:
+        function(*args)
+        outcome = 'went through'
+    except OSError as error:
+        outcome = errno.errorcode.get(error.errno, str(error))  # or the name of a signal
+    print(name, '=>', outcome, flush=True)

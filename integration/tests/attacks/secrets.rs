@@ -1,0 +1,65 @@
+//! Secret files: whatever would make them writable, hide them, replace them, or show them to somebody else.
+
+use executor_proto::v1::Limits;
+use integration::request::EVERYBODY;
+use serde_json::json;
+
+use crate::attackers::{Attacks, Unguarded, daemon, judge};
+
+/// Where secret files are mounted, and one that can be reached by way of it: the directory that programs know, which holds
+/// links, and the one with the generations of files that they lead to.
+const POINTS: &[(&str, &str)] = &[
+    ("/etc/cf-service-bindings", "/etc/cf-service-bindings/password"),
+    ("/dev/executor-files", "/dev/executor-files/0/..data/password"),
+];
+
+const ATTACKS: &[&str] = &[
+    "directory: a link",
+    "directory: a new directory",
+    "directory: a new file",
+    "directory: a pipe",
+    "directory: mode",
+    "file: a name outside",
+    "file: another name",
+    "file: append",
+    "file: attribute",
+    "file: back",
+    "file: map for writing",
+    "file: mode",
+    "file: open for writing",
+    "file: owner",
+    "file: remove",
+    "file: replace",
+    "file: times",
+    "file: truncate",
+    "mount: clone the tree",
+    "mount: hide below another",
+    "mount: open by handle",
+    "mount: remount writable",
+    "mount: set attributes",
+    "mount: show elsewhere",
+    "mount: unmount",
+];
+
+/// Where a file could not be taken away, it is still there, or cannot be put back. ramfs has no handles to open by.
+const REASONS: [&str; 6] = ["EACCES", "EEXIST", "ENOENT", "ENOTSUP", "EPERM", "EROFS"];
+
+#[test]
+fn nothing_that_a_container_does_to_its_secret_files_goes_through() {
+    let daemon = daemon();
+    for (point, secret) in POINTS {
+        // On the host a mount like that of a container, at the same place.
+        let prepare = format!(
+            "point={point} secret={secret}; mount -t tmpfs over ${{point%/*}}; mkdir -p $point; mount -t tmpfs x $point; \
+             mkdir -p ${{secret%/*}}; (umask 077; printf s3cr3t >$secret); mount -o remount,ro,bind $point;"
+        );
+        let limits = Limits { memory_bytes: 128 << 20, ..Limits::default() };
+        let mut attacks =
+            Attacks::new(include_str!("probes/secrets.py"), json!({"point": point, "secret": secret}), limits);
+        attacks.secrets = vec![("password".to_owned(), b"s3cr3t")];
+        judge(&daemon, &attacks, &prepare, &[(Unguarded::Host, ATTACKS)], &REASONS);
+        for attacker in EVERYBODY {
+            daemon.api.delete(attacker.name, false).unwrap();
+        }
+    }
+}
