@@ -3,9 +3,9 @@
 //! Dropped, it takes its containers, its launcher and its directories along, whatever state the test left them in.
 
 use std::ffi::OsString;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -15,13 +15,15 @@ use tempfile::TempDir;
 
 use crate::api::Api;
 use crate::footprint::{self, Footprint};
-use crate::mount::Tmpfs;
+use crate::mount::{self, Elsewhere, Tmpfs};
 use crate::{dist, host, launcher, wait};
 
 /// A daemon that is not started yet.
 pub struct Setup {
     /// Goes before the directory that it is mounted in.
     disk: Option<Tmpfs>,
+    /// Likewise.
+    state: Option<Elsewhere>,
     home: TempDir,
     arguments: Vec<OsString>,
     binaries: Option<PathBuf>,
@@ -39,9 +41,9 @@ pub struct Daemon {
 
 impl Default for Setup {
     fn default() -> Self {
-        let home = tempfile::Builder::new().prefix("ex").tempdir_in("/run").expect("a directory in /run");
-        fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("chmod");
-        Self { disk: None, home, arguments: Vec::new(), binaries: None, network: None }
+        let home = mount::directory_below(Path::new("/run"));
+        let state = mount::state(home.path());
+        Self { disk: None, state, home, arguments: Vec::new(), binaries: None, network: None }
     }
 }
 
@@ -75,6 +77,13 @@ impl Setup {
     /// Gives its state directory a file system of its own, of so many bytes.
     pub fn disk(mut self, bytes: u64) -> Self {
         self.disk = Some(Tmpfs::mount(&self.state_dir(), bytes));
+        self
+    }
+
+    /// Puts its state directory on the file system of another directory.
+    pub fn state_below(mut self, dir: &Path) -> Self {
+        self.state = None; // not over another one
+        self.state = Some(Elsewhere::mount(&self.state_dir(), dir));
         self
     }
 

@@ -17,6 +17,7 @@ use prost::Message;
 use std::os::fd::AsFd;
 use tempfile::TempDir;
 
+use crate::mount::{self, Elsewhere};
 use crate::{dist, wait};
 
 /// A running launcher and a connection to it.
@@ -25,6 +26,7 @@ pub struct Launcher {
     pub child: Child,
     /// Connection as a daemon.
     pub connection: Seqpacket,
+    _state: Option<Elsewhere>,
     dir: TempDir,
     extra: Vec<String>,
 }
@@ -50,11 +52,11 @@ impl Launcher {
     }
 
     fn started(extra: &[&str], preparation: &str) -> Self {
-        let dir = tempfile::Builder::new().prefix("ex").tempdir_in("/run").expect("a directory in /run");
-        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("chmod");
+        let dir = mount::directory_below(Path::new("/run"));
+        let state = mount::state(dir.path());
         let extra: Vec<String> = extra.iter().map(|arg| (*arg).to_owned()).collect();
         let (child, connection) = spawn(dir.path(), &extra, preparation);
-        Self { child, connection, dir, extra }
+        Self { child, connection, _state: state, dir, extra }
     }
 
     /// Starts one out of a shell that has run `preparation` before.

@@ -1,10 +1,12 @@
-//! A small file system of a test's own, to be filled.
+//! File systems of a test's own: small ones to be filled, and directories of other ones.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use tempfile::TempDir;
 
 /// The type of the file system that secret files lie on here: tmpfs where the kernel can keep one from being swapped
 /// (Linux 6.4), else ramfs, which never is.
@@ -61,4 +63,40 @@ impl Drop for Tmpfs {
     fn drop(&mut self) {
         let _ = umount2(&self.at, MntFlags::MNT_DETACH);
     }
+}
+
+/// A directory that is shown somewhere else and lies on another file system. It goes when it is dropped.
+pub struct Elsewhere {
+    at: PathBuf,
+    _dir: TempDir,
+}
+
+impl Elsewhere {
+    /// Makes one below a directory and shows it at another one, which is made.
+    pub fn mount(at: &Path, below: &Path) -> Self {
+        fs::create_dir_all(at).expect("mkdir");
+        let dir = directory_below(below);
+        mount(Some(dir.path()), at, None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("mount");
+        Self { at: at.to_owned(), _dir: dir }
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let _ = umount2(&self.at, MntFlags::MNT_DETACH);
+    }
+}
+
+/// The state directory of a daemon or launcher that lives in `home`, where `EXECUTOR_STATE_BELOW` names a file system for
+/// it: /run is a tmpfs, and before Linux 6.3 those cannot show their files to a user namespace.
+pub(crate) fn state(home: &Path) -> Option<Elsewhere> {
+    let below = std::env::var_os("EXECUTOR_STATE_BELOW")?;
+    Some(Elsewhere::mount(&home.join("state"), Path::new(&below)))
+}
+
+/// A new directory that everybody can pass through.
+pub(crate) fn directory_below(dir: &Path) -> TempDir {
+    let made = tempfile::Builder::new().prefix("ex").tempdir_in(dir).expect("a directory");
+    fs::set_permissions(made.path(), Permissions::from_mode(0o755)).expect("chmod");
+    made
 }

@@ -130,9 +130,14 @@ impl Network {
 
     /// As [`Self::daemon`], not started yet.
     pub fn setup(&self, policy: &str) -> Setup {
+        self.patient_for(30, policy)
+    }
+
+    /// As [`Self::setup`], with so much time for a plugin.
+    pub fn patient_for(&self, seconds: u32, policy: &str) -> Setup {
         let dir = self.dir.path();
         let config = format!(
-            "[policy]\ncni_conf_dir = {:?}\ncni_bin_dirs = [{:?}, {PLUGINS:?}]\n{policy}\n[launcher]\ncni_plugin_seconds = 3\n",
+            "[policy]\ncni_conf_dir = {:?}\ncni_bin_dirs = [{:?}, {PLUGINS:?}]\n{policy}\n[launcher]\ncni_plugin_seconds = {seconds}\n",
             dir.join("net.d"),
             dir.join("bin"),
         );

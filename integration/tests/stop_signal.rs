@@ -33,12 +33,12 @@ fn the_first_signal_is_the_one_that_was_asked_for() {
 #[test]
 fn a_process_that_cannot_get_it_is_not_waited_for() {
     let daemon = Daemon::start();
-    for (id, signal, grace) in [("quit", QUIT, 60_000), ("winch", WINCH, 700)] {
+    for (id, signal, grace) in [("quit", QUIT, 3_600_000), ("winch", WINCH, 700)] {
         daemon.api.started(stopped_by(sleeper(id).grace_ms(grace), signal));
         let begun = Instant::now();
         daemon.api.stop(id, None).unwrap();
         assert_eq!(exit(&daemon.api.wait(id).unwrap()), Err(9), "{id}");
-        let took = begun.elapsed();
-        assert_eq!(took < Duration::from_millis(700), signal == QUIT, "{id} took {took:?}");
+        // The other one would not have ended for an hour.
+        assert!(signal == QUIT || begun.elapsed() >= Duration::from_millis(700), "{:?}", begun.elapsed());
     }
 }

@@ -5,13 +5,13 @@ use std::process::Command;
 use integration::daemon::Daemon;
 use integration::dist;
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exec/by_hand.py");
+const SCRIPT: &str = include_str!("by_hand.py");
 
 #[test]
 fn agent_cli_at_a_terminal() {
     let daemon = Daemon::start();
     let mut python = Command::new("/usr/bin/python3");
-    python.arg(SCRIPT).arg(dist::binary("agent-cli")).arg("--socket").arg(daemon.socket());
+    python.args(["-c", SCRIPT]).arg(dist::binary("agent-cli")).arg("--socket").arg(daemon.socket());
     let ran = python.env_remove("EXECUTOR_SOCKET").output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&ran.stdout), String::from_utf8_lossy(&ran.stderr));
     assert!(ran.status.success(), "{out}\n{err}");
