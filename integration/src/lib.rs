@@ -17,6 +17,7 @@ pub mod layers;
 pub mod mount;
 pub mod network;
 pub mod outputs;
+pub mod quota;
 pub mod race;
 pub mod request;
 pub mod residue;

@@ -3,17 +3,19 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use executor_core::lifecycle::State;
 use executor_core::protocol::Reason;
 use executor_core::validate::{Draft, Policy, validate};
-use executor_proto::v1::{Limits, RunRequest};
+use executor_proto::v1::{Limits, RunRequest, UserNamespace};
 use integration::api::{exit, pid};
 use integration::daemon::{Daemon, Setup, ended, kill};
 use integration::launcher::{Launcher, Payload};
+use integration::quota::{Project, project};
 use integration::request::{EVERYBODY, Words, sh};
 use integration::rootfs::Rootfs;
 use integration::wait;
@@ -69,6 +71,73 @@ fn the_limit_holds_and_the_host_is_left_alone() {
     }
     daemon.is_back_at(&before);
     is_gone(&daemon);
+}
+
+/// Of `cargo xtask vm-test`, because most kernels and file systems have none: where `EXECUTOR_QUOTA_DIR` is mounted,
+/// project quotas are in force. There they hold the limit, of bytes and of files, and no loop device is taken; root of the
+/// container cannot leave its project; and both use and limit are gone at the end, whoever is killed. The controls: without a
+/// limit the same goes through; root of the host's, which could leave its project, gets a file system of its own.
+#[test]
+#[ignore = "needs a file system with project quotas at EXECUTOR_QUOTA_DIR: see integration/vm/checks/14-quota.sh"]
+fn where_there_are_project_quotas_they_hold_the_limit() {
+    let at = PathBuf::from(std::env::var_os("EXECUTOR_QUOTA_DIR").unwrap());
+    let (own, open) = (File::create(at.join("own")).unwrap(), "[policy]\nallow_host_userns = true\n");
+    drop(own);
+    let daemon = Setup::default().config(open).state_below(&at).start();
+    let before = daemon.footprint();
+    // Of the machine's own programs, for chattr; what is written goes to the layer above.
+    let script = "exec 2>&1; cd /opt; dd if=/dev/zero of=big bs=64k count=640; stat -c '%s bytes' big; \
+        chattr -p 0 big || echo stays in its project; rm big; mkdir many; i=0; \
+        while [ $i -lt 6000 ] && true >many/$i; do i=$((i + 1)); done; echo $i files; exec sleep 100000";
+    for (id, disk_bytes, ids) in [
+        ("limited", LIMIT, UserNamespace::Own),
+        ("control", 0, UserNamespace::Own),
+        ("host", LIMIT, UserNamespace::Host),
+    ] {
+        let request = RunRequest { user_namespace: ids.into(), ..sh(script).id(id).rootfs("dir:/").memory(256 << 20) };
+        let container = daemon.api.started(limited(request, disk_bytes));
+        let so_far = || Some(daemon.api.logs_so_far(id)).filter(|text| text.contains(" files\n"));
+        let told = wait::until("it has written what it can", so_far);
+        let number = |unit: &str| told.lines().find_map(|line| line.strip_suffix(unit)?.parse::<u64>().ok()).unwrap();
+        let (bytes, files, of_it) = (number(" bytes"), number(" files"), || project(&at, container.id_range_start));
+        println!("{id}: {bytes} bytes, {files} files, {:?}", of_it());
+        if id == "limited" {
+            // ext4 and XFS have each their own word for it.
+            assert!(told.contains("Disk quota exceeded") || told.contains("No space left on device"), "{told}");
+            assert!(bytes <= LIMIT && bytes > LIMIT - (1 << 20), "{told}");
+            assert!(told.contains("stays in its project"), "{told}");
+            let used = of_it();
+            assert_eq!((used.blocks_max, used.inodes_max, used.inodes), (LIMIT >> 10, 4096, 4096), "{told}");
+            assert!(files < 4096 && files > 4000, "{told}");
+        } else if id == "control" {
+            assert_eq!((bytes, files, of_it()), (40 << 20, 6000, Project::default()), "{told}");
+        } else {
+            assert!(bytes < LIMIT && told.contains("No space left on device"), "{told}");
+        }
+        let images = devices(daemon.setup().home()).len() + devices(&at.join("")).len();
+        assert_eq!(images, usize::from(id == "host"), "file systems of their own");
+        // A shim that is killed leaves it to the launcher.
+        if id == "limited" {
+            kill(daemon.record(id).shim.pid, 9);
+        } else {
+            daemon.api.stop(id, Some(0)).unwrap();
+        }
+        daemon.api.wait(id).unwrap();
+        daemon.api.delete(id, false).unwrap();
+        wait::until_ok("use and limit are gone", || match of_it() {
+            // Whoever has no project is in this one.
+            _ if container.id_range_start == 0 => Ok(()),
+            left if left == Project::default() => Ok(()),
+            left => Err(format!("{left:?}")),
+        });
+    }
+    daemon.is_back_at(&before);
+    let mut chattr = Command::new("chattr");
+    assert!(
+        chattr.args(["-p", "1"]).arg(at.join("own")).status().unwrap().success(),
+        "the control: outside it can be done"
+    );
+    fs::remove_file(at.join("own")).unwrap();
 }
 
 /// A limit is counted in the capacity, which says so.

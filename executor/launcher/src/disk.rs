@@ -67,8 +67,8 @@ pub(crate) fn lay_out(
     dirs.private(&place).map_err(system)?;
     let dir = File::open(&place).map_err(system)?;
     if let Some(project) = project.filter(|_| quota::enforces_projects(dir.as_fd())) {
-        let limited =
-            quota::set_project(dir.as_fd(), project).and_then(|()| quota::limit_project(dir.as_fd(), project, bytes));
+        let limited = quota::set_project(dir.as_fd(), project)
+            .and_then(|()| quota::limit_project(dir.as_fd(), project, bytes, inodes(bytes)));
         return limited.map(|()| (place, None)).map_err(|error| failed("project quota", &error));
     }
     match image(&dirs.state, bytes) {
@@ -92,6 +92,12 @@ pub(crate) fn lay_out(
     }
 }
 
+/// How many files a project may have: as many as mke2fs gives a file system of this size. Empty files take next to nothing
+/// of the bytes, and the host's file system has room for a number of them that is fixed.
+fn inodes(bytes: u64) -> u64 {
+    bytes / if bytes < 512 << 20 { 4096 } else { 16_384 }
+}
+
 /// Where a layer with a limit lies.
 pub(crate) fn place(state: &Path) -> PathBuf {
     state.join(DISK)
@@ -107,7 +113,7 @@ pub(crate) fn remove(state: &Path) -> io::Result<()> {
     let project = quota::project_of(dir.as_fd());
     remove_tree(&place)?;
     if let Some(project) = project {
-        let _ = quota::limit_project(File::open(state)?.as_fd(), project, 0); // of nobody from now on
+        let _ = quota::limit_project(File::open(state)?.as_fd(), project, 0, 0); // of nobody from now on
     }
     Ok(())
 }

@@ -9,8 +9,8 @@ const Q_XSETQLIM: u32 = (0x58 << 8) + 4;
 const Q_XGETQSTATV: u32 = (0x58 << 8) + 8;
 /// Limits of projects are enforced, and not only counted.
 const PROJECTS_ENFORCED: u16 = 1 << 5;
-const HARD_BLOCKS: u16 = 1 << 3;
-const SOFT_BLOCKS: u16 = 1 << 2;
+/// Fields that are set: hard and soft limits of inodes and of blocks.
+const LIMITS: u16 = 0b1111;
 /// Bytes of a block, as these calls count.
 const BLOCK: u64 = 512;
 const FS_IOC_FSGETXATTR: libc::c_ulong = 0x801c_581f;
@@ -75,17 +75,18 @@ pub fn enforces_projects(file: BorrowedFd<'_>) -> bool {
     quotactl(file, Q_XGETQSTATV, 0, &mut state).is_ok() && state.flags & PROJECTS_ENFORCED != 0
 }
 
-/// Limits a project to so many bytes; 0 = no limit.
+/// Limits a project to so many bytes and so many files and directories; 0 = no limit.
 ///
 /// # Errors
 /// The file system has no such limits.
-pub fn limit_project(file: BorrowedFd<'_>, project: u32, bytes: u64) -> io::Result<()> {
+pub fn limit_project(file: BorrowedFd<'_>, project: u32, bytes: u64, inodes: u64) -> io::Result<()> {
     let mut quota = DiskQuota {
         version: 1,
         flags: 2,
-        fields: HARD_BLOCKS | SOFT_BLOCKS,
+        fields: LIMITS,
         id: project,
         blocks_hard: bytes.div_ceil(BLOCK),
+        inodes_hard: inodes,
         ..DiskQuota::default()
     };
     quotactl(file, Q_XSETQLIM, project, &mut quota)
@@ -137,6 +138,6 @@ mod tests {
         assert_eq!([size_of::<State>(), size_of::<DiskQuota>(), size_of::<Attributes>()], [160, 112, 28]);
         let proc = std::fs::File::open("/proc").unwrap();
         assert!(!enforces_projects(proc.as_fd()));
-        assert!(limit_project(proc.as_fd(), 70_000, 1 << 20).is_err() && project_of(proc.as_fd()).is_none());
+        assert!(limit_project(proc.as_fd(), 70_000, 1 << 20, 1 << 8).is_err() && project_of(proc.as_fd()).is_none());
     }
 }

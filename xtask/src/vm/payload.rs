@@ -1,8 +1,9 @@
 //! What is brought into the machine: the package, the programs, the checks, and the integration tests that run there,
 //! on a disk of its own that is read-only.
 //!
-//! Which tests those are is in `integration/vm/tests`, one executable a line.
+//! Which tests those are is in `integration/vm/tests`, one executable a line; a check can name more.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -28,11 +29,14 @@ pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) 
 
     let list = fs::read_to_string(workspace.root.join("integration/vm/tests"))?;
     let names = list.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_whitespace().next());
-    let wanted = |name: &&str| {
-        let name = format!("80-test-{name}");
-        with_tests && (filter.is_empty() || filter.iter().any(|text| name.contains(&**text)))
-    };
-    let names: Vec<&str> = names.filter(wanted).collect();
+    let wanted = |name: &str| with_tests && (filter.is_empty() || filter.iter().any(|text| name.contains(&**text)));
+    let mut names: BTreeSet<String> =
+        names.filter(|name| wanted(&format!("80-test-{name}"))).map(str::to_owned).collect();
+    for (check, test) in used_by_checks(&tree.join("vm/checks"))? {
+        if wanted(&check) {
+            names.insert(test);
+        }
+    }
     for (name, executable) in tests(workspace, &names)? {
         // The lines of a backtrace are nine tenths of it.
         run(Command::new("strip").arg("--strip-debug").arg("-o").arg(tree.join("tests").join(name)).arg(executable))?;
@@ -53,8 +57,21 @@ fn package(workspace: &Workspace) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("no package in {}: run `cargo xtask deb`", dir.display()))
 }
 
+/// Checks that run a test themselves, by a line `# tests: NAME...`, with the name of each.
+fn used_by_checks(dir: &Path) -> anyhow::Result<Vec<(String, String)>> {
+    let mut used = Vec::new();
+    for check in fs::read_dir(dir)? {
+        let path = check?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        for tests in fs::read_to_string(&path)?.lines().filter_map(|line| line.strip_prefix("# tests: ")) {
+            used.extend(tests.split_whitespace().map(|test| (name.clone(), test.to_owned())));
+        }
+    }
+    Ok(used)
+}
+
 /// Builds test executables, and answers where they are.
-fn tests(workspace: &Workspace, names: &[&str]) -> anyhow::Result<Vec<(String, PathBuf)>> {
+fn tests(workspace: &Workspace, names: &BTreeSet<String>) -> anyhow::Result<Vec<(String, PathBuf)>> {
     if names.is_empty() {
         return Ok(Vec::new());
     }
@@ -77,7 +94,7 @@ fn tests(workspace: &Workspace, names: &[&str]) -> anyhow::Result<Vec<(String, P
         }
     }
     for name in names {
-        ensure!(found.iter().any(|(built, _)| built == name), "integration/vm/tests names `{name}`, which is no test");
+        ensure!(found.iter().any(|(built, _)| built == name), "integration/vm names `{name}`, which is no test");
     }
     Ok(found)
 }

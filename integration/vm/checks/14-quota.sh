@@ -1,0 +1,32 @@
+# Project quotas of ext4 and of XFS hold the limit of disk, and are given back.
+# seconds: 600
+# tests: disk
+. "$VM/lib.sh"
+[ -x /payload/tests/disk ] || exit 77
+name=where_there_are_project_quotas_they_hold_the_limit
+made=$(mktemp -d)
+# The daemon is a user of its own.
+chmod 755 "$made"
+remove() {
+    for type in ext4 xfs; do
+        ! mountpoint -q "$made/$type" || umount "$made/$type"
+    done
+    rm -r "$made"
+}
+trap remove EXIT
+for type in ext4 xfs; do
+    truncate -s 512M "$made/$type.image"
+    case $type in
+    ext4) mkfs.ext4 -q -O quota,project -E quotatype=prjquota "$made/$type.image" ;;
+    xfs) mkfs.xfs -q "$made/$type.image" ;;
+    esac
+    mkdir "$made/$type"
+    mount -o loop,prjquota "$made/$type.image" "$made/$type"
+    at "$type is mounted"
+    told=$(EXECUTOR_QUOTA_DIR="$made/$type" sh -eu "$VM/libtest.sh" disk --ignored --exact --nocapture $name 2>&1) ||
+        fail "$type: $told"
+    # One that is not there would pass, too.
+    has "$told" '^note: ok. 1 passed; 0 failed'
+    note "$type: $(printf '%s\n' "$told" | grep -o 'limited: .*')"
+    at "$type has held"
+done
