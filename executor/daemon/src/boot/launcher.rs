@@ -10,8 +10,9 @@ use executor_sys::startup::in_own_session;
 use super::{Account, BootError};
 use crate::config::Config;
 
-/// How long a launcher may take until it listens.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a launcher may take until it listens: before that it takes what earlier ones left off its networks, for which
+/// alone it has 30 s.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Between looks whether it does, or has ended: nothing tells when a socket begins to listen.
 const LOOK: Duration = Duration::from_millis(2);
 
