@@ -24,7 +24,7 @@ pub(crate) struct Options {
     /// Write the numbers here as JSON, too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Only these parts: latency, throughput, memory, failures, redaction
+    /// Only these parts: latency, throughput, memory, failures, images, redaction
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<String>,
     /// Only contestants whose name contains one of these: floor, crun, runc, executor
@@ -43,6 +43,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     let profile = if containers { seccomp_profile(workspace) } else { None };
     let ours = options.contestants.is_empty() || options.contestants.iter().any(|name| "executor".contains(name));
     if containers && ours {
+        if options.only.is_empty() || options.only.iter().any(|part| part == "images") {
+            needs::require(&needs::BENCH_IMAGES)?;
+        }
         dist::build(workspace)?;
     }
     step("Building executor-bench");

@@ -121,6 +121,9 @@ pub(crate) const BENCH: [Need; 2] = [
     Need { package: "runc", reason: "another runtime to be compared with", sign: Sign::Program("runc") },
 ];
 
+/// For `cargo xtask bench`, where it measures starts from images.
+pub(crate) const BENCH_IMAGES: [Need; 3] = [UMOCI, SKOPEO, REGISTRY];
+
 impl Need {
     fn met(&self) -> bool {
         match self.sign {

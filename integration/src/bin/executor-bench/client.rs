@@ -80,6 +80,11 @@ impl Client {
         }
     }
 
+    /// Another client, whose containers have another root file system.
+    pub(crate) fn with_rootfs(&self, reference: String) -> Self {
+        Self { rootfs: reference, ..self.lane() }
+    }
+
     /// One container: the call, its exit event, and its deletion.
     pub(crate) async fn run(&self, id: &str, shape: Shape) -> anyhow::Result<Run> {
         let request = self.request(id, shape);

@@ -37,10 +37,11 @@ impl Latency {
     }
 }
 
-enum Contestant<'a> {
+/// Who is measured.
+pub(crate) enum Contestant<'a> {
     Floor(&'a Rootfs),
     Runtime(&'a Runtime),
-    Executor(&'a Client, Shape),
+    Executor { name: String, client: &'a Client, shape: Shape },
 }
 
 impl Contestant<'_> {
@@ -48,8 +49,7 @@ impl Contestant<'_> {
         match self {
             Self::Floor(_) => "raw floor".to_owned(),
             Self::Runtime(runtime) => runtime.name.clone(),
-            Self::Executor(_, shape) if shape.secret => "executor, secret file".to_owned(),
-            Self::Executor(..) => "executor, no file".to_owned(),
+            Self::Executor { name, .. } => name.clone(),
         }
     }
 
@@ -60,12 +60,12 @@ impl Contestant<'_> {
                 Ok(Run { exit: took, gone: took, phases: Vec::new() })
             }
             Self::Runtime(runtime) => runtime.run(&runtime.bundle(id)?),
-            Self::Executor(client, shape) => client.run(id, *shape).await,
+            Self::Executor { client, shape, .. } => client.run(id, *shape).await,
         }
     }
 }
 
-/// Runs all rounds. The first failure ends it: a number made of some runs would be worth nothing.
+/// Measures the floor, the runtimes and ourselves.
 pub(crate) async fn measure(
     options: &Options,
     host: &Host,
@@ -75,10 +75,21 @@ pub(crate) async fn measure(
 ) -> anyhow::Result<Vec<Latency>> {
     let mut contestants = vec![Contestant::Floor(rootfs)];
     contestants.extend(runtimes.0.iter().map(Contestant::Runtime));
-    for shape in [client::TRUE, client::TRUE_WITH_SECRET] {
-        contestants.extend(client.map(|client| Contestant::Executor(client, shape)));
+    for (name, shape) in [("no file", client::TRUE), ("secret file", client::TRUE_WITH_SECRET)] {
+        let ours = |client| Contestant::Executor { name: format!("executor, {name}"), client, shape };
+        contestants.extend(client.map(ours));
     }
     contestants.retain(|contestant| options.wants_contestant(&contestant.name()));
+    rounds(options, host, "bench", &contestants).await
+}
+
+/// Runs all rounds. The first failure ends it: a number made of some runs would be worth nothing.
+pub(crate) async fn rounds(
+    options: &Options,
+    host: &Host,
+    prefix: &str,
+    contestants: &[Contestant<'_>],
+) -> anyhow::Result<Vec<Latency>> {
     let empty = |contestant: &Contestant<'_>| Latency {
         name: contestant.name(),
         exit: Sample::default(),
@@ -93,7 +104,7 @@ pub(crate) async fn measure(
         shuffle.shuffle(&mut order);
         for &index in &order {
             host.go_on().await?;
-            let run = contestants[index].run(&format!("bench-{index}-{round}")).await?;
+            let run = contestants[index].run(&format!("{prefix}-{index}-{round}")).await?;
             if round >= WARM_UP {
                 latencies[index].add(&run);
             }

@@ -18,6 +18,7 @@ mod daemon;
 mod failures;
 mod floor;
 mod host;
+mod images;
 mod latency;
 mod memory;
 mod oci;
@@ -38,6 +39,7 @@ use clap::{Parser, ValueEnum};
 use crate::client::Client;
 use crate::daemon::Daemon;
 use crate::host::Host;
+use crate::images::Images;
 use crate::report::Report;
 use crate::rootfs::Rootfs;
 use crate::runtime::Runtimes;
@@ -75,6 +77,8 @@ enum Part {
     Memory,
     /// Many runs, counting failures
     Failures,
+    /// Starts from images that are there, beside `dir:` of the same tree
+    Images,
     /// How fast output is masked; runs no container
     Redaction,
 }
@@ -118,13 +122,15 @@ async fn measure(options: &Options, host: &Host) -> anyhow::Result<ExitCode> {
     let rootfs = Rootfs::make(scratch.path())?;
     let profile = options.seccomp.as_deref().map(seccomp::load).transpose()?;
     let runtimes = Runtimes::find(scratch.path(), &rootfs, profile.as_ref(), host)?;
+    let ours = options.wants_containers() && options.wants_contestant("executor");
+    let images = if ours && options.wants(Part::Images) { Some(Images::make(&rootfs)?) } else { None };
     let mut daemon = None;
-    if options.wants_containers() && options.wants_contestant("executor") {
+    if ours {
         daemon = Some(Daemon::start(&options.dist, scratch.path(), &rootfs).await?);
     }
     let mut report = Report::new(options.runs, host, &runtimes, profile.is_some());
     report.head();
-    let outcome = parts(options, host, &rootfs, &runtimes, daemon.as_ref(), &mut report).await;
+    let outcome = parts(options, host, &rootfs, &runtimes, daemon.as_ref(), images.as_ref(), &mut report).await;
     if let Some((mut daemon, client)) = daemon {
         drop(client);
         daemon.end()?;
@@ -142,6 +148,7 @@ async fn parts(
     rootfs: &Rootfs,
     runtimes: &Runtimes,
     daemon: Option<&(Daemon, Client)>,
+    images: Option<&Images>,
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let client = daemon.map(|(_, client)| client);
@@ -154,6 +161,9 @@ async fn parts(
     if let Some((daemon, client)) = daemon {
         if options.wants(Part::Memory) {
             report.memory(&memory::measure(host, daemon.pid(), client).await?);
+        }
+        if let Some(images) = images {
+            report.images(&images::measure(options, host, images, client).await?);
         }
         if options.wants(Part::Failures) {
             report.failures(&failures::measure(host, client).await?);

@@ -87,17 +87,41 @@ impl Report {
                 "name": latency.name,
                 "exit_us": micros(&latency.exit),
                 "deleted_us": micros(&latency.gone),
-                "phases_us": latency.phases.iter().map(|(name, took)| (*name, micros(took))).collect::<BTreeMap<_, _>>(),
+                "phases_us": phases(latency),
                 "headline": if latency.counts_to_exit() { "exit_us" } else { "deleted_us" },
                 "ratio_to_crun": bare,
                 "ratio_to_crun_full_seccomp": full,
             }));
         }
-        for latency in latencies.iter().filter(|latency| !latency.phases.is_empty()) {
-            let told = latency.phases.iter().map(|(name, took)| format!("{name} {}", milliseconds(took.median())));
-            println!("  {} (p50): {}", latency.name, told.collect::<Vec<_>>().join(", "));
-        }
+        tell_phases(latencies);
         self.json["latency"] = rows.into();
+    }
+
+    /// The first of them is what the others are compared with.
+    pub(crate) fn images(&mut self, latencies: &[Latency]) {
+        let Some(base) = latencies.first().map(|latency| latency.exit.median()) else { return };
+        println!("\nOne /bin/true to the exit event, {} runs, in ms, by its root file system", self.json["runs"]);
+        println!("{:<24} {:>8} {:>8} {:>8}  {:>7}", "", "p50", "p99", "min", "/ dir:");
+        let mut rows = Vec::new();
+        for latency in latencies {
+            let sample = &latency.exit;
+            println!(
+                "{:<24} {:>8} {:>8} {:>8}  {:>7.3}",
+                latency.name,
+                milliseconds(sample.median()),
+                milliseconds(sample.percentile(99)),
+                milliseconds(sample.min()),
+                ratio(sample.median(), base),
+            );
+            rows.push(json!({
+                "name": latency.name,
+                "exit_us": micros(sample),
+                "phases_us": phases(latency),
+                "ratio_to_dir": ratio(sample.median(), base),
+            }));
+        }
+        tell_phases(latencies);
+        self.json["images"] = rows.into();
     }
 
     pub(crate) fn throughput(&mut self, all: &[Throughput]) {
@@ -189,6 +213,17 @@ impl Latency {
     fn headline(&self) -> &Sample {
         if self.counts_to_exit() { &self.exit } else { &self.gone }
     }
+}
+
+fn tell_phases(latencies: &[Latency]) {
+    for latency in latencies.iter().filter(|latency| !latency.phases.is_empty()) {
+        let told = latency.phases.iter().map(|(name, took)| format!("{name} {}", milliseconds(took.median())));
+        println!("  {} (p50): {}", latency.name, told.collect::<Vec<_>>().join(", "));
+    }
+}
+
+fn phases(latency: &Latency) -> BTreeMap<&'static str, Value> {
+    latency.phases.iter().map(|(name, took)| (*name, micros(took))).collect()
 }
 
 fn micros(sample: &Sample) -> Value {
