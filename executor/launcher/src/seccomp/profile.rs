@@ -18,6 +18,9 @@ use super::{Filter, Rules, program};
 const RULES_MAX: usize = 1024;
 /// Most names in all of them.
 const NAMES_MAX: usize = 8192;
+/// Most conditions, each counted for each of its rule's calls: a program has 4,096 instructions, and what could never be one
+/// is not worked on.
+const CONDITIONS_MAX: usize = 8192;
 /// Most names that are told in a warning.
 const TOLD_MAX: usize = 20;
 /// Largest error number that the kernel takes.
@@ -80,6 +83,13 @@ struct Rule {
     excludes: Option<When>,
 }
 
+impl Rule {
+    /// Conditions, once for each call that they are of.
+    fn conditions(&self) -> usize {
+        (self.names.len() + usize::from(self.name.is_some())) * self.args.as_ref().map_or(0, Vec::len)
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Argument {
@@ -104,7 +114,12 @@ struct When {
 pub(super) fn compile(text: &str, held: &Held) -> Result<(Filter, Vec<String>), ProfileError> {
     let profile: Profile = serde_json::from_str(text)?;
     let names: usize = profile.syscalls.iter().map(|rule| rule.names.len()).sum();
-    for (count, what, most) in [(profile.syscalls.len(), "rules", RULES_MAX), (names, "names", NAMES_MAX)] {
+    let conditions = profile.syscalls.iter().map(Rule::conditions).sum();
+    for (count, what, most) in [
+        (profile.syscalls.len(), "rules", RULES_MAX),
+        (names, "names", NAMES_MAX),
+        (conditions, "conditions", CONDITIONS_MAX),
+    ] {
         if count > most {
             return Err(ProfileError::Size(count, what, most));
         }

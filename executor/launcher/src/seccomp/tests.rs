@@ -253,6 +253,17 @@ fn a_list_of_what_is_forbidden() {
     assert_eq!(answer(&filter, libc::SYS_uname, [0; 6]), 0x7ffc_0000);
 }
 
+/// A rule in which each condition counts for each name.
+fn multiplied(names: usize, conditions: usize) -> String {
+    let names = vec![r#""read""#; names].join(",");
+    let condition = r#"{"index": 0, "value": 0, "op": "SCMP_CMP_EQ"}"#;
+    let conditions = vec![condition; conditions].join(",");
+    format!(
+        r#"{{"defaultAction": "SCMP_ACT_ERRNO",
+            "syscalls": [{{"names": [{names}], "action": "SCMP_ACT_ALLOW", "args": [{conditions}]}}]}}"#
+    )
+}
+
 #[test]
 fn what_is_no_profile_is_told() {
     let rule = |rule: &str| format!(r#"{{"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{rule}]}}"#);
@@ -267,6 +278,9 @@ fn what_is_no_profile_is_told() {
         (arg(r#"{"index": 6, "value": 0, "op": "SCMP_CMP_EQ"}"#), "argument 6"),
         (arg(r#"{"index": 0, "value": 0, "op": "EQ"}"#), "EQ"),
         (rule(&vec![r#"{"names": [], "action": "SCMP_ACT_ALLOW"}"#; 1025].join(",")), "1025"),
+        // The largest that a request has room for: 24 million conditions of one call.
+        (multiplied(8192, 3000), "24576000 conditions; at most 8192"),
+        (multiplied(8192, 1), "too many BPF instructions"), // so many are tried
     ];
     for (text, word) in cases {
         let told = profile(&text, &held(&[])).unwrap_err();
