@@ -8,7 +8,7 @@ use crate::daemon::Daemon;
 /// Calls at once.
 const LANES: usize = 8;
 
-/// Does something with `count` containers, whose ids are `c000` and so on, [`LANES`] at once.
+/// Does something with `count` containers, whose ids are `c000` and so on, eight at once.
 pub fn for_all<F>(daemon: &Daemon, count: usize, call: impl Fn(Rpc, String) -> F + Copy + Send + 'static)
 where
     F: Future<Output = Result<(), Status>> + Send,
