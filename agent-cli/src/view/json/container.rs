@@ -1,0 +1,266 @@
+//! A container: what was asked for, and what became of it.
+
+use std::collections::BTreeMap;
+
+use executor_proto::v1;
+use serde::Serialize;
+
+use super::ending::Ending;
+use super::{isolation, networks, outputs, seconds, sorted, time};
+use crate::view::human::{mount_kind, network, state, word};
+
+#[derive(Serialize)]
+pub(crate) struct Container {
+    id: String,
+    state: String,
+    /// What ran, whatever its name means by now.
+    image: Option<ImageInUse>,
+    spec: Spec,
+    files: Vec<SecretFile>,
+    processes: Vec<Process>,
+    created_at: Option<String>,
+    started_at: Option<String>,
+    finished_at: Option<String>,
+    files_generation: u64,
+    files_updated_at: Option<String>,
+    id_range_start: Option<u32>,
+    network_status: Option<networks::Status>,
+    result: Option<Ending>,
+}
+
+#[derive(Serialize)]
+struct ImageInUse {
+    reference: String,
+    digest: String,
+}
+
+/// What `rotate` says of the container.
+#[derive(Serialize)]
+pub(crate) struct Rotated {
+    id: String,
+    files_generation: u64,
+    files_updated_at: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Spec {
+    rootfs: String,
+    path: String,
+    argument_count: u32,
+    dir: String,
+    environment_names: Vec<String>,
+    user: String,
+    uid: Option<u32>,
+    gid: Option<u32>,
+    limits: Limits,
+    isolation: isolation::Isolation,
+    network: String,
+    connectivity: networks::Connectivity,
+    grace_period_seconds: Option<f64>,
+    labels: BTreeMap<String, String>,
+    log_source: String,
+    suppress_log_output: bool,
+    warnings: Vec<String>,
+    outputs: Option<outputs::Declared>,
+    secret_environment_names: Vec<String>,
+    secret_argument_indices: Vec<u32>,
+    redaction: String,
+    runtime_token_path: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Limits {
+    memory_bytes: u64,
+    pids: u64,
+    cpu_millis: u64,
+    nofile: u64,
+    disk_bytes: u64,
+    cpu_weight: u32,
+    io_weight: u32,
+}
+
+#[derive(Serialize)]
+struct SecretFile {
+    path: String,
+    size_bytes: u64,
+    mode: String,
+    uid: u32,
+    gid: u32,
+    mount_point: String,
+    mount_kind: String,
+    mount_options: String,
+    public: bool,
+}
+
+#[derive(Serialize)]
+struct Process {
+    id: String,
+    pid: Option<u32>,
+    started_at: Option<String>,
+    finished_at: Option<String>,
+}
+
+impl From<&v1::Container> for Container {
+    fn from(container: &v1::Container) -> Self {
+        Self {
+            id: container.id.clone(),
+            state: state(container.state),
+            image: container
+                .image
+                .as_ref()
+                .map(|image| ImageInUse { reference: image.reference.clone(), digest: image.digest.clone() }),
+            spec: Spec::from(&container.spec.clone().unwrap_or_default()),
+            files: container.files.iter().map(SecretFile::from).collect(),
+            processes: container.processes.iter().map(Process::from).collect(),
+            created_at: time(container.created_at.as_ref()),
+            started_at: time(container.started_at.as_ref()),
+            finished_at: time(container.finished_at.as_ref()),
+            files_generation: container.files_generation,
+            files_updated_at: time(container.files_updated_at.as_ref()),
+            id_range_start: Some(container.id_range_start).filter(|start| *start != 0),
+            network_status: container.network_status.as_ref().map(networks::Status::from),
+            result: container.result.as_ref().map(Ending::from),
+        }
+    }
+}
+
+impl From<&v1::Container> for Rotated {
+    fn from(container: &v1::Container) -> Self {
+        Self {
+            id: container.id.clone(),
+            files_generation: container.files_generation,
+            files_updated_at: time(container.files_updated_at.as_ref()),
+        }
+    }
+}
+
+impl From<&v1::ContainerSpec> for Spec {
+    fn from(spec: &v1::ContainerSpec) -> Self {
+        let limits = spec.limits.unwrap_or_default();
+        Self {
+            rootfs: spec.rootfs.clone(),
+            path: spec.path.clone(),
+            argument_count: spec.argument_count,
+            dir: spec.dir.clone(),
+            environment_names: spec.environment_names.clone(),
+            user: spec.user.clone(),
+            uid: spec.uid,
+            gid: spec.gid,
+            limits: Limits {
+                memory_bytes: limits.memory_bytes,
+                pids: limits.pids,
+                cpu_millis: limits.cpu_millis,
+                nofile: spec.nofile,
+                disk_bytes: limits.disk_bytes,
+                cpu_weight: limits.cpu_weight,
+                io_weight: limits.io_weight,
+            },
+            isolation: spec.into(),
+            network: network(spec.network),
+            connectivity: spec.into(),
+            grace_period_seconds: seconds(spec.grace_period),
+            labels: sorted(&spec.labels),
+            log_source: spec.log_source.clone(),
+            suppress_log_output: spec.suppress_log_output,
+            warnings: spec.warnings.clone(),
+            outputs: spec.outputs.as_ref().map(outputs::Declared::from),
+            secret_environment_names: spec.secret_environment_names.clone(),
+            secret_argument_indices: spec.secret_argument_indices.clone(),
+            redaction: word(spec.redaction().as_str_name(), "REDACTION_"),
+            runtime_token_path: Some(spec.runtime_token_path.clone()).filter(|path| !path.is_empty()),
+        }
+    }
+}
+
+impl From<&v1::SecretFile> for SecretFile {
+    fn from(file: &v1::SecretFile) -> Self {
+        Self {
+            path: file.path.clone(),
+            size_bytes: file.size,
+            mode: format!("{:04o}", file.mode),
+            uid: file.uid,
+            gid: file.gid,
+            mount_point: file.mount_point.clone(),
+            mount_kind: mount_kind(file.mount_kind),
+            mount_options: file.mount_options.clone(),
+            public: file.public,
+        }
+    }
+}
+
+impl From<&v1::Process> for Process {
+    fn from(process: &v1::Process) -> Self {
+        Self {
+            id: process.id.clone(),
+            pid: Some(process.pid).filter(|pid| *pid != 0),
+            started_at: time(process.started_at.as_ref()),
+            finished_at: time(process.finished_at.as_ref()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_proto::v1::exit_status;
+    use prost_types::Timestamp;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::view::json::tests::value;
+
+    #[test]
+    fn a_container_has_all_its_keys() {
+        let container = v1::Container {
+            id: "web-1".into(),
+            state: v1::State::Completed.into(),
+            created_at: Some(Timestamp { seconds: 1, nanos: 5 }),
+            files: vec![v1::SecretFile {
+                path: "/etc/a".into(),
+                size: 3,
+                mode: 0o600,
+                mount_kind: v1::MountKind::TmpfsNoswap.into(),
+                public: true,
+                ..v1::SecretFile::default()
+            }],
+            spec: Some(v1::ContainerSpec {
+                secret_environment_names: vec!["PW".into()],
+                secret_argument_indices: vec![2],
+                redaction: v1::Redaction::All.into(),
+                ..v1::ContainerSpec::default()
+            }),
+            processes: vec![v1::Process { id: "main".into(), ..v1::Process::default() }],
+            result: Some(v1::Result {
+                exit: Some(v1::ExitStatus { status: Some(exit_status::Status::Signal(9)) }),
+                oom_killed: true,
+                timings: Some(v1::Timings {
+                    run: Some(prost_types::Duration { seconds: 1, nanos: 500_000_000 }),
+                    ..v1::Timings::default()
+                }),
+                ..v1::Result::default()
+            }),
+            ..v1::Container::default()
+        };
+        let json = value(&Container::from(&container));
+        assert_eq!(json["state"], "completed");
+        assert_eq!(json["created_at"], "1970-01-01T00:00:01.000000005Z");
+        assert_eq!(json["started_at"], Value::Null);
+        assert_eq!(json["spec"]["network"], "none");
+        assert_eq!(json["files"][0]["mode"], "0600");
+        assert_eq!(json["files"][0]["mount_kind"], "tmpfs_noswap");
+        assert_eq!(json["files"][0]["public"], true);
+        let spec = &json["spec"];
+        assert_eq!(
+            (&spec["secret_environment_names"], &spec["secret_argument_indices"]),
+            (&json!(["PW"]), &json!([2]))
+        );
+        assert_eq!((&spec["redaction"], &spec["runtime_token_path"]), (&json!("all"), &Value::Null));
+        assert_eq!(json["processes"][0]["pid"], Value::Null);
+        let result = &json["result"];
+        assert_eq!((&result["exit_status"], &result["signal_name"]), (&json!(137), &json!("SIGKILL")));
+        assert_eq!(
+            (&result["exit_code"], &result["failure"], &result["wipe"]),
+            (&Value::Null, &Value::Null, &Value::Null)
+        );
+        assert_eq!(result["timings"]["run_seconds"], 1.5);
+    }
+}

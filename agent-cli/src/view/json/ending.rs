@@ -1,0 +1,86 @@
+//! The end of a container.
+
+use executor_proto::v1::{self, exit_status};
+use serde::Serialize;
+
+use super::{outputs, seconds, time};
+use crate::exit::Outcome;
+use crate::signals;
+use crate::view::human::word;
+
+#[derive(Serialize)]
+pub(crate) struct Ending {
+    pub(crate) exit_status: u8,
+    exit_code: Option<i32>,
+    signal: Option<i32>,
+    signal_name: Option<String>,
+    oom_killed: bool,
+    stopped: bool,
+    failure: Option<Failure>,
+    timings: Option<Timings>,
+    wipe: Option<Wipe>,
+    outputs: Option<outputs::Summary>,
+}
+
+#[derive(Serialize)]
+struct Failure {
+    kind: String,
+    message: String,
+    errno: Option<i32>,
+}
+
+#[derive(Serialize)]
+struct Timings {
+    prepare_seconds: Option<f64>,
+    start_seconds: Option<f64>,
+    run_seconds: Option<f64>,
+    finish_seconds: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Wipe {
+    files: u32,
+    size_bytes: u64,
+    method: String,
+    finished_at: Option<String>,
+    verified: bool,
+    wiped_by: String,
+}
+
+impl From<&v1::Result> for Ending {
+    fn from(result: &v1::Result) -> Self {
+        let (exit_code, signal) = match result.exit.and_then(|exit| exit.status) {
+            Some(exit_status::Status::Code(code)) => (Some(code), None),
+            Some(exit_status::Status::Signal(signal)) => (None, Some(signal)),
+            None => (None, None),
+        };
+        Self {
+            exit_status: Outcome::of(Some(result)).status(),
+            exit_code,
+            signal,
+            signal_name: signal.map(signals::name),
+            oom_killed: result.oom_killed,
+            stopped: result.stopped,
+            failure: result.failure.as_ref().map(|failure| Failure {
+                kind: word(failure.kind().as_str_name(), "KIND_"),
+                message: failure.message.clone(),
+                errno: Some(failure.errno).filter(|errno| *errno != 0),
+            }),
+            timings: result.timings.map(|timings| Timings {
+                prepare_seconds: seconds(timings.prepare),
+                start_seconds: seconds(timings.start),
+                run_seconds: seconds(timings.run),
+                finish_seconds: seconds(timings.finish),
+            }),
+            wipe: result.wipe.as_ref().map(|wipe| Wipe {
+                files: wipe.files,
+                size_bytes: wipe.bytes,
+                method: wipe.method.clone(),
+                finished_at: time(wipe.finished_at.as_ref()),
+                verified: wipe.verified,
+                wiped_by: wipe.wiped_by.clone(),
+            }),
+            outputs: result.outputs.as_ref().map(outputs::Summary::from),
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! An executord: what it is, where it is and what it has left.
+
+use std::collections::BTreeMap;
+
+use executor_proto::v1;
+use serde::Serialize;
+
+use super::{sorted, time};
+use crate::view::human::mount_kind;
+
+#[derive(Serialize)]
+pub(crate) struct Info {
+    version: String,
+    socket: String,
+    kernel: String,
+    cgroups: String,
+    secret_mount_kind: String,
+    launcher_connected: bool,
+    started_at: Option<String>,
+    uid: u32,
+    cursor: u64,
+    run_dir: String,
+    state_dir: String,
+    files_root: String,
+    total: Option<Capacity>,
+    remaining: Option<Capacity>,
+    containers: BTreeMap<String, u32>,
+}
+
+#[derive(Serialize)]
+struct Capacity {
+    memory_bytes: u64,
+    pids: u64,
+    containers: u64,
+    disk_bytes: u64,
+}
+
+impl Info {
+    pub(crate) fn new(info: &v1::InfoResponse, socket: String) -> Self {
+        let capacity = |capacity: v1::Capacity| Capacity {
+            memory_bytes: capacity.memory_bytes,
+            pids: capacity.pids,
+            containers: capacity.containers,
+            disk_bytes: capacity.disk_bytes,
+        };
+        Self {
+            version: info.version.clone(),
+            socket,
+            kernel: info.kernel.clone(),
+            cgroups: info.cgroups.clone(),
+            secret_mount_kind: mount_kind(info.secret_mount_kind),
+            launcher_connected: info.launcher_connected,
+            started_at: time(info.started_at.as_ref()),
+            uid: info.uid,
+            cursor: info.cursor,
+            run_dir: info.run_dir.clone(),
+            state_dir: info.state_dir.clone(),
+            files_root: info.files_root.clone(),
+            total: info.total.map(capacity),
+            remaining: info.remaining.map(capacity),
+            containers: sorted(&info.containers),
+        }
+    }
+}
