@@ -83,10 +83,13 @@ fn tests(workspace: &Workspace, names: &BTreeSet<String>) -> anyhow::Result<Vec<
     }
     let done = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
     ensure!(done.status.success(), "the tests do not compile: {}", done.status);
+    // Other packages may have tests of the same name.
+    let manifest = workspace.root.join("integration/Cargo.toml");
     let mut found = Vec::new();
     for line in String::from_utf8_lossy(&done.stdout).lines() {
         let message: Value = serde_json::from_str(line).context("cargo's messages")?;
-        let is_test = message["target"]["kind"] == serde_json::json!(["test"]);
+        let is_test = message["target"]["kind"] == serde_json::json!(["test"])
+            && message["manifest_path"].as_str() == manifest.to_str();
         if let (true, Some(path), Some(name)) =
             (is_test, message["executable"].as_str(), message["target"]["name"].as_str())
         {
