@@ -102,9 +102,10 @@ pub(crate) fn travels(plan: &Plan, policy: &Policy) {
 /// The specification can be built, names nothing of the process, and mounts nothing of the host.
 fn specification(plan: &Plan) {
     let user = ResolvedUser { uid: 1234, gid: 5, groups: vec![6], home: "/".into() };
-    for swap_limit in [false, true] {
+    for (swap_limit, socket_limit) in [(false, true), (true, false)] {
         let (rootfs, cgroup) = (Path::new("/rootfs"), Path::new("executor/x"));
-        let resolved = Resolved { rootfs, user: &user, limits: &plan.limits, cgroup, swap_limit, user_namespace: None };
+        let limits = &plan.limits;
+        let resolved = Resolved { rootfs, user: &user, limits, cgroup, swap_limit, socket_limit, user_namespace: None };
         let spec = spec::build(plan, &resolved).expect("a valid plan has a specification");
         for mount in spec.mounts().as_deref().unwrap_or_default() {
             let kind = mount.typ().as_deref().unwrap_or_default();
