@@ -245,13 +245,11 @@ fn many_connections_starve_nobody() {
         !matches!((&*stream).read(&mut [0; 64]), Ok(0))
     };
     wait::until("some of them are refused", || (idle.iter().filter(|stream| open(stream)).count() <= 32).then_some(()));
-    let begun = std::time::Instant::now();
     daemon.api.ran(sh("true").id("busy"));
     assert!(idle.iter().any(open), "the control: they are there meanwhile");
     for number in 0..20 {
         daemon.api.ran(sh("true").id(&format!("busy-{number}")));
     }
-    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     wait::until("those that ask nothing are ended", || idle.iter().all(|stream| !open(stream)).then_some(()));
     drop(idle);
     assert_eq!(values(&with_token(&runtime, &token).unwrap()), expected("one"));
