@@ -33,6 +33,8 @@ pub(crate) enum Target {
     Inject,
     /// the shim's helper that clones the container's init
     Cloner,
+    /// the shim's child that makes the container's user namespace
+    Namespace,
     /// all three at once, at the calls of the shim
     Everything,
     /// the launcher, at the calls of the shim, which goes on while the next launcher starts
@@ -40,8 +42,16 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Executord, Self::Launcher, Self::Shim, Self::Inject, Self::Cloner, Self::Everything, Self::Orphan];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Executord,
+        Self::Launcher,
+        Self::Shim,
+        Self::Inject,
+        Self::Cloner,
+        Self::Namespace,
+        Self::Everything,
+        Self::Orphan,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -50,6 +60,7 @@ impl Target {
             Self::Shim => "shim",
             Self::Inject => "inject",
             Self::Cloner => "cloner",
+            Self::Namespace => "namespace",
             Self::Everything => "everything",
             Self::Orphan => "orphan",
         }
@@ -61,8 +72,9 @@ impl Target {
             Self::Executord => Prey::Living(node.pid(Part::Executord)),
             Self::Launcher => Prey::Living(launcher),
             Self::Shim | Self::Everything | Self::Orphan => Prey::Shim { launcher },
-            Self::Inject => Prey::Helpers { launcher, which: Helper::Later },
-            Self::Cloner => Prey::Helpers { launcher, which: Helper::First },
+            Self::Inject => Prey::Helpers { launcher, which: Helper::Inject },
+            Self::Cloner => Prey::Helpers { launcher, which: Helper::Cloner },
+            Self::Namespace => Prey::Helpers { launcher, which: Helper::Namespace },
         }
     }
 
@@ -202,7 +214,7 @@ impl Range {
             Target::Executord => &[Part::Executord],
             Target::Launcher | Target::Orphan => &[Part::Launcher],
             Target::Everything => &[Part::Executord, Part::Launcher],
-            Target::Shim | Target::Inject | Target::Cloner => &[],
+            Target::Shim | Target::Inject | Target::Cloner | Target::Namespace => &[],
         };
         for part in parts {
             integration::wait::until("it is dead", || self.node.is_dead(*part).then_some(()));

@@ -42,10 +42,23 @@ pub(crate) enum Prey {
 /// Children of a shim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Helper {
-    /// The first: libcontainer's own, which clones init.
-    First,
-    /// All others: ours, which write and mount secret files.
-    Later,
+    /// The first, which the user namespace is made with.
+    Namespace,
+    /// The second: libcontainer's own, which clones init.
+    Cloner,
+    /// All others, which write and mount secret files.
+    Inject,
+}
+
+impl Helper {
+    /// By the order in which a shim forks them.
+    fn of(fork: u32) -> Self {
+        match fork {
+            1 => Self::Namespace,
+            2 => Self::Cloner,
+            _ => Self::Inject,
+        }
+    }
 }
 
 /// What happens to a process at the call that was aimed at.
@@ -250,7 +263,7 @@ impl Tracer {
             Prey::Helpers { launcher, .. } if parent.as_raw() == launcher => Some(How::Forks),
             Prey::Helpers { which, .. } => {
                 self.forks += 1;
-                ((self.forks == 1) == (which == Helper::First)).then_some(How::Calls)
+                (Helper::of(self.forks) == which).then_some(How::Calls)
             }
             Prey::Shim { .. } => None,
         };
