@@ -7,7 +7,8 @@
 //! - All contestants run in one process's measurement, interleaved: in each round every contestant runs
 //!   once, in an order shuffled anew, so that what the machine does meanwhile hits all alike. Compare
 //!   ratios of medians of one run, not milliseconds of two.
-//! - Same rootfs, same static `true`, same namespaces, limits, capabilities and user.
+//! - Same rootfs, same static `true`, same namespaces, limits, capabilities and user. Ours have a user namespace and an
+//!   id-mapped root besides.
 //! - A runtime is timed over `create`, `start`, the exit (by pidfd) and `delete`, as a manager would drive it.
 //!   We are timed from the client's call to the arrival of the exit event, on a channel that is kept.
 //! - Everyone lives in one private mount namespace, where the cgroup2 mount of a hybrid host is taken
