@@ -16,9 +16,9 @@ use crate::stats::Sample;
 use crate::throughput::{self, Throughput};
 
 const METHOD: &str = "interleaved: every contestant once a round, in an order shuffled anew; medians and ratios of one \
-                      run; same rootfs, static `true`, namespaces (executor: a user namespace besides), limits and user. Runtimes: create, start, exit, \
-                      delete. Executor: from the client's call to the exit event (wiped, cgroup gone, result \
-                      recorded), its own seccomp filter always on, on a kept connection.";
+                      run; same rootfs, static `true`, namespaces (executor: a user namespace besides), limits and \
+                      user. Runtimes: create, start, exit, delete. Executor: from the client's call to the exit event \
+                      (wiped, cgroup gone, result recorded), its own seccomp filter always on, on a kept connection.";
 /// The two that everyone is compared with, if they were measured.
 const BASES: [&str; 2] = ["crun", "crun, full seccomp"];
 
