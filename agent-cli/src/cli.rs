@@ -6,6 +6,7 @@
 mod bindings;
 mod cnab;
 pub(crate) mod images;
+mod limits;
 mod outputs;
 mod run;
 mod streams;
@@ -22,6 +23,7 @@ use crate::{exit, signals, units};
 pub(crate) use bindings::{BindingArgs, BindingsCommand, CheckArgs, DeliveryArgs, ShowArgs, WriteArgs};
 pub(crate) use cnab::{ActionArgs, BundleArg, CnabArgs, CnabCommand, ExplainArgs, OfClaimArgs, OutputsArgs};
 pub(crate) use images::{ImageArgs, ImageOfRun};
+pub(crate) use limits::LimitArgs;
 pub(crate) use outputs::{CpArgs, OutputArgs};
 pub(crate) use run::{RedactArg, RunArgs};
 pub(crate) use streams::{AttachArgs, ExecArgs, StreamArgs};

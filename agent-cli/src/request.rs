@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::io::Read;
 
 use executor_proto::v1::{
-    self, Action, EnvironmentVariable, Limits, Redaction, ResourceLimits, RunAction, RunRequest, SecretArgument,
+    self, Action, EnvironmentVariable, Redaction, ResourceLimits, RunAction, RunRequest, SecretArgument,
 };
 use zeroize::Zeroize;
 
@@ -66,12 +66,7 @@ impl Request {
             id: args.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
             action: Some(Action { run: Some(run), ..Action::default() }),
             rootfs,
-            limits: Some(Limits {
-                memory_bytes: args.memory.unwrap_or(0),
-                pids: args.pids.unwrap_or(0),
-                cpu_millis: args.cpus.unwrap_or(0),
-                ..Limits::default()
-            }),
+            limits: Some(args.limits.limits()),
             labels: labels(args.labels)?,
             grace_period: args.grace.map(to_proto).transpose()?,
             outputs: args.outputs.declared(),
@@ -257,6 +252,7 @@ pub(crate) fn to_proto(duration: std::time::Duration) -> Result<prost_types::Dur
 mod tests {
     use super::*;
     use clap::Parser as _;
+    use executor_proto::v1::Limits;
 
     fn build(line: &[&str]) -> Result<Request, Failure> {
         let cli = crate::cli::Cli::try_parse_from([&["agent-cli", "run"], line].concat()).unwrap();

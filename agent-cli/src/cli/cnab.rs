@@ -5,6 +5,7 @@ use std::str::FromStr as _;
 
 use clap::{Args, Subcommand};
 
+use super::LimitArgs;
 use crate::network::Chosen;
 use crate::units;
 
@@ -168,15 +169,8 @@ pub(crate) struct ActionArgs {
     /// Connections to beyond its own network may be opened, where executord's configuration allows it
     #[arg(long)]
     pub(crate) egress: bool,
-    /// Limit of memory, swap included: 64M, 1GiB, 1.5G
-    #[arg(long, value_name = "SIZE", value_parser = units::size)]
-    pub(crate) memory: Option<u64>,
-    /// Limit of processes and threads
-    #[arg(long, value_name = "N", value_parser = units::count)]
-    pub(crate) pids: Option<u64>,
-    /// Limit of processors: 2, 0.5
-    #[arg(long, value_name = "N", value_parser = units::cpus)]
-    pub(crate) cpus: Option<u64>,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
     /// Between SIGTERM and SIGKILL when it is stopped: 500ms, 10s, 1m30s [default: executord's, 10s]
     #[arg(long, value_name = "DURATION", value_parser = units::duration)]
     pub(crate) grace: Option<std::time::Duration>,

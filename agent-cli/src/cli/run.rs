@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{DeliveryArgs, ImageOfRun, OutputArgs, StreamArgs, label};
+use super::{DeliveryArgs, ImageOfRun, LimitArgs, OutputArgs, StreamArgs, label};
 use crate::isolation::IsolationArgs;
 use crate::network::NetworkArgs;
 use crate::units;
@@ -60,15 +60,8 @@ pub(crate) struct RunArgs {
     /// PATH is one in the container, as for --file. `agent-cli secrets` asks with it, from within the container.
     #[arg(long, value_name = "PATH")]
     pub(crate) runtime_token: Option<String>,
-    /// Limit of memory, swap included: 64M, 1GiB, 1.5G (powers of 1024)
-    #[arg(long, value_name = "SIZE", value_parser = units::size)]
-    pub(crate) memory: Option<u64>,
-    /// Limit of processes and threads
-    #[arg(long, value_name = "N", value_parser = units::count)]
-    pub(crate) pids: Option<u64>,
-    /// Limit of processors: 2, 0.5
-    #[arg(long, value_name = "N", value_parser = units::cpus)]
-    pub(crate) cpus: Option<u64>,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
     /// Limit of open files
     #[arg(long, value_name = "N", value_parser = units::count)]
     pub(crate) nofile: Option<u64>,

@@ -122,9 +122,7 @@ impl Plan {
             user: args.user.clone(),
             network: args.network.clone(),
             egress: args.egress,
-            memory: args.memory,
-            pids: args.pids,
-            cpus: args.cpus,
+            limits: args.limits.clone(),
             grace: args.grace,
         };
         let steps = maker.steps()?;

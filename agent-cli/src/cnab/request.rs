@@ -7,10 +7,9 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use executor_cnab::invocation::Invocation;
-use executor_proto::v1::{
-    Action, EnvironmentVariable, File, Limits, Outputs, PullPolicy, Redaction, RunAction, RunRequest,
-};
+use executor_proto::v1::{Action, EnvironmentVariable, File, Outputs, PullPolicy, Redaction, RunAction, RunRequest};
 
+use crate::cli::LimitArgs;
 use crate::failure::Failure;
 use crate::network::Chosen;
 use crate::request::{Request, to_proto};
@@ -21,15 +20,13 @@ pub(crate) struct Options {
     pub(crate) user: Option<String>,
     pub(crate) network: Chosen,
     pub(crate) egress: bool,
-    pub(crate) memory: Option<u64>,
-    pub(crate) pids: Option<u64>,
-    pub(crate) cpus: Option<u64>,
+    pub(crate) limits: LimitArgs,
     pub(crate) grace: Option<Duration>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { user: None, network: Chosen::None, egress: false, memory: None, pids: None, cpus: None, grace: None }
+        Self { user: None, network: Chosen::None, egress: false, limits: LimitArgs::default(), grace: None }
     }
 }
 
@@ -66,12 +63,7 @@ pub(crate) fn build(id: &str, rootfs: &Rootfs, invocation: &Invocation, options:
         action: Some(Action { run: Some(run), ..Action::default() }),
         rootfs: rootfs.reference.clone(),
         pull_policy: rootfs.policy.into(),
-        limits: Some(Limits {
-            memory_bytes: options.memory.unwrap_or(0),
-            pids: options.pids.unwrap_or(0),
-            cpu_millis: options.cpus.unwrap_or(0),
-            ..Limits::default()
-        }),
+        limits: Some(options.limits.limits()),
         labels: labels(&invocation.env),
         grace_period: options.grace.map(to_proto).transpose()?,
         egress: options.egress,

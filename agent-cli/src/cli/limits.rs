@@ -1,0 +1,31 @@
+//! Limits of whatever is run.
+
+use clap::Args;
+use executor_proto::v1::Limits;
+
+use crate::units;
+
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct LimitArgs {
+    /// Limit of memory, swap included: 64M, 1GiB, 1.5G (powers of 1024)
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    memory: Option<u64>,
+    /// Limit of processes and threads
+    #[arg(long, value_name = "N", value_parser = units::count)]
+    pids: Option<u64>,
+    /// Limit of processors: 2, 0.5
+    #[arg(long, value_name = "N", value_parser = units::cpus)]
+    cpus: Option<u64>,
+}
+
+impl LimitArgs {
+    /// The limits of a request; executord's own where they are left out.
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            memory_bytes: self.memory.unwrap_or(0),
+            pids: self.pids.unwrap_or(0),
+            cpu_millis: self.cpus.unwrap_or(0),
+            ..Limits::default()
+        }
+    }
+}
