@@ -8,6 +8,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use executor_core::placement::GENERATIONS_DIR;
 use executor_proto::v1::{self, Container, RunRequest, SecretArgument, UpdateFilesRequest};
 use executor_residue::process::Process;
 use executor_residue::{Canary, Needles, Report, Search};
@@ -19,8 +20,6 @@ use crate::{footprint, wait};
 
 /// A directory that no image has.
 const DIR: &str = "/etc/executor-residue";
-/// What the names in a directory of secret files lead to.
-const GENERATIONS: &str = "/dev/executor-files";
 const TOKEN: &str = "/etc/executor-residue/token";
 /// Paths and contents of a container's files may have 1,000,000 bytes together; each generation of them.
 const FILES: [usize; 4] = [64, 4096, 65_536, 900_000];
@@ -152,7 +151,7 @@ pub struct Keeper(Child);
 impl Keeper {
     /// Of all files that are there now: those that the container sees, and what its shim keeps beside them.
     pub fn of(daemon: &Daemon, container: &Container) -> Self {
-        let mut paths = regular(Path::new(&format!("/proc/{}/root{GENERATIONS}", pid(container))));
+        let mut paths = regular(Path::new(&format!("/proc/{}/root{GENERATIONS_DIR}", pid(container))));
         let shim = format!("/proc/{}/fd", daemon.record(&container.id).shim.pid);
         let descriptors = fs::read_dir(shim).expect("a shim").flatten();
         paths.extend(descriptors.flat_map(|descriptor| regular(&descriptor.path().join("inputs"))));

@@ -24,7 +24,7 @@ mod wipe;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use executor_core::placement::{self, Content, IN_FORCE, MountPoint, VolumeSize};
 use executor_core::record::VolumeKind;
@@ -110,18 +110,16 @@ impl Volume {
     /// # Panics
     /// Where `contents` is shorter than the indices in `mounts` say: the caller counts them first.
     pub fn fill(&self, mounts: &[MountPoint], contents: &[&[u8]], owner: Owner) -> io::Result<()> {
-        let all = match placement::has_generations(mounts) {
-            true => Some(make_dir(self.handle(), FILES.as_ref(), owner)?),
-            false => None,
-        };
+        if placement::has_generations(mounts) {
+            make_dir(self.handle(), FILES.as_ref(), owner)?;
+        }
         for (number, mount) in mounts.iter().enumerate() {
             let name = number.to_string();
-            match (&mount.content, &all) {
-                (Content::File(index), _) => drop(write_file(self.handle(), name.as_ref(), contents[*index], owner)?),
-                (Content::Directory(files), all) => {
-                    let all = all.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
+            match &mount.content {
+                Content::File(index) => drop(write_file(self.handle(), name.as_ref(), contents[*index], owner)?),
+                Content::Directory(files) => {
                     let shown = make_dir(self.handle(), name.as_ref(), owner)?;
-                    let top = make_dir(all.as_fd(), name.as_ref(), owner)?;
+                    let top = make_dir(self.handle(), generations(number).as_os_str(), owner)?;
                     let generation = make_dir(top.as_fd(), GENERATION.as_ref(), owner)?;
                     let mut entries: Vec<&OsStr> = Vec::new();
                     for (index, path) in files {
@@ -182,6 +180,11 @@ impl Volume {
 /// No privilege to make a file system.
 pub fn noswap_supported() -> io::Result<bool> {
     Ok(Volume::create(VolumeSize { bytes: 4096, inodes: 4 })?.kind == VolumeKind::TmpfsNoswap)
+}
+
+/// Where a mount point's generations are, in the volume.
+fn generations(mount: usize) -> PathBuf {
+    Path::new(FILES).join(mount.to_string())
 }
 
 fn make_dir(parent: BorrowedFd<'_>, name: &OsStr, owner: Owner) -> io::Result<OwnedFd> {

@@ -26,7 +26,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{FILES, Owner, Receipt, Volume, make_dir, make_parents, open_dir, write_below, write_file};
+use super::{Owner, Receipt, Volume, generations, make_dir, make_parents, open_dir, write_below, write_file};
 
 /// The successor of the link to the generation in force, for a moment.
 const DATA_NEW: &str = "..data_new";
@@ -280,11 +280,6 @@ impl<'a> Rotation<'a> {
         }
         Ok(())
     }
-}
-
-/// Where a mount point's generations are, in the volume.
-fn generations(mount: usize) -> PathBuf {
-    Path::new(FILES).join(mount.to_string())
 }
 
 fn inode(volume: &Volume, name: &Path) -> io::Result<u64> {

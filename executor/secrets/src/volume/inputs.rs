@@ -15,7 +15,7 @@ use executor_core::placement::{Content, IN_FORCE, MountPoint};
 use executor_sys::mount::{clone_tree, set_attributes};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use super::{FILES, Owner, READ_ONLY, Volume, make_dir, write_file};
+use super::{Owner, READ_ONLY, Volume, generations, make_dir, write_file};
 
 /// The directory; mount points are numbers.
 const DIRECTORY: &str = "inputs";
@@ -71,7 +71,7 @@ impl Volume {
             Content::File(file) => (*file == index).then(|| PathBuf::from(number.to_string())),
             Content::Directory(files) => {
                 let (_, below) = files.iter().find(|(file, _)| *file == index)?;
-                Some([FILES.as_ref(), number.to_string().as_ref(), IN_FORCE.as_ref(), below.as_path()].iter().collect())
+                Some(generations(number).join(IN_FORCE).join(below))
             }
         });
         self.open(&place.ok_or(io::ErrorKind::NotFound)?)
