@@ -287,6 +287,11 @@ impl Stubborn {
         Self(stream)
     }
 
+    /// Asks for an answer to nothing.
+    fn ping(&mut self) {
+        self.0.write_all(&[0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
+    }
+
     /// Reads until something is there, and answers nothing: no PING, no SETTINGS.
     fn read_until(&mut self, wanted: &[u8]) {
         let mut read = Vec::new();
@@ -368,6 +373,22 @@ fn the_daemon_keeps_nothing_of_an_answer() {
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(found(), ["token"], "the control");
     assert!(!control.is_closed());
+}
+
+/// A client that is held up for longer than an answer takes gets the whole of it, and what it says meanwhile is no error.
+#[test]
+fn a_client_that_is_held_up_gets_its_answer() {
+    let daemon = Daemon::start();
+    let content = "0123456789".repeat(3000);
+    let request = program("/bin/sh", &["-c", FOREVER]).id("one").runtime_token(TOKEN).file(FILE, content.as_bytes());
+    let token = token(pid(&daemon.api.started(request)));
+    for socket in [daemon.socket(), socket(&daemon)] {
+        let mut client = Stubborn::call(&socket, "/executor.v1.Executor/GetSecrets", &token);
+        std::thread::sleep(Duration::from_millis(1500)); // it is what is claimed
+        client.ping();
+        client.read_until(&content.as_bytes()[29_990..]);
+        wait::until("it is let go", || client.is_closed().then_some(()));
+    }
 }
 
 /// Nothing of the call is left after the end, either: not in the shim's place, not in the launcher.

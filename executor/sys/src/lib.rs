@@ -18,4 +18,5 @@ pub mod quota;
 pub mod seqpacket;
 pub mod startup;
 pub mod tree;
+pub mod unread;
 pub mod userns;

@@ -8,6 +8,7 @@ mod crowd;
 pub(crate) mod draft;
 mod events;
 mod exec;
+mod frames;
 mod health;
 mod images;
 mod info;

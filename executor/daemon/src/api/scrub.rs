@@ -19,12 +19,9 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use super::frames::{Frames, HEADER};
 use crate::locked;
 
-/// Bytes of the client's first words.
-const PREFACE: usize = 24;
-/// Bytes of a frame's header: length (3), type, flags, stream (4).
-const HEADER: usize = 9;
 /// Largest payload that the library takes, unless told otherwise.
 const PAYLOAD: usize = 16_384;
 /// A type that no specification gives a meaning to.
@@ -71,13 +68,15 @@ pub(super) struct Scrubbed<S> {
     stream: S,
     scrubber: Scrubber,
     frames: Frames,
+    /// Reads stop where a frame ends.
+    interrupt_at_end: bool,
     /// Bytes of zero frames that are still to be given.
     left: usize,
 }
 
 impl<S> Scrubbed<S> {
     pub(super) fn new(stream: S, scrubber: Scrubber) -> Self {
-        Self { stream, scrubber, frames: Frames::default(), left: 0 }
+        Self { stream, scrubber, frames: Frames::of_a_client(), interrupt_at_end: false, left: 0 }
     }
 
     /// Gives zero frames, as much as there is room for.
@@ -101,18 +100,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for Scrubbed<S> {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         if this.scrubber.was_asked(context.waker()) {
-            this.frames.interrupt_at_end = true;
+            this.interrupt_at_end = true;
         }
         // A round that was asked for in the middle of another begins when that has ended: a zero frame is whole, too.
-        if this.left == 0 && this.frames.interrupt_at_end && this.frames.between() {
-            this.frames.interrupt_at_end = false;
+        if this.left == 0 && this.interrupt_at_end && this.frames.between() {
+            this.interrupt_at_end = false;
             this.left = FRAMES * (HEADER + PAYLOAD);
         }
         if this.left > 0 {
             this.give_zeros(buffer);
             return Poll::Ready(Ok(()));
         }
-        let most = this.frames.may_read().min(buffer.remaining());
+        let most = if this.interrupt_at_end { this.frames.left_of_part() } else { usize::MAX };
+        let most = most.min(buffer.remaining());
         let mut part = ReadBuf::new(buffer.initialize_unfilled_to(most));
         std::task::ready!(Pin::new(&mut this.stream).poll_read(context, &mut part))?;
         let read = part.filled().len();
@@ -148,89 +148,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Scrubbed<S> {
     }
 }
 
-/// Where in the client's frames the reader is.
-#[derive(Debug)]
-struct Frames {
-    at: At,
-    /// A header block goes on in the next frame: nothing may come between (RFC 9113, 4.3).
-    in_headers: bool,
-    /// Reads stop where a frame ends.
-    interrupt_at_end: bool,
-}
-
-#[derive(Debug)]
-enum At {
-    /// So many bytes of the preface or of a payload are still to come.
-    Within(usize),
-    /// So many bytes of a header are there.
-    Header([u8; HEADER], usize),
-}
-
-impl Default for Frames {
-    fn default() -> Self {
-        Self { at: At::Within(PREFACE), in_headers: false, interrupt_at_end: false }
-    }
-}
-
-impl Frames {
-    /// No frame is under way, and another may come.
-    fn between(&self) -> bool {
-        matches!(self.at, At::Header(_, 0)) && !self.in_headers
-    }
-
-    /// How much may be read at once.
-    fn may_read(&self) -> usize {
-        match self.at {
-            _ if !self.interrupt_at_end => usize::MAX,
-            At::Within(left) => left,
-            At::Header(_, have) => HEADER - have,
-        }
-    }
-
-    /// Goes on over bytes that were read.
-    fn follow(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            match &mut self.at {
-                At::Within(left) => {
-                    let taken = bytes.len().min(*left);
-                    bytes = &bytes[taken..];
-                    *left -= taken;
-                    if *left == 0 {
-                        self.at = At::Header([0; HEADER], 0);
-                    }
-                }
-                At::Header(header, have) => {
-                    let taken = bytes.len().min(HEADER - *have);
-                    header[*have..*have + taken].copy_from_slice(&bytes[..taken]);
-                    bytes = &bytes[taken..];
-                    *have += taken;
-                    if *have == HEADER {
-                        let header = *header;
-                        self.begin(header);
-                    }
-                }
-            }
-        }
-    }
-
-    fn begin(&mut self, header: [u8; HEADER]) {
-        const HEADERS: u8 = 1;
-        const PUSH_PROMISE: u8 = 5;
-        const CONTINUATION: u8 = 9;
-        const END_HEADERS: u8 = 4;
-        let [high, middle, low, kind, flags, ..] = header;
-        if matches!(kind, HEADERS | PUSH_PROMISE | CONTINUATION) {
-            self.in_headers = flags & END_HEADERS == 0;
-        }
-        let length = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
-        self.at = if length == 0 { At::Header([0; HEADER], 0) } else { At::Within(length) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+    use super::super::frames::PREFACE;
     use super::*;
 
     fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {

@@ -26,7 +26,7 @@ use tonic::service::Routes;
 
 use super::auth::{Access, Door, GET_SECRETS};
 use super::crowd::{Crowd, Place};
-use super::parting::Parting;
+use super::parting::{Parting, Remainder};
 use super::scrub::{Scrubbed, Scrubber};
 use super::secrets;
 
@@ -211,6 +211,10 @@ impl Connection {
     async fn attend(self, stream: UnixStream, streams: u32) {
         let Self { routes, door, peer, lifetime, mut stopping, held: _held } = self;
         let (scrubber, parting) = (Scrubber::default(), Parting::default());
+        let remainder = match Remainder::of(&stream) {
+            Ok(remainder) => remainder,
+            Err(error) => return tracing::error!(%error, "a connection cannot be served"),
+        };
         let stream = Scrubbed::new(parting.watching(stream), scrubber.clone());
         let service = {
             let parting = parting.clone();
@@ -223,7 +227,7 @@ impl Connection {
             .max_send_buf_size(SEND_BUFFER)
             .keep_alive_interval(KEEPALIVE.0)
             .keep_alive_timeout(KEEPALIVE.1);
-        let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
+        let mut connection = Box::pin(http.serve_connection(TokioIo::new(stream), service));
         let too_old = async {
             match lifetime {
                 Some(lifetime) => tokio::time::sleep(lifetime).await,
@@ -239,11 +243,17 @@ impl Connection {
         connection.as_mut().graceful_shutdown();
         match why {
             Why::Stopping => told(connection.await),
-            Why::Parting => tokio::select! {
-                over = connection.as_mut() => told(over),
-                // A client that does not go: what the connection holds is freed without it.
-                () = parting.over() => {}
-            },
+            Why::Parting => {
+                let deadline = parting.deadline();
+                tokio::select! {
+                    biased; // what can be written is written first
+                    over = connection.as_mut() => told(over),
+                    // A client that does not go: what the connection holds is freed without it.
+                    () = parting.over(deadline) => {}
+                }
+                drop(connection);
+                remainder.taken(deadline).await;
+            }
         }
     }
 }
@@ -272,6 +282,7 @@ fn call(
         request.extensions_mut().insert(Scrubs(scrubber.clone()));
     }
     let answer = (request.uri().path() == GET_SECRETS).then(|| parting.begin());
+    let parting = parting.clone();
     secrets::mark_sensitive(request.headers_mut());
     async move {
         let _end_of_call = end_of_call;
@@ -286,9 +297,6 @@ fn call(
                 Status::from(problem).into_http()
             }
         };
-        Ok(match answer {
-            Some(answer) => response.map(|body| answer.with(body)),
-            None => response,
-        })
+        Ok(response.map(|body| parting.accompany(body, answer)))
     }
 }

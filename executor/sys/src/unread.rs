@@ -1,0 +1,41 @@
+//! What was written into a unix stream socket and not yet read at its other end.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Bytes that the peer has not read, with the kernel's own for each piece; 0 when it has read everything, or is gone.
+///
+/// # Errors
+/// It is no socket.
+pub fn unread(socket: impl AsFd) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the request (SIOCOUTQ, by its other name) writes one int, which `bytes` is.
+    if unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(usize::try_from(bytes).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn there_is_something_until_the_last_byte_is_read() {
+        let (mut a, mut b) = UnixStream::pair().unwrap();
+        assert_eq!(unread(&a).unwrap(), 0);
+        a.write_all(&[0; 1000]).unwrap();
+        assert!(unread(&a).unwrap() >= 1000);
+        b.read_exact(&mut [0; 999]).unwrap();
+        assert_ne!(unread(&a).unwrap(), 0);
+        b.read_exact(&mut [0; 1]).unwrap();
+        assert_eq!(unread(&a).unwrap(), 0);
+        a.write_all(&[0; 1000]).unwrap();
+        drop(b);
+        assert_eq!(unread(&a).unwrap(), 0);
+        assert!(unread(tempfile::tempfile().unwrap()).is_err());
+    }
+}
