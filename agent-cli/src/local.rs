@@ -28,9 +28,9 @@ use crate::connect::Client;
 use crate::view::table::plain;
 
 /// How long executord may take until it serves.
-const READY_WITHIN: Duration = Duration::from_secs(10);
+const READY_WITHIN: Duration = Duration::from_secs(60);
 /// How long it may take to kill its containers and to exit.
-const EXIT_WITHIN: Duration = Duration::from_secs(20);
+const EXIT_WITHIN: Duration = Duration::from_secs(30);
 /// How long its launcher may take after that to clear away the directories.
 const CLEARED_WITHIN: Duration = Duration::from_secs(10);
 /// The same after an executord that never served: it may not have come to start a launcher.

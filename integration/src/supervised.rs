@@ -25,7 +25,7 @@ use crate::{dist, host, launcher, wait};
 const USER: &str = "64123";
 
 /// How long either may take until it serves.
-const COME_UP: Duration = Duration::from_secs(30);
+const COME_UP: Duration = Duration::from_secs(60);
 
 /// One of the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

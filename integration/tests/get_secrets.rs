@@ -295,7 +295,7 @@ impl Stubborn {
     /// Reads until something is there, and answers nothing: no PING, no SETTINGS.
     fn read_until(&mut self, wanted: &[u8]) {
         let mut read = Vec::new();
-        self.0.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        self.0.set_read_timeout(Some(wait::PATIENCE)).unwrap();
         while !read.windows(wanted.len()).any(|window| window == wanted) {
             let mut buffer = [0; 4096];
             let count = self.0.read(&mut buffer).unwrap();

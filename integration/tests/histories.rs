@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use executor_proto::v1::event::Kind;
 use executor_proto::v1::{Container, File, State, UpdateFilesRequest, failure};
@@ -12,6 +12,7 @@ use integration::api::exit;
 use integration::daemon::kill;
 use integration::request::{Words, sh};
 use integration::supervised::{Part, Supervised};
+use integration::wait;
 use tonic::Code;
 
 const SEED: &str = "EXECUTOR_HISTORY_SEED";
@@ -247,7 +248,7 @@ fn any_history_keeps_what_was_promised() {
         history.judge(&history.node.api.get(&id).unwrap());
         history.node.api.delete(&id, true).unwrap();
     }
-    history.node.is_back_at(&before, Duration::from_secs(20)).unwrap();
+    history.node.is_back_at(&before, wait::PATIENCE).unwrap();
     assert!(history.made > 5, "the control: something ran");
 
     // The event log ends with what is made now.

@@ -25,7 +25,7 @@ const WORKERS: usize = 2;
 /// Threads for reading logs from disk, made as needed.
 const READERS: usize = 16;
 /// For the launcher of an ephemeral daemon to clear everything away.
-const LAUNCHER_END: Duration = Duration::from_secs(5);
+const LAUNCHER_END: Duration = Duration::from_secs(15);
 /// Bytes of a thread's stack.
 const STACK: usize = 512 << 10;
 

@@ -47,7 +47,7 @@ const IDLE: Duration = Duration::from_secs(2);
 const FIRST_DAEMON: Duration = Duration::from_secs(30);
 
 /// How long shims are given to listen before a daemon is welcomed.
-const SHIM_PATIENCE: Duration = Duration::from_secs(5);
+const SHIM_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The launcher's state.
 struct Server {

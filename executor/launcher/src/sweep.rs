@@ -32,7 +32,7 @@ use crate::orphans;
 use crate::watched::Shim;
 
 /// How long the kernel is given to end processes that were killed, all together.
-const KILL_PATIENCE: Duration = Duration::from_secs(2);
+const KILL_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a shim is given to answer a launcher that has just started.
 const SHARE_PATIENCE_S: i64 = 5;
 

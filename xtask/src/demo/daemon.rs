@@ -16,7 +16,7 @@ use crate::workspace::Workspace;
 /// Where the daemon's stderr goes, beside its directories.
 pub(super) const LOG: &str = "executord.log";
 /// To get ready, or to end.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// For the launcher, after its last act.
 const EXIT: Duration = Duration::from_secs(1);

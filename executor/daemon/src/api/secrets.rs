@@ -28,7 +28,7 @@ const SCHEME: &str = "bearer";
 /// Longest header value that is looked at.
 const HEADER_MAX: usize = SCHEME.len() + 16 + CONTAINER_ID_MAX + 1 + 2 * token::RANDOM_BYTES;
 /// For a shim to be connected again after the daemon was started, and to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Whoever has no right token is told this, whatever is wrong with it.
 fn denied() -> Problem {

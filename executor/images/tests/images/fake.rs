@@ -35,7 +35,7 @@ pub(crate) async fn until(is: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), waited).await.expect("in time");
+    tokio::time::timeout(Duration::from_secs(60), waited).await.expect("in time");
 }
 
 /// What a client asked.

@@ -30,7 +30,7 @@ use crate::watched::Shim;
 /// keep it for as long as its container lives.
 const REQUEST_MAX: usize = 8192;
 /// How long a shim may take from its last word to its end.
-const LAST_STEPS: Duration = Duration::from_secs(1);
+const LAST_STEPS: Duration = Duration::from_secs(5);
 
 impl Server {
     /// Answers every request that has come.

@@ -16,7 +16,7 @@ use tonic::{Code, Status};
 use crate::life::{self, CODE, Secrets, Trail, bounded, drive};
 
 /// How long the last steps of a shim and of the kernel may take.
-const TIDY: Duration = Duration::from_secs(10);
+const TIDY: Duration = Duration::from_secs(30);
 /// How long after an end a copy of a secret may be in a buffer that is about to be overwritten.
 const RESIDUE: Duration = Duration::from_secs(1);
 

@@ -14,7 +14,7 @@ use integration::request::{self, Words, program};
 use tonic::{Code, Status, Streaming};
 
 /// How long a call may take. A supervisor's restart lies within it; only a fault reaches it.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The container's exit code.
 pub(crate) const CODE: i32 = 7;
 /// Size of the larger secret file.

@@ -123,7 +123,7 @@ impl Range {
         let trail = life::drive(&range.node.api, async |rpc| life::live(rpc, request, secrets, Step::default()).await);
         let ended = trail.wait.context("the life did not come to Wait")??;
         anyhow::ensure!(trail.delete.is_some_and(|delete| delete.is_ok()), "a life without a kill fails: {ended:?}");
-        range.node.is_back_at(&range.before, Duration::from_secs(10)).map_err(anyhow::Error::msg)?;
+        range.node.is_back_at(&range.before, life::PATIENCE).map_err(anyhow::Error::msg)?;
         Ok(range)
     }
 

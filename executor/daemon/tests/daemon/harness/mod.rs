@@ -24,7 +24,7 @@ use launcher::FakeLauncher;
 use shim::FakeShim;
 
 /// No step of a test takes longer, unless something hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A node under test.
 pub(crate) struct Node {
