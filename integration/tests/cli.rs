@@ -94,8 +94,8 @@ fn secrets_arrive_and_are_never_shown() {
     let file = dir.path().join("secret");
     std::fs::write(&file, format!("{CANARY}-file")).unwrap();
     let from_file = format!("db/file=@{}", file.display());
-    let script =
-        "cd /etc/cf-service-bindings/db; stat -c '%a %U %n' *; cat *; echo $TOKEN; echo all; exec sleep 100000";
+    let script = "cd /etc/cf-service-bindings/db; stat -c '%A %U' $PWD; stat -c '%a %U %n' *; cat *; echo $TOKEN; echo all; \
+        exec sleep 100000";
     let arguments = ["run", "--id", "web-1", "--detach", "--user", "vcap", "--env", "TOKEN", "--file", &from_file];
     let arguments =
         [&arguments[..], &["--file", "db/env=@env:SECRET", "--redact", "none", "--", "sh", "-c", script, CANARY]]
@@ -106,6 +106,7 @@ fn secrets_arrive_and_are_never_shown() {
     assert_eq!((detached.status, &*detached.stdout, &*detached.stderr), (0, "web-1\n", ""));
     daemon.api.follow("web-1").until(|entry| entry.data == b"all\n");
     let seen = daemon.api.logs_so_far("web-1");
+    assert!(seen.starts_with("lrwxrwxrwx vcap\n"), "the names on the way are the user's, too: {seen}");
     assert!(seen.contains(&format!("600 vcap file\n{CANARY}-env{CANARY}-file{CANARY}\n")), "the control: {seen}");
     for arguments in [
         &["inspect", "web-1"][..],

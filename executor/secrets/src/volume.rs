@@ -29,7 +29,7 @@ use std::path::{Component, Path, PathBuf};
 use executor_core::placement::{self, Content, IN_FORCE, MountPoint, VolumeSize};
 use executor_core::record::VolumeKind;
 use executor_sys::mount::{Attributes, clone_tree, detached, set_attributes};
-use rustix::fs::{Gid, Mode, OFlags, Uid};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::mount::MountAttrFlags;
 
 pub use generation::{Replaced, Rotation};
@@ -126,11 +126,11 @@ impl Volume {
                         write_below(generation.as_fd(), path, contents[*index], owner)?;
                         entries.extend(path.components().next().map(Component::as_os_str));
                     }
-                    rustix::fs::symlinkat(GENERATION, &top, IN_FORCE)?;
+                    make_link(Path::new(GENERATION), &top, IN_FORCE.as_ref())?;
                     entries.sort_unstable();
                     entries.dedup();
                     for entry in entries {
-                        rustix::fs::symlinkat(mount.link(number, entry.as_ref()), &shown, entry)?;
+                        make_link(&mount.link(number, entry.as_ref()), &shown, entry)?;
                     }
                 }
             }
@@ -231,6 +231,14 @@ fn write_file(dir: BorrowedFd<'_>, name: &Path, content: &[u8], owner: Owner) ->
     let mut file = std::fs::File::from(file);
     file.write_all(content)?;
     Ok(file)
+}
+
+/// Makes a link, which belongs to whom its directory belongs to: the host's root is nobody in a user namespace.
+fn make_link(target: &Path, dir: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    rustix::fs::symlinkat(target, dir, name)?;
+    let above = rustix::fs::fstat(dir)?;
+    let (uid, gid) = (Uid::from_raw(above.st_uid), Gid::from_raw(above.st_gid));
+    Ok(rustix::fs::chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 fn own(fd: &OwnedFd, owner: Owner) -> io::Result<()> {

@@ -22,11 +22,13 @@ use executor_core::record::VolumeKind;
 use executor_core::update::{Change, Next};
 use executor_sys::mount::reconfigure;
 use rustix::fs::{
-    AtFlags, Dir, Mode, OFlags, RenameFlags, openat, readlinkat, renameat, renameat_with, statat, symlinkat, unlinkat,
+    AtFlags, Dir, Mode, OFlags, RenameFlags, openat, readlinkat, renameat, renameat_with, statat, unlinkat,
 };
 use rustix::io::Errno;
 
-use super::{Owner, Receipt, Volume, generations, make_dir, make_parents, open_dir, write_below, write_file};
+use super::{
+    Owner, Receipt, Volume, generations, make_dir, make_link, make_parents, open_dir, write_below, write_file,
+};
 
 /// The successor of the link to the generation in force, for a moment.
 const DATA_NEW: &str = "..data_new";
@@ -145,15 +147,15 @@ impl<'a> Rotation<'a> {
                     for (index, path) in new {
                         write_below(generation.as_fd(), path, contents[*index], owner)?;
                     }
-                    symlinkat(self.name(), &top, DATA_NEW)?;
+                    make_link(self.name().as_ref(), &top, DATA_NEW.as_ref())?;
                     let paths = kept.iter().chain(new.iter().map(|(_, path)| path));
                     let entries: BTreeSet<&OsStr> =
                         paths.filter_map(|path| path.components().next().map(Component::as_os_str)).collect();
                     let (shown, mount) = (self.volume.shown(change.mount)?, &self.mounts[change.mount]);
                     for entry in entries {
-                        match symlinkat(mount.link(change.mount, entry.as_ref()), &shown, entry) {
-                            Ok(()) | Err(Errno::EXIST) => {}
-                            Err(error) => return Err(error.into()),
+                        match make_link(&mount.link(change.mount, entry.as_ref()), &shown, entry) {
+                            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                            _ => {}
                         }
                     }
                 }
@@ -210,7 +212,7 @@ impl<'a> Rotation<'a> {
             return Ok(());
         }
         absent_is_fine(unlinkat(&top, DATA_NEW, AtFlags::empty()))?;
-        symlinkat(before, &top, DATA_NEW)?;
+        make_link(before, &top, DATA_NEW.as_ref())?;
         Ok(renameat(&top, DATA_NEW, &top, IN_FORCE)?)
     }
 

@@ -56,8 +56,12 @@ fn files_are_private_to_their_owner_and_reached_through_the_generation() {
     assert_eq!(shown("db").to_str(), Ok("../../dev/executor-files/0/..data/db"));
     assert_eq!(shown("token").to_str(), Ok("../../dev/executor-files/0/..data/token"));
     for path in ["0", "files", "files/0", "files/0/..gen1", "files/0/..gen1/db"] {
-        let meta = rustix::fs::statat(volume.handle(), path, rustix::fs::AtFlags::empty()).unwrap();
+        let meta = rustix::fs::statat(volume.handle(), path, AtFlags::empty()).unwrap();
         assert_eq!((meta.st_mode & 0o7777, meta.st_uid), (0o700, 1234), "{path}");
+    }
+    for link in ["0/db", "0/token", "files/0/..data"] {
+        let meta = rustix::fs::statat(volume.handle(), link, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        assert_eq!((meta.st_mode & 0o170_000, meta.st_uid, meta.st_gid), (0o120_000, 1234, 4321), "{link}");
     }
 }
 
@@ -155,7 +159,7 @@ fn inputs_are_roots_alone_and_read_back_as_they_came() {
     let volume = filled(&[b"u", b"p", b"", b"one"]);
     volume.keep_inputs(&[b"pw", b"", b"key=1"]).unwrap();
     for (path, mode) in [("inputs", 0o700), ("inputs/values", 0o600)] {
-        let meta = rustix::fs::statat(volume.handle(), path, rustix::fs::AtFlags::empty()).unwrap();
+        let meta = rustix::fs::statat(volume.handle(), path, AtFlags::empty()).unwrap();
         assert_eq!((meta.st_mode & 0o777, meta.st_uid, meta.st_gid), (mode, 0, 0), "{path}");
     }
     let stored = volume.inputs().unwrap();

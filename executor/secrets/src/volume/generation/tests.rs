@@ -73,6 +73,10 @@ fn a_generation_replaces_another_and_the_old_one_is_wiped() {
         let stat = rustix::fs::fstat(open(&volume, path).unwrap()).unwrap();
         assert_eq!((stat.st_mode & 0o7777, stat.st_uid, stat.st_gid), (0o600, 1234, 4321), "{path}");
     }
+    for link in ["0/new", "files/0/..data"] {
+        let stat = statat(volume.handle(), link, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        assert_eq!((stat.st_mode & 0o170_000, stat.st_uid, stat.st_gid), (0o120_000, 1234, 4321), "{link}");
+    }
     for path in ["files/0/..gen2", "files/0/..gen2/new", "files/0/..gen2/new/deep"] {
         let stat = statat(volume.handle(), path, AtFlags::empty()).unwrap();
         assert_eq!((stat.st_mode & 0o7777, stat.st_uid), (0o700, 1234), "{path}");
