@@ -25,6 +25,22 @@ pub fn script(id: &str, script: &str) -> ExecStart {
     start(id, "/bin/sh", &["-c", script])
 }
 
+/// Listens to a call until what it says has these words.
+fn until<T>(
+    call: &mut T,
+    words: &str,
+    stdout: impl Fn(&T) -> &[u8],
+    hear: impl Fn(&mut T) -> Result<bool, Status>,
+) -> String {
+    loop {
+        let text = String::from_utf8_lossy(stdout(call)).into_owned();
+        if text.contains(words) {
+            return text;
+        }
+        assert!(hear(call).expect("a call that goes on"), "{words:?} never came: {text:?}");
+    }
+}
+
 /// A process that is executed.
 pub struct Executed {
     api: Api,
@@ -115,13 +131,7 @@ impl Executed {
 
     /// Listens until its output has these words.
     pub fn until(&mut self, words: &str) -> String {
-        loop {
-            let text = String::from_utf8_lossy(&self.stdout).into_owned();
-            if text.contains(words) {
-                return text;
-            }
-            assert!(self.hear().expect("a call that goes on"), "{words:?} never came: {text:?}");
-        }
+        until(self, words, |call| &call.stdout, Self::hear)
     }
 
     /// Listens to its end.
@@ -209,13 +219,7 @@ impl Attached {
 
     /// Listens until the output has these words.
     pub fn until(&mut self, words: &str) -> String {
-        loop {
-            let text = String::from_utf8_lossy(&self.stdout).into_owned();
-            if text.contains(words) {
-                return text;
-            }
-            assert!(self.hear().expect("a call that goes on"), "{words:?} never came: {text:?}");
-        }
+        until(self, words, |call| &call.stdout, Self::hear)
     }
 
     /// Listens until the process's output has ended.
