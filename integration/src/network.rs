@@ -26,6 +26,12 @@ pub const BEYOND_SAYS: &str = "from-beyond";
 pub const HOST: &str = "192.0.2.1";
 /// The host's address on the networks' bridge.
 pub const GATEWAY: &str = "10.123.0.1";
+/// The same three of IPv6.
+pub const BEYOND_V6: &str = "2001:db8::2";
+/// See [`BEYOND_V6`].
+pub const HOST_V6: &str = "2001:db8::1";
+/// See [`BEYOND_V6`].
+pub const GATEWAY_V6: &str = "fd00:123::1";
 /// Name of the bridge.
 const BRIDGE: &str = "cni-test0";
 /// Where Debian has the plugins.
@@ -93,6 +99,32 @@ impl Network {
         let plugins: Vec<Value> = [bridge, portmap].into_iter().chain(more.iter().cloned()).collect();
         let list = json!({"cniVersion": "1.0.0", "name": name, "plugins": plugins});
         fs::write(self.dir.path().join("net.d").join(file), list.to_string()).expect("write");
+    }
+
+    /// Configures a network of a bridge with addresses of both families, which reaches beyond. Nothing is masqueraded:
+    /// what lies beyond knows the way back.
+    pub fn configure_both_families(&self, file: &str, name: &str) {
+        let beyond = format!("{}b", self.name);
+        for (space, link, address) in [(&self.name, "out0", HOST_V6), (&beyond, "in0", BEYOND_V6)] {
+            ip(&["-n", space, "address", "add", &format!("{address}/64"), "dev", link, "nodad"]);
+        }
+        ip(&["-n", &beyond, "route", "add", "default", "via", HOST_V6]);
+        let ipam = json!({
+            "type": "host-local",
+            "dataDir": self.dir.path().join("ipam"),
+            "ranges": [[{"subnet": "10.123.0.0/24"}], [{"subnet": "fd00:123::/64"}]],
+            "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
+        });
+        let bridge = json!({"type": "bridge", "bridge": BRIDGE, "isGateway": true, "hairpinMode": true, "ipam": ipam});
+        let list = json!({"cniVersion": "1.0.0", "name": name, "plugins": [bridge]});
+        fs::write(self.dir.path().join("net.d").join(file), list.to_string()).expect("write");
+    }
+
+    /// The address that the bridge has by itself, of IPv6 and for the link only.
+    pub fn bridge_link_local(&self) -> String {
+        let told = self.on_host(&["ip", "-6", "-o", "address", "show", "dev", BRIDGE, "scope", "link"]);
+        let address = told.split_whitespace().find_map(|word| word.strip_suffix("/64"));
+        address.unwrap_or_else(|| panic!("no address: {told}")).to_owned()
     }
 
     /// Takes a network's configuration away.

@@ -9,7 +9,7 @@ mod ways_out;
 
 use executor_proto::v1::{self, Container, PortMapping, RunRequest};
 use integration::daemon::Daemon;
-use integration::network::{BEYOND, BEYOND_PORT, BEYOND_SAYS, GATEWAY, Network};
+use integration::network::{BEYOND, BEYOND_PORT, BEYOND_SAYS, BEYOND_V6, GATEWAY, GATEWAY_V6, HOST_V6, Network};
 use integration::request::{Words, sh};
 use integration::rootfs::Rootfs;
 use integration::wait;
@@ -96,6 +96,39 @@ fn egress_is_closed_unless_it_is_asked_for() {
         wait::until("the control", || host(true).contains("from-host").then_some(()));
         let closed = host(false);
         assert!(!closed.contains("from-host"), "{address}: {closed}");
+    }
+    on_host.kill().unwrap();
+    on_host.wait().unwrap();
+}
+
+/// The same with addresses of both families, where neighbours are found by packets that the rules see: peers reach one
+/// another, and neither what lies beyond nor the host is reached, be it by an address that the bridge has by itself.
+#[test]
+fn egress_is_closed_for_both_families() {
+    let (network, rootfs) = (Network::new(), Rootfs::busybox());
+    network.configure_both_families("10-test.conflist", "test");
+    let daemon = network.daemon("allow_egress = true");
+    let server = daemon.api.started(server("web", &rootfs));
+    let addresses = server.network_status.unwrap().addresses;
+    let of =
+        |start: &str| addresses.iter().find_map(|one| one.starts_with(start).then(|| one.split('/').next().unwrap()));
+    for peer in [of("10.123.0.").unwrap(), of("fd00:123::").unwrap()] {
+        let told = || reached(&daemon, &rootfs, peer, 8080, false);
+        wait::until("a peer is answered", || told().contains("from-web").then_some(()));
+    }
+    let mut on_host = network.start_on_host(&["busybox", "nc", "-ll", "-p", "7000", "-e", "/bin/echo", "from-host"]);
+    let link_local = format!("{}%eth0", network.bridge_link_local());
+    for (address, port, says) in [
+        (BEYOND, BEYOND_PORT, BEYOND_SAYS),
+        (BEYOND_V6, BEYOND_PORT, BEYOND_SAYS),
+        (GATEWAY_V6, 7000, "from-host"),
+        (HOST_V6, 7000, "from-host"),
+        (&link_local, 7000, "from-host"),
+    ] {
+        let tried = |egress| reached(&daemon, &rootfs, address, port, egress);
+        wait::until(&format!("the control, {address}"), || tried(true).contains(says).then_some(()));
+        let closed = tried(false);
+        assert!(!closed.contains(says), "{address}: {closed}");
     }
     on_host.kill().unwrap();
     on_host.wait().unwrap();
