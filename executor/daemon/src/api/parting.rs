@@ -25,7 +25,7 @@ use tonic::body::Body;
 use super::frames::Frames;
 
 /// Between the last byte that is written and the end of what the library holds: for a client that says goodbye itself.
-const FLUSH: Duration = Duration::from_millis(500);
+const FLUSH: Duration = Duration::from_millis(200);
 /// For a whole answer to be taken by a client that reads.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Between looks whether a client has read what was written: the kernel does not tell when it has.
