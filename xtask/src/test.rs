@@ -26,7 +26,7 @@ pub(crate) struct Options {
 /// Sets up and runs; fails when a test fails, or when the root tests could not run and were not waived.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let with_root = is_root() && !options.no_root;
-    let mut cargo = workspace.cargo(["test", "--workspace", "--no-fail-fast"]);
+    let mut cargo = workspace.cargo_with_ctrl_c(["test", "--workspace", "--no-fail-fast"]);
     if with_root {
         needs::require(needs::TEST)?;
         let python = python::environment(workspace)?;

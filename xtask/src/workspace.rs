@@ -43,6 +43,14 @@ impl Workspace {
         command
     }
 
+    /// The same, so that Ctrl-C does in what it starts what it does by default. Whoever is started in the background of a
+    /// script finds it ignored, and so does everything that is started by it: tests of Ctrl-C would wait for ever.
+    pub(crate) fn cargo_with_ctrl_c<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
+        let mut command = Command::new("env");
+        command.arg("--default-signal=INT,QUIT").arg(&self.cargo).args(args).current_dir(&self.root);
+        command
+    }
+
     /// Where [`crate::dist::build`] puts the product.
     pub(crate) fn dist(&self) -> PathBuf {
         self.target.join("dist")
