@@ -1,11 +1,12 @@
 //! Ctrl-C: once, twice, three times.
 
 use std::path::Path;
+use std::time::Instant;
 
 use executor_proto::v1::LogStream;
 use rustix::process::Signal;
 
-use crate::fake::{Call, Fake, exited};
+use crate::fake::{Call, Fake, PATIENCE, exited};
 use crate::program::{Lines, agent_cli, bare, finish, run, send};
 
 fn is_stop(call: &Call) -> bool {
@@ -112,7 +113,9 @@ fn a_stuck_reader_does_not_hold_up_ctrl_c() {
     fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
     send(&child, Signal::INT);
     // Should it have come before agent-cli knew of the end, it meant "stop", and one more is needed.
+    let deadline = Instant::now() + PATIENCE;
     while child.try_wait().unwrap().is_none() && fake.count(is_stop) == 0 {
+        assert!(Instant::now() < deadline, "the signal had no effect");
         std::thread::yield_now();
     }
     if child.try_wait().unwrap().is_none() {
