@@ -13,6 +13,8 @@ class Session:
 
         def own_terminal():
             os.setsid()
+            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+                signal.signal(number, signal.SIG_DFL)  # as a login does, whatever this test was started by
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
         self.process = subprocess.Popen(
