@@ -146,9 +146,24 @@ impl Launcher {
         serde_json::from_slice(&bytes).expect("an exit record")
     }
 
-    /// What a container printed, as its log file has it.
+    /// What a container printed, as its log file has it; a line that came in parts (`P`, to the last one, `F`) in one piece.
     pub fn log(&self, id: &str) -> String {
-        std::fs::read_to_string(self.state_dir().join("containers").join(id).join("log")).unwrap_or_default()
+        let path = self.state_dir().join("containers").join(id).join("log");
+        let (mut log, mut part_of) = (String::new(), None);
+        for line in std::fs::read_to_string(path).unwrap_or_default().lines() {
+            let fields: Vec<&str> = line.splitn(4, ' ').collect();
+            let [_, stream, kind, data] = fields[..] else { panic!("no entry of a log: {line:?}") };
+            match part_of {
+                Some(ref same) if same == stream => log += data,
+                None => log += line,
+                Some(_) => log = log + "\n" + line,
+            }
+            part_of = (kind == "P").then(|| stream.to_owned());
+            if part_of.is_none() {
+                log.push('\n');
+            }
+        }
+        log
     }
 }
 
