@@ -152,7 +152,7 @@ impl Launcher {
         let (mut log, mut part_of) = (String::new(), None);
         for line in std::fs::read_to_string(path).unwrap_or_default().lines() {
             let fields: Vec<&str> = line.splitn(4, ' ').collect();
-            let [_, stream, kind, data] = fields[..] else { panic!("no entry of a log: {line:?}") };
+            let [_, stream, kind, data] = fields[..] else { continue }; // it is being written
             match part_of {
                 Some(ref same) if same == stream => log += data,
                 None => log += line,
