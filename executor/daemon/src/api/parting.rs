@@ -31,6 +31,11 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// Between looks whether a client has read what was written: the kernel does not tell when it has.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// Until when a connection that parts now may be there for a client that takes its time.
+pub(super) fn deadline() -> Instant {
+    Instant::now() + ANSWER
+}
+
 /// How far a connection is on its way to its end.
 #[derive(Clone, Copy, Debug, Default)]
 struct Stage {
@@ -87,9 +92,9 @@ impl Parting {
         let _ = self.0.subscribe().wait_for(|stage| stage.begun).await;
     }
 
-    /// Until when a connection that parts now may be there for a client that takes its time.
-    pub(super) fn deadline(&self) -> Instant {
-        Instant::now() + if self.0.borrow().begun { ANSWER } else { Duration::ZERO }
+    /// Such a call has begun.
+    pub(super) fn has_begun(&self) -> bool {
+        self.0.borrow().begun
     }
 
     /// Resolves when the library has nothing left to write for a moment, and at the deadline at the latest.
@@ -253,12 +258,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_ends_a_moment_after_its_last_answer_and_never_much_later() {
         let parting = Parting::default();
-        assert_eq!(parting.deadline(), Instant::now(), "there is nothing to wait for");
-        assert!(tokio::time::timeout(ANSWER, parting.begun()).await.is_err());
+        assert!(tokio::time::timeout(ANSWER, parting.begun()).await.is_err() && !parting.has_begun());
+        let start = Instant::now();
+        parting.over(deadline()).await;
+        assert_eq!(start.elapsed(), FLUSH, "one that is too old, and has a moment for a call that is on its way");
         let (one, two) = (parting.begin(), parting.begin());
         parting.begun().await;
         let start = Instant::now();
-        parting.over(parting.deadline()).await;
+        parting.over(deadline()).await;
         assert_eq!(start.elapsed(), ANSWER, "an answer that nobody takes");
         drop(one);
         let later = async {
@@ -266,7 +273,7 @@ mod tests {
             drop(parting.accompany(Body::empty(), Some(two)));
         };
         let start = Instant::now();
-        tokio::join!(parting.over(parting.deadline()), later);
+        tokio::join!(parting.over(deadline()), later);
         assert_eq!(start.elapsed(), Duration::from_secs(1) + FLUSH);
     }
 
@@ -294,7 +301,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_secs(3)).await;
                 client.read_exact(&mut vec![0; 109 + 1009 + 9 + after]).await.unwrap();
             };
-            tokio::join!(parting.over(parting.deadline()), writing, reading);
+            tokio::join!(parting.over(deadline()), writing, reading);
             assert_eq!(start.elapsed(), Duration::from_secs(3) + FLUSH, "{room}, {after}");
         }
     }

@@ -26,7 +26,7 @@ use tonic::service::Routes;
 
 use super::auth::{Access, Door, GET_SECRETS};
 use super::crowd::{Crowd, Place};
-use super::parting::{Parting, Remainder};
+use super::parting::{self, Parting, Remainder};
 use super::scrub::{Scrubbed, Scrubber};
 use super::secrets;
 
@@ -244,7 +244,7 @@ impl Connection {
         match why {
             Why::Stopping => told(connection.await),
             Why::Parting => {
-                let deadline = parting.deadline();
+                let deadline = parting::deadline();
                 tokio::select! {
                     biased; // what can be written is written first
                     over = connection.as_mut() => told(over),
@@ -252,7 +252,9 @@ impl Connection {
                     () = parting.over(deadline) => {}
                 }
                 drop(connection);
-                remainder.taken(deadline).await;
+                if parting.has_begun() {
+                    remainder.taken(deadline).await;
+                }
             }
         }
     }
