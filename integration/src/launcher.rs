@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use executor_core::lifecycle::State;
+use executor_core::logline;
 use executor_core::payload;
 use executor_core::plan::Plan;
 use executor_core::protocol::{
@@ -149,21 +150,16 @@ impl Launcher {
     /// What a container printed, as its log file has it; a line that came in parts (`P`, to the last one, `F`) in one piece.
     pub fn log(&self, id: &str) -> String {
         let path = self.state_dir().join("containers").join(id).join("log");
-        let (mut log, mut part_of) = (String::new(), None);
+        let (mut lines, mut part_of) = (Vec::<String>::new(), None);
         for line in std::fs::read_to_string(path).unwrap_or_default().lines() {
-            let fields: Vec<&str> = line.splitn(4, ' ').collect();
-            let [_, stream, kind, data] = fields[..] else { continue }; // it is being written
-            match part_of {
-                Some(ref same) if same == stream => log += data,
-                None => log += line,
-                Some(_) => log = log + "\n" + line,
+            let Some(entry) = logline::parse(line.as_bytes()) else { continue }; // it is being written
+            match lines.last_mut() {
+                Some(last) if part_of == Some(entry.stream) => last.push_str(&String::from_utf8_lossy(entry.content)),
+                _ => lines.push(line.to_owned()),
             }
-            part_of = (kind == "P").then(|| stream.to_owned());
-            if part_of.is_none() {
-                log.push('\n');
-            }
+            part_of = (!entry.complete).then_some(entry.stream);
         }
-        log
+        lines.join("\n")
     }
 }
 
