@@ -85,20 +85,14 @@ impl Network {
 
     /// Configures a network of a bridge, with published ports, that reaches beyond. `more` are plugins after them.
     pub fn configure(&self, file: &str, name: &str, more: &[Value]) {
-        let ipam = json!({
-            "type": "host-local",
-            "dataDir": self.dir.path().join("ipam"),
-            "ranges": [[{"subnet": "10.123.0.0/24"}]],
-            "routes": [{"dst": "0.0.0.0/0"}],
-        });
+        let ipam = self.addresses(&[("10.123.0.0/24", "0.0.0.0/0")]);
         let bridge = json!({
             "type": "bridge", "bridge": BRIDGE, "isGateway": true, "ipMasq": true, "hairpinMode": true, "ipam": ipam,
             "dns": {"nameservers": [GATEWAY], "search": ["test.example"]},
         });
         let portmap = json!({"type": "portmap", "capabilities": {"portMappings": true}});
         let plugins: Vec<Value> = [bridge, portmap].into_iter().chain(more.iter().cloned()).collect();
-        let list = json!({"cniVersion": "1.0.0", "name": name, "plugins": plugins});
-        fs::write(self.dir.path().join("net.d").join(file), list.to_string()).expect("write");
+        self.write_list(file, name, &plugins);
     }
 
     /// Configures a network of a bridge with addresses of both families, which reaches beyond. Nothing is masqueraded:
@@ -109,14 +103,20 @@ impl Network {
             ip(&["-n", space, "address", "add", &format!("{address}/64"), "dev", link, "nodad"]);
         }
         ip(&["-n", &beyond, "route", "add", "default", "via", HOST_V6]);
-        let ipam = json!({
-            "type": "host-local",
-            "dataDir": self.dir.path().join("ipam"),
-            "ranges": [[{"subnet": "10.123.0.0/24"}], [{"subnet": "fd00:123::/64"}]],
-            "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}],
-        });
+        let ipam = self.addresses(&[("10.123.0.0/24", "0.0.0.0/0"), ("fd00:123::/64", "::/0")]);
         let bridge = json!({"type": "bridge", "bridge": BRIDGE, "isGateway": true, "hairpinMode": true, "ipam": ipam});
-        let list = json!({"cniVersion": "1.0.0", "name": name, "plugins": [bridge]});
+        self.write_list(file, name, &[bridge]);
+    }
+
+    /// Addresses of these networks, and what is reached by way of each.
+    fn addresses(&self, networks: &[(&str, &str)]) -> Value {
+        let ranges: Vec<Value> = networks.iter().map(|(subnet, _)| json!([{"subnet": subnet}])).collect();
+        let routes: Vec<Value> = networks.iter().map(|(_, reached)| json!({"dst": reached})).collect();
+        json!({"type": "host-local", "dataDir": self.dir.path().join("ipam"), "ranges": ranges, "routes": routes})
+    }
+
+    fn write_list(&self, file: &str, name: &str, plugins: &[Value]) {
+        let list = json!({"cniVersion": "1.0.0", "name": name, "plugins": plugins});
         fs::write(self.dir.path().join("net.d").join(file), list.to_string()).expect("write");
     }
 
