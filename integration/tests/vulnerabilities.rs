@@ -1,5 +1,5 @@
 //! Known vulnerabilities of other runtimes, tried on this one: what was done there is done here, as closely as a caller or
-//! a hostile root file system can, and each test has a control that shows that the effect would be seen. SECURITY.md
+//! a hostile root file system can, and each test has a control that shows that the effect would be seen. docs/security-claims.md
 //! says of each what it was. Three of them are tested where their subject is: CVE-2019-5736 and CVE-2024-21626 in
 //! isolation.rs and privilege.rs too, CVE-2022-29162 in container.rs too.
 

@@ -14,8 +14,15 @@ use super::third_party;
 use crate::workspace::{Workspace, output, run};
 
 const UNITS: [&str; 3] = ["executord.service", "executord.socket", "executor-launcher.service"];
-const DOCUMENTS: [&str; 6] =
-    ["README.md", "CHANGELOG.md", "SECURITY.md", "docs/operations.md", "docs/configuration.md", "systemd/README.md"];
+const DOCUMENTS: [&str; 7] = [
+    "README.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "docs/security-claims.md",
+    "docs/operations.md",
+    "docs/configuration.md",
+    "systemd/README.md",
+];
 /// Where each shell looks, and under which name.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("agent-cli.bash", "usr/share/bash-completion/completions/agent-cli"),
