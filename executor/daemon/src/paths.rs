@@ -5,6 +5,11 @@ use std::path::{Path, PathBuf};
 use executor_core::ident::ContainerId;
 use executor_core::token;
 
+/// The ledger's directory, in the state directory.
+pub(crate) const LEDGER: &str = "ledger";
+/// The images' directory, likewise.
+pub(crate) const IMAGES: &str = "images";
+
 /// The two directories of a node, and what lies in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
@@ -67,12 +72,12 @@ impl Paths {
 
     /// The daemon's images.
     pub fn images(&self) -> PathBuf {
-        self.state_dir.join("images")
+        self.state_dir.join(IMAGES)
     }
 
     /// The daemon's own directory.
     pub fn ledger(&self) -> PathBuf {
-        self.state_dir.join("ledger")
+        self.state_dir.join(LEDGER)
     }
 }
 

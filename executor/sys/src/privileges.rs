@@ -7,7 +7,7 @@ use std::io;
 use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
-use nix::unistd::{Gid, Uid, getresgid, getresuid, setgroups, setresgid, setresuid};
+use nix::unistd::{Gid, Uid, getgroups, getresgid, getresuid, setgroups, setresgid, setresuid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 /// Becomes this user with this group and no other, without any capability, and unable to get one back.
@@ -104,6 +104,26 @@ pub(crate) fn acting_as<T>(id: u32, act: impl FnOnce() -> io::Result<T>) -> io::
     };
     let acted = become_effective(Uid::from_raw(id), Gid::from_raw(id)).and_then(|()| act());
     become_effective(users.effective, groups.effective)?;
+    crate::process::forbid_dumps()?; // a change of the user is one that others of that user may look into
+    acted
+}
+
+/// Does something as a user with its group and no other, and without any capability in effect; then the caller is root
+/// again. For what root has to do in a directory that this user can write to: no link there leads further than the user
+/// itself can go, and what is made belongs to it.
+///
+/// # Errors
+/// That of what was done; the caller is not root, or cannot be again: then the caller must end.
+pub fn as_user<T>(uid: u32, gid: u32, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let (users, groups, others) = (getresuid()?, getresgid()?, getgroups()?);
+    let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    setgroups(&[])?;
+    // Leaving user 0 takes the effective capabilities away, and the way back brings them again.
+    let begun = setresgid(groups.real, group, groups.saved).and_then(|()| setresuid(users.real, user, users.saved));
+    let acted = begun.map_err(io::Error::from).and_then(|()| act());
+    setresuid(users.real, users.effective, users.saved)?;
+    setresgid(groups.real, groups.effective, groups.saved)?;
+    setgroups(&others)?;
     crate::process::forbid_dumps()?; // a change of the user is one that others of that user may look into
     acted
 }
@@ -221,6 +241,40 @@ mod tests {
         let touched = vec![1u8; 8 << 20];
         assert_eq!(std::hint::black_box(&touched).len(), 8 << 20);
         assert_eq!(locked() >= before + (8 << 10), lifted, "{before} kB before, {} kB after", locked());
+    }
+
+    /// What is done as a user is done with what that user may, whatever else the process is; afterwards it is root again.
+    #[test]
+    fn what_is_done_as_a_user_is_done_by_that_user() {
+        const ALONE: &str = "EXECUTOR_SYS_TEST_AS_USER";
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        if std::env::var_os(ALONE).is_none() {
+            let mut again = std::process::Command::new("/proc/self/exe");
+            again.args(["--exact", "privileges::tests::what_is_done_as_a_user_is_done_by_that_user"]).env(ALONE, "1");
+            assert!(again.status().unwrap().success());
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        let (secret, made) = (dir.path().join("secret"), dir.path().join("made"));
+        std::fs::write(&secret, "x").unwrap();
+        std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let before = rustix::thread::capabilities(None).unwrap();
+        let read = as_user(12_345, 54_321, || {
+            let caps = rustix::thread::capabilities(None)?;
+            assert!(caps.effective.is_empty() && getgroups()?.is_empty());
+            std::fs::write(&made, "x")?;
+            Ok(std::fs::read(&secret).map_err(|error| error.kind()))
+        });
+        assert_eq!(read.unwrap(), Err(io::ErrorKind::PermissionDenied));
+        let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(&made).unwrap());
+        assert_eq!((owner, nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw()), (12_345, 0, 0));
+        assert_eq!(rustix::thread::capabilities(None).unwrap(), before);
+        assert!(std::fs::read(&secret).is_ok());
+        assert!(as_user(12_345, 54_321, || Err::<(), _>(io::ErrorKind::Other.into())).is_err());
+        assert!(nix::unistd::geteuid().is_root());
     }
 
     /// A process that dropped its privileges has none to run other tests with: the test program runs itself

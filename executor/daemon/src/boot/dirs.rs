@@ -1,69 +1,119 @@
 //! The daemon's directories, and the lock that keeps a second daemon off them.
+//!
+//! This runs as root in directories that the daemon's user can write to, and whoever took that user over may have left
+//! anything there: links, hard links, pipes. So each directory is opened once, beneath the one that root alone can write to
+//! and without following a link; owners are changed by descriptor; and the lock is taken as the user.
 
 use std::fs::{DirBuilder, File, Permissions, TryLockError};
-use std::io::{Read as _, Seek as _, Write as _};
-use std::os::unix::fs::{
-    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown, lchown,
-};
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
+use executor_core::token::RUNTIME_SOURCE;
+use executor_sys::mount::open_dir;
+use executor_sys::privileges::as_user;
+use rustix::fs::{
+    AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, RawMode, ResolveFlags, Uid, chownat, fchmod, fchown,
+    flock, fstat, mkdirat, openat2,
+};
+use rustix::io::Errno;
+
 use super::{Account, BootError};
-use crate::paths::Paths;
+use crate::paths::{IMAGES, LEDGER, Paths};
+
+const LOCK: &str = "lock";
 
 /// Makes what is missing. Directories that are there keep their owners and modes, but for the ledger's and
-/// the images', which are the daemon's alone.
+/// the images', which are the daemon's alone. Gives the ledger's.
 ///
 /// # Errors
 /// They cannot be made, or the account cannot come to them.
-pub(super) fn prepare(paths: &Paths, account: &Account, root: bool) -> Result<(), BootError> {
+pub(super) fn prepare(paths: &Paths, account: &Account, root: bool) -> Result<OwnedFd, BootError> {
     for dir in [&paths.run_dir, &paths.state_dir] {
         make(dir, 0o755)?;
         if root {
             reachable(dir, account)?;
         }
     }
-    let (ledger, runtime, images) = (paths.ledger(), paths.runtime_dir(), paths.images());
-    make(&ledger, 0o700)?;
-    make(&images, 0o700)?;
+    let (run, state) = (opened(&paths.run_dir)?, opened(&paths.state_dir)?);
+    let failed = |what, path: std::path::PathBuf| move |source| BootError::Path { what, path: path.clone(), source };
+    let ledger = make_below(&state, LEDGER, 0o700).map_err(failed("make directory", paths.ledger()))?;
+    let images = match make_below(&state, IMAGES, 0o700) {
+        // Only of a disk that was full when the first daemon with images came to it. They make it when they need it.
+        Err(error) if is_full(&error) => None,
+        made => Some(made.map_err(failed("make directory", paths.images()))?),
+    };
     if root {
         // Without root the launcher makes it, or systemd.
-        make(&runtime, 0o755)?;
-        own(&runtime, account)?;
-        own(&ledger, account)?;
-        let failed = |what| move |source| BootError::Path { what, path: paths.ledger(), source };
-        std::fs::set_permissions(&ledger, Permissions::from_mode(0o700)).map_err(failed("set the mode of"))?;
-        // Files of an earlier daemon that served as another user.
-        for entry in std::fs::read_dir(&ledger).map_err(failed("read"))? {
-            own(&entry.map_err(failed("read"))?.path(), account)?;
-        }
-        own_images(&images, account)?;
+        let runtime = make_below(&run, RUNTIME_SOURCE, 0o755).map_err(failed("make directory", paths.runtime_dir()))?;
+        let handed = |dir: &OwnedFd, levels, path| {
+            hand_over(dir, levels, account).map_err(failed("change the owner of what is in", path))
+        };
+        handed(&runtime, None, paths.runtime_dir())?;
+        handed(&ledger, Some(0), paths.ledger())?;
+        images.map_or(Ok(()), |images| handed(&images, Some(1), paths.images()))?;
+        fchmod(&ledger, Mode::RWXU).map_err(|error| failed("set the mode of", paths.ledger())(error.into()))?;
     }
-    Ok(())
+    Ok(ledger)
 }
 
-/// The images' directory, its directories, and the files in them.
-fn own_images(dir: &Path, account: &Account) -> Result<(), BootError> {
-    let failed = |source| BootError::Path { what: "read", path: dir.to_owned(), source };
-    own(dir, account)?;
-    for sub in std::fs::read_dir(dir).map_err(failed)? {
-        let sub = sub.map_err(failed)?;
-        // What is below belongs to the same user: it was made in one go.
-        if sub.metadata().map_err(failed)?.uid() == account.uid {
-            continue;
-        }
-        own(&sub.path(), account)?;
-        if sub.file_type().map_err(failed)?.is_dir() {
-            for entry in std::fs::read_dir(sub.path()).map_err(failed)? {
-                let path = entry.map_err(failed)?.path();
-                lchown(&path, Some(account.uid), Some(account.gid)).map_err(|source| BootError::Path {
-                    what: "change the owner of",
-                    path,
-                    source,
-                })?;
+/// No byte or no file is left on the disk.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+fn opened(path: &Path) -> Result<OwnedFd, BootError> {
+    open_dir(path).map_err(|source| BootError::Path { what: "open directory", path: path.to_owned(), source })
+}
+
+/// A directory in one that root alone can write to, made where it is missing.
+fn make_below(dir: &OwnedFd, name: &str, mode: RawMode) -> io::Result<OwnedFd> {
+    let made = match mkdirat(dir, name, Mode::from_raw_mode(mode)) {
+        Err(Errno::EXIST) => false,
+        result => result.map(|()| true)?,
+    };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let opened = openat2(dir, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), resolve)?;
+    if made {
+        fchmod(&opened, Mode::from_raw_mode(mode))?; // the caller's umask may have taken more than it should
+    }
+    Ok(opened)
+}
+
+/// Gives a directory to the account, and what an earlier daemon left in it that served as another user: so many `levels` of
+/// directories, and the files in them. What has another owner than the directory, or another name elsewhere, is none of a
+/// daemon's: it stays as it is.
+fn hand_over(dir: &OwnedFd, levels: Option<usize>, account: &Account) -> io::Result<()> {
+    let before = fstat(dir)?;
+    let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
+    if before.st_uid != account.uid
+        && let Some(levels) = levels
+    {
+        for entry in Dir::read_from(dir)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+            let open = |flags| openat2(dir, name, flags | OFlags::CLOEXEC, Mode::empty(), resolve);
+            let Ok(seen) = open(OFlags::PATH) else { continue };
+            let found = fstat(&seen)?;
+            match FileType::from_raw_mode(found.st_mode) {
+                _ if found.st_uid != before.st_uid => {}
+                FileType::Directory if levels > 0 => {
+                    hand_over(&open(OFlags::RDONLY | OFlags::DIRECTORY)?, Some(levels - 1), account)?;
+                }
+                FileType::RegularFile if found.st_nlink == 1 => {
+                    chownat(&seen, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
+                }
+                _ => {}
             }
         }
     }
-    Ok(())
+    // Last: a daemon that is interrupted before begins again.
+    Ok(fchown(dir, Some(uid), Some(gid))?)
 }
 
 fn make(path: &Path, mode: u32) -> Result<(), BootError> {
@@ -74,14 +124,6 @@ fn make(path: &Path, mode: u32) -> Result<(), BootError> {
     DirBuilder::new().recursive(true).mode(mode).create(path).map_err(failed)?;
     // The caller's umask may have taken more than it should.
     std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed)
-}
-
-fn own(path: &Path, account: &Account) -> Result<(), BootError> {
-    chown(path, Some(account.uid), Some(account.gid)).map_err(|source| BootError::Path {
-        what: "change the owner of",
-        path: path.to_owned(),
-        source,
-    })
 }
 
 /// Told at the start rather than as a puzzle later: a directory above may be closed to whom the daemon will be.
@@ -109,31 +151,68 @@ fn reachable(path: &Path, account: &Account) -> Result<(), BootError> {
     Ok(())
 }
 
-/// Takes the lock. It goes with the process, however that ends.
+/// What keeps a second daemon off a state directory. It goes with the process, however that ends.
+#[derive(Debug)]
+pub struct Lock {
+    /// The ledger's directory: to lock it takes no room on the disk.
+    _dir: OwnedFd,
+    /// A file that tells who has it, where there was room for it. Daemons of before looked at this one alone.
+    _file: Option<File>,
+}
+
+/// Takes the lock.
 ///
 /// # Errors
 /// Another daemon has it.
-pub(super) fn lock(paths: &Paths, account: &Account, root: bool) -> Result<File, BootError> {
-    let path = paths.ledger().join("lock");
+pub(super) fn lock(paths: &Paths, ledger: OwnedFd, account: &Account, root: bool) -> Result<Lock, BootError> {
+    let path = paths.ledger().join(LOCK);
     let failed = |source| BootError::Path { what: "lock", path: path.clone(), source };
-    let options = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
-    let mut file = options.open(&path).map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut who = String::new();
-            let _ = (&mut file).take(32).read_to_string(&mut who);
-            let who = if who.is_empty() { "pid unknown".to_owned() } else { format!("pid {}", who.trim_end()) };
-            return Err(BootError::Locked { who, dir: paths.state_dir.clone() });
+    let take = || -> io::Result<Result<Option<File>, String>> {
+        let file = match open_lock(&ledger) {
+            Err(error) if is_full(&error) => None,
+            file => Some(file?),
+        };
+        let taken = match file.as_ref().map_or(Ok(()), File::try_lock) {
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) => false,
+            Ok(()) => match flock(&ledger, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) => false,
+                locked => locked.map(|()| true)?,
+            },
+        };
+        if taken {
+            file.iter().for_each(tell);
+            return Ok(Ok(file));
         }
-        Err(TryLockError::Error(error)) => return Err(failed(error)),
+        let mut who = String::new();
+        let _ = file.map(|file| file.take(32).read_to_string(&mut who));
+        let who = who.trim_end();
+        Ok(Err(if who.is_empty() { "pid unknown".to_owned() } else { format!("pid {who}") }))
+    };
+    let taken = if root && account.uid != 0 { as_user(account.uid, account.gid, take) } else { take() };
+    match taken.map_err(failed)? {
+        Ok(file) => Ok(Lock { _dir: ledger, _file: file }),
+        Err(who) => Err(BootError::Locked { who, dir: paths.state_dir.clone() }),
     }
-    if root {
-        own(&path, account)?;
+}
+
+fn open_lock(ledger: &OwnedFd) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    let file = File::from(openat2(ledger, LOCK, flags, Mode::RUSR | Mode::WUSR, resolve)?);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"));
     }
-    file.set_len(0).and_then(|()| file.rewind()).map_err(failed)?;
-    writeln!(file, "{}", std::process::id()).map_err(failed)?;
     Ok(file)
+}
+
+/// Writes who has the lock. Over what is there, which needs no room; a disk without any keeps nothing of it.
+fn tell(file: &File) {
+    let who = format!("{}\n", std::process::id());
+    let written = file.write_all_at(who.as_bytes(), 0).map_or(0, |()| who.len() as u64);
+    if let Err(error) = file.set_len(written) {
+        tracing::warn!(%error, "the lock does not tell this process");
+    }
 }
 
 #[cfg(test)]
@@ -153,14 +232,17 @@ mod tests {
     fn a_second_daemon_is_told_of_the_first() {
         let dir = tempfile::tempdir().unwrap();
         let paths = paths(dir.path());
-        prepare(&paths, &here(), false).unwrap();
-        prepare(&paths, &here(), false).unwrap();
+        let take = || lock(&paths, prepare(&paths, &here(), false).unwrap(), &here(), false);
+        let held = take().unwrap();
         assert_eq!(paths.ledger().metadata().unwrap().mode() & 0o777, 0o700);
-        let held = lock(&paths, &here(), false).unwrap();
-        let told = lock(&paths, &here(), false).unwrap_err().to_string();
+        let told = take().unwrap_err().to_string();
         assert!(told.contains(&format!("pid {}", std::process::id())), "{told}");
         drop(held);
-        lock(&paths, &here(), false).unwrap();
+        let held = take().unwrap();
+        // Also where the file that tells is another one by now.
+        std::fs::remove_file(paths.ledger().join(LOCK)).unwrap();
+        assert!(take().unwrap_err().to_string().contains("pid unknown"));
+        drop(held);
     }
 
     #[test]
@@ -171,5 +253,76 @@ mod tests {
         let told = reachable(dir.path(), &other).unwrap_err().to_string();
         assert!(told.contains("closed to user other") && told.contains("700"), "{told}");
         reachable(Path::new("/usr"), &other).unwrap();
+    }
+
+    /// The user of the daemon planted links, hard links and pipes, and another daemon's user owned the directories before:
+    /// nothing outside changes, and what that one left belongs to the user. The test program runs itself again, because to
+    /// act as a user concerns the whole process.
+    #[test]
+    fn what_a_user_planted_is_not_touched() {
+        const ALONE: &str = "EXECUTORD_TEST_PLANTED";
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        if std::env::var_os(ALONE).is_none() {
+            let mut again = std::process::Command::new("/proc/self/exe");
+            again.args(["--exact", "boot::dirs::tests::what_a_user_planted_is_not_touched"]).env(ALONE, "1");
+            assert!(again.status().unwrap().success());
+            return;
+        }
+        use std::os::unix::fs::{chown, lchown, symlink};
+        let user = Account { name: "user".into(), uid: 4242, gid: 4242 };
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+        let paths = paths(dir.path());
+        let victim = dir.path().join("victim");
+        std::fs::write(&victim, "precious").unwrap();
+        std::fs::set_permissions(&victim, Permissions::from_mode(0o600)).unwrap();
+        drop(prepare(&paths, &user, true).unwrap());
+        let (ledger, records) = (paths.ledger(), paths.images().join("records"));
+        std::fs::create_dir(&records).unwrap();
+        std::fs::write(ledger.join("executord.redb"), "").unwrap();
+        std::fs::write(records.join("one"), "").unwrap();
+        for place in [&ledger, &records] {
+            symlink(&victim, place.join("link")).unwrap();
+            std::fs::hard_link(&victim, place.join("hard")).unwrap();
+        }
+        symlink(dir.path(), paths.images().join("outside")).unwrap();
+        symlink(&victim, ledger.join(LOCK)).unwrap();
+        // As an earlier daemon of another user left it.
+        let of_the_other = [ledger.join("executord.redb"), records.join("one"), records.clone(), ledger.clone()];
+        for path in of_the_other.iter().chain([&paths.images(), &ledger.join("link"), &records.join("link")]) {
+            lchown(path, Some(4243), Some(4243)).unwrap();
+        }
+        let unchanged = |what: &str| {
+            let meta = victim.metadata().unwrap();
+            assert_eq!((meta.uid(), meta.mode() & 0o777), (0, 0o600), "{what}");
+            assert_eq!(std::fs::read(&victim).unwrap(), b"precious", "{what}");
+            assert_eq!(dir.path().metadata().unwrap().uid(), 0, "{what}");
+        };
+        let opened = prepare(&paths, &user, true).unwrap();
+        unchanged("prepare");
+        for path in of_the_other {
+            assert_eq!(path.metadata().unwrap().uid(), 4242, "{}", path.display());
+        }
+        lock(&paths, opened, &user, true).unwrap_err();
+        unchanged("a link in the lock's place");
+        let again = || lock(&paths, prepare(&paths, &user, true).unwrap(), &user, true);
+        std::fs::remove_file(ledger.join(LOCK)).unwrap();
+        std::fs::hard_link(&victim, ledger.join(LOCK)).unwrap();
+        again().unwrap_err();
+        unchanged("a hard link in the lock's place");
+        std::fs::remove_file(ledger.join(LOCK)).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, ledger.join(LOCK), Mode::RUSR | Mode::WUSR).unwrap();
+        chown(ledger.join(LOCK), Some(4242), Some(4242)).unwrap();
+        assert!(crate::chain(&again().unwrap_err()).contains("not a regular file"));
+        std::fs::remove_file(ledger.join(LOCK)).unwrap();
+        drop(again().unwrap());
+        assert_eq!(ledger.join(LOCK).metadata().unwrap().uid(), 4242);
+        // The directories themselves are root's to name.
+        std::fs::rename(&ledger, dir.path().join("away")).unwrap();
+        symlink(dir.path().join("away"), &ledger).unwrap();
+        prepare(&paths, &user, true).unwrap_err();
+        unchanged("a link in the ledger's place");
     }
 }

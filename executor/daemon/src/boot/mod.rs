@@ -12,7 +12,6 @@ mod dirs;
 mod launcher;
 mod socket;
 
-use std::fs::File;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
@@ -23,6 +22,7 @@ use crate::api::auth::Access;
 use crate::config::Config;
 
 pub use account::Account;
+pub use dirs::Lock;
 pub use launcher::StartedLauncher;
 
 /// Why the daemon cannot serve.
@@ -106,7 +106,7 @@ pub struct Booted {
     /// Who may call.
     pub access: Access,
     /// Held until the end: one daemon on a state directory.
-    pub lock: File,
+    pub lock: Lock,
 }
 
 /// Makes this process one that may serve.
@@ -118,8 +118,8 @@ pub fn boot(config: &Config) -> Result<Booted, BootError> {
     let root = rustix::process::geteuid().is_root();
     let account = Account::to_serve_as(config, root)?;
     let group = config.allow_group.as_deref().map(account::group).transpose()?;
-    dirs::prepare(&config.paths, &account, root)?;
-    let lock = dirs::lock(&config.paths, &account, root)?;
+    let ledger = dirs::prepare(&config.paths, &account, root)?;
+    let lock = dirs::lock(&config.paths, ledger, &account, root)?;
     let listener = socket::listener(config, &account, group, root)?;
     let runtime = socket::runtime(config, &account, root);
     // A socket that nobody will serve is not left behind; after the privileges are gone it cannot be removed.

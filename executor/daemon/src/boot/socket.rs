@@ -1,12 +1,15 @@
 //! The socket that clients connect to: made here, or passed by systemd.
 
-use std::io::ErrorKind;
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _, chown};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
+use executor_sys::privileges::as_user;
 use executor_sys::startup::forget_variables;
 use listenfd::ListenFd;
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, RawMode, Uid, chownat, fstat, openat};
+use rustix::process::umask;
 
 use super::{Account, BootError};
 use crate::config::Config;
@@ -31,12 +34,10 @@ pub(super) fn listener(
         Some(listener) => listener,
         None => {
             remove_stale(&config.listen)?;
-            let listener = UnixListener::bind(&config.listen).map_err(failed("listen on"))?;
+            let listener = bind(&config.listen, 0o660).map_err(failed("listen on"))?;
             let group = group.unwrap_or(account.gid);
             let owner = root.then_some(account.uid);
-            chown(&config.listen, owner, Some(group)).map_err(failed("change the owner of"))?;
-            let mode = std::fs::Permissions::from_mode(0o660);
-            std::fs::set_permissions(&config.listen, mode).map_err(failed("set the mode of"))?;
+            give(&config.listen, 0o660, owner, group).map_err(failed("change the owner of"))?;
             tracing::info!(socket = %config.listen.display(), "listening");
             listener
         }
@@ -50,18 +51,18 @@ pub(super) fn listener(
 pub(super) fn runtime(config: &Config, account: &Account, root: bool) -> Option<UnixListener> {
     let path = config.paths.runtime_socket();
     let listen = || -> Result<UnixListener, BootError> {
-        let failed = |what| move |source| BootError::Path { what, path: config.paths.runtime_socket(), source };
         remove_stale(&path)?;
-        let listener = UnixListener::bind(&path).map_err(failed("listen on"))?;
-        if root {
-            chown(&path, Some(account.uid), Some(account.gid)).map_err(failed("change the owner of"))?;
-        }
-        let mode = std::fs::Permissions::from_mode(0o666);
-        std::fs::set_permissions(&path, mode).map_err(failed("set the mode of"))?;
-        listener.set_nonblocking(true).map_err(failed("listen on"))?;
-        Ok(listener)
+        let listener = bind(&path, 0o666).and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+        listener.map_err(|source| BootError::Path { what: "listen on", path: path.clone(), source })
     };
-    match listen() {
+    // The directory is the user's, who may have anything in it: it is made there as that user.
+    let listened = if root && account.uid != 0 {
+        as_user(account.uid, account.gid, || Ok(listen()))
+            .unwrap_or_else(|source| Err(BootError::Path { what: "listen on", path: path.clone(), source }))
+    } else {
+        listen()
+    };
+    match listened {
         Ok(listener) => Some(listener),
         Err(error) => {
             let error = crate::chain(&error);
@@ -69,6 +70,26 @@ pub(super) fn runtime(config: &Config, account: &Account, root: bool) -> Option<
             None
         }
     }
+}
+
+/// Listens. The socket has this mode from its first moment on: nothing is looked up by its name once more.
+fn bind(path: &Path, mode: RawMode) -> io::Result<UnixListener> {
+    let before = umask(Mode::from_raw_mode(!mode & 0o777));
+    let listener = UnixListener::bind(path);
+    umask(before);
+    listener
+}
+
+/// Gives the socket that was just made to its owner and group; what somebody else put into its place is left alone.
+fn give(path: &Path, mode: RawMode, owner: Option<u32>, group: u32) -> io::Result<()> {
+    let made = openat(CWD, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let found = fstat(&made)?;
+    let own = found.st_uid == rustix::process::geteuid().as_raw() && found.st_nlink == 1;
+    if FileType::from_raw_mode(found.st_mode) != FileType::Socket || found.st_mode & 0o777 != mode || !own {
+        return Err(io::Error::new(ErrorKind::AlreadyExists, "another file was put in its place"));
+    }
+    let (owner, group) = (owner.map(Uid::from_raw), Some(Gid::from_raw(group)));
+    Ok(chownat(&made, c"", owner, group, AtFlags::EMPTY_PATH)?)
 }
 
 /// The socket of a socket activation, if there was one.
@@ -89,7 +110,7 @@ fn remove_stale(path: &Path) -> Result<(), BootError> {
         other => other.map_err(failed("look at"))?,
     };
     if !metadata.file_type().is_socket() {
-        return Err(failed("listen on")(std::io::Error::new(ErrorKind::AlreadyExists, "it exists and is no socket")));
+        return Err(failed("listen on")(io::Error::new(ErrorKind::AlreadyExists, "it exists and is no socket")));
     }
     match UnixStream::connect(path) {
         Ok(_) => Err(BootError::Served(path.to_owned())),
@@ -118,5 +139,58 @@ mod tests {
         std::fs::write(&path, "precious").unwrap();
         assert!(crate::chain(&remove_stale(&path).unwrap_err()).contains("no socket"));
         assert!(path.exists());
+    }
+
+    /// Whoever owns the directory of the runtime socket puts links to a file of root's into the socket's place, in every
+    /// moment of a start: the file is never touched.
+    #[test]
+    fn a_link_in_the_place_of_the_runtime_socket_leads_nowhere() {
+        const ALONE: &str = "EXECUTORD_TEST_RUNTIME_SOCKET";
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        if std::env::var_os(ALONE).is_none() {
+            let mut again = std::process::Command::new("/proc/self/exe");
+            let name = "boot::socket::tests::a_link_in_the_place_of_the_runtime_socket_leads_nowhere";
+            assert!(again.args(["--exact", name]).env(ALONE, "1").status().unwrap().success());
+            return;
+        }
+        use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let home = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let user = Account { name: "user".into(), uid: 4242, gid: 4242 };
+        let args = ["executord", "--run-dir", home.path().to_str().unwrap()];
+        let args = <crate::cli::Args as clap::Parser>::parse_from(args);
+        let config = Config::load(&args).unwrap();
+        let (victim, socket) = (home.path().join("victim"), config.paths.runtime_socket());
+        std::fs::write(&victim, "precious").unwrap();
+        std::fs::set_permissions(&victim, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let dir = config.paths.runtime_dir();
+        std::fs::create_dir(&dir).unwrap();
+        chown(&dir, Some(4242), Some(4242)).unwrap();
+        let (ended, mut listened) = (AtomicBool::new(false), 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let link = dir.join("link");
+                while !ended.load(Ordering::Relaxed) {
+                    let _ = symlink(&victim, &link).and_then(|()| std::fs::rename(&link, &socket));
+                    std::thread::yield_now();
+                    let _ = std::fs::remove_file(&socket);
+                    std::thread::yield_now();
+                }
+            });
+            for _ in 0..1000 {
+                listened += u32::from(runtime(&config, &user, true).is_some());
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
+        let meta = victim.metadata().unwrap();
+        assert_eq!((meta.uid(), meta.mode() & 0o777), (0, 0o600));
+        assert!(listened > 0, "the control: some starts went well");
+        let _ = std::fs::remove_file(&socket);
+        let listener = runtime(&config, &user, true);
+        let meta = socket.metadata().unwrap();
+        assert_eq!((meta.uid(), meta.mode() & 0o777, listener.is_some()), (4242, 0o666, true));
     }
 }
