@@ -3,6 +3,7 @@
 mod app;
 mod debian;
 mod furnish;
+mod gate;
 mod holding;
 mod registry;
 
@@ -11,11 +12,14 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use tempfile::TempDir;
 
 pub use debian::CHANGED;
 pub use furnish::{change, change_again, furnish, mode};
+pub use gate::Gate;
 pub use holding::Holding;
 pub use registry::{PASSWORD, Registry, USER};
 
@@ -27,6 +31,28 @@ pub struct Image {
     home: TempDir,
     layout: PathBuf,
     tag: String,
+}
+
+/// Something on loopback that answers as a registry does.
+pub trait Endpoint {
+    /// Where it listens.
+    fn port(&self) -> u16;
+
+    /// The name of an image there, as people write it.
+    fn name(&self, name: &str) -> String {
+        format!("127.0.0.1:{}/{name}", self.port())
+    }
+}
+
+/// What a header of [`USER`] says.
+fn basic() -> String {
+    format!("Basic {}", STANDARD.encode(format!("{USER}:{PASSWORD}")))
+}
+
+/// A configuration of Docker's with what [`USER`] shows to a registry.
+pub fn auth_file(registry: &dyn Endpoint) -> String {
+    let auth = STANDARD.encode(format!("{USER}:{PASSWORD}"));
+    format!(r#"{{"auths":{{"127.0.0.1:{}":{{"auth":"{auth}"}}}}}}"#, registry.port())
 }
 
 pub(crate) fn tool(program: &str, arguments: &[&str]) -> String {

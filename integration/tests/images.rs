@@ -2,9 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
+use std::time::{Duration, Instant};
+
+use executor_residue::process::Process;
+use executor_residue::{Canary, Needles, Search};
 use integration::cli::{Ran, command, finish, run};
 use integration::daemon::{Daemon, Setup};
-use integration::images::{Holding, Image, PASSWORD, Registry, USER, layers};
+use integration::images::{Endpoint, Gate, Holding, Image, PASSWORD, Registry, USER, auth_file, layers};
 
 fn stdout(ran: &Ran) -> &str {
     assert_eq!(ran.status, 0, "{ran:?}");
@@ -88,6 +92,68 @@ fn credentials_open_the_registry_and_stay_nowhere() {
 fn found(dir: &std::path::Path, text: &str) -> Vec<String> {
     let done = std::process::Command::new("grep").args(["-rlFa", "--devices=skip", text]).arg(dir).output().unwrap();
     String::from_utf8(done.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// A pull's password, and the token that it was exchanged for, are out of executord's memory within a second of its end,
+/// however it ended and whatever comes after. The control: while a layer is on its way the same search finds both.
+#[test]
+fn credentials_leave_executord_with_their_pull() {
+    let (image, open, closed) = (Image::build(), Registry::start(false), Registry::start(true));
+    image.push(&open, "team/app:1");
+    image.push(&closed, "team/app:1");
+    let token = Canary::random(64).unwrap();
+    let gate = Gate::start(&open, token.as_str());
+    let by_user = ["--registry-user", USER, "--registry-password", "@env:PW"];
+    for (door, asks) in [(&closed as &dyn Endpoint, &["a password"][..]), (&gate, &["a password", "a token"])] {
+        let held = Holding::start(door, 700 << 10);
+        let name = held.name("team/app:1");
+        let setup = Setup::default();
+        let config = setup.home().join("config.json");
+        let daemon = setup.config(&format!("[images]\ndocker_config = {config:?}\n")).start();
+        let with = |arguments: &[&str], password: &str| {
+            let arguments: Vec<&str> = arguments.iter().chain(&by_user).chain(&[&*name]).copied().collect();
+            command(Some(&daemon.socket()), &arguments).env("PW", password).spawn().unwrap()
+        };
+        let remembered = || remembered(&daemon, &[("a password", PASSWORD.as_bytes()), ("a token", token.as_bytes())]);
+        let forgotten = |what: &str| {
+            let end = Instant::now() + Duration::from_secs(1);
+            while Instant::now() < end && !remembered().is_empty() {}
+            assert_eq!(remembered(), [""; 0], "{asks:?}, {what}");
+        };
+        // In the middle, and given up there.
+        let mut pull = with(&["image", "pull"], PASSWORD);
+        held.until_held();
+        assert_eq!(remembered(), asks, "the control");
+        pull.kill().unwrap();
+        pull.wait().unwrap();
+        forgotten("given up");
+        held.release();
+        stdout(&finish(with(&["image", "pull"], PASSWORD)));
+        forgotten("pulled");
+        assert_eq!(finish(with(&["image", "pull"], &format!("wrong-{PASSWORD}"))).status, 125);
+        forgotten("refused");
+        stdout(&run(&daemon.socket(), &["image", "rm", &name]));
+        stdout(&finish(with(&["run"], PASSWORD)));
+        forgotten("run");
+        stdout(&run(&daemon.socket(), &["image", "rm", &name]));
+        std::fs::write(&config, auth_file(&held)).unwrap();
+        stdout(&run(&daemon.socket(), &["run", &name]));
+        forgotten("run with the operator's file");
+    }
+}
+
+/// Names of what executord's memory holds.
+fn remembered(daemon: &Daemon, secrets: &[(&str, &[u8])]) -> Vec<String> {
+    let mut needles = Needles::new().unwrap();
+    secrets.iter().for_each(|(name, secret)| needles.add(name, secret));
+    let mut search = Search::new(&needles);
+    search.process(&Process::of(daemon.pid() as u32).unwrap());
+    let report = search.report();
+    assert!(report.unsearched.is_empty(), "{report:?}");
+    let mut names: Vec<String> = report.hits.iter().map(|hit| hit.label.to_string()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
 #[test]

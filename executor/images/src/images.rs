@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use executor_core::image::{Digest, ImageDefaults, ImageReference};
 use executor_registry_auth::{AuthFileError, Credentials, FILE_MAX, from_docker_config};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Mutex;
 use zeroize::Zeroizing;
 
 use crate::error::ImageError;
@@ -16,7 +16,7 @@ use crate::layers::LayerStore;
 use crate::progress::Reporter;
 use crate::pull::{self, Documents};
 use crate::settings::Settings;
-use crate::shared::{Pulls, State, Watcher};
+use crate::shared::{Pull, Pulls, Watcher};
 use crate::store::record::{ImageRecord, LayerRecord};
 use crate::store::{Held, Store};
 
@@ -95,23 +95,18 @@ impl<L: LayerStore> Images<L> {
 
     /// Fetches an image, or joins who is fetching it, or reads it from a layout or an archive on this machine's disk.
     pub fn pull(self: &Arc<Self>, reference: &ImageReference, credentials: Option<Credentials>) -> Watcher {
-        let credentials = credentials.map(Arc::new);
-        let (watcher, sender) = self.pulls.join(reference, credentials.as_ref());
-        if let Some(sender) = sender {
-            tokio::spawn(Arc::clone(self).carry_out(reference.clone(), credentials, sender));
+        let (watcher, begun) = self.pulls.join(reference, credentials);
+        if let Some(pull) = begun {
+            tokio::spawn(Arc::clone(self).carry_out(pull));
         }
         watcher
     }
 
-    async fn carry_out(
-        self: Arc<Self>,
-        reference: ImageReference,
-        credentials: Option<Arc<Credentials>>,
-        sender: Arc<watch::Sender<State>>,
-    ) {
+    async fn carry_out(self: Arc<Self>, pull: Arc<Pull>) {
+        let (reference, sender) = (pull.reference.clone(), Arc::clone(&pull.sender));
         let report = Arc::new(Reporter::new(Arc::clone(&sender)));
         let outcome = tokio::select! {
-            outcome = self.fetch(&reference, credentials, &report) => outcome.map_err(Arc::new),
+            outcome = self.fetch(&reference, pull.credentials.clone(), &report) => outcome.map_err(Arc::new),
             // Nobody waits any more.
             () = sender.closed() => return,
         };
@@ -119,6 +114,8 @@ impl<L: LayerStore> Images<L> {
             Ok(record) => tracing::info!(%reference, digest = %record.digest, bytes = record.size, "image is there"),
             Err(error) => tracing::warn!(%reference, "image is not fetched: {error}"),
         }
+        // Whoever learns of the end may count on the credentials being gone.
+        drop(pull);
         sender.send_modify(|state| state.outcome = Some(outcome));
     }
 

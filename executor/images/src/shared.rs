@@ -45,29 +45,30 @@ impl Watcher {
     }
 }
 
-/// What tells pulls apart.
-struct Running {
-    reference: ImageReference,
-    credentials: Option<Arc<Credentials>>,
-    sender: Weak<watch::Sender<State>>,
+/// A pull that is under way: what tells it apart, for as long as its task lives. The credentials go with it.
+pub(crate) struct Pull {
+    pub(crate) reference: ImageReference,
+    pub(crate) credentials: Option<Arc<Credentials>>,
+    pub(crate) sender: Arc<watch::Sender<State>>,
 }
 
-/// The pulls that are under way.
+/// The pulls that are under way. The list keeps nothing alive: a pull that is over leaves no password in it.
 #[derive(Default)]
-pub(crate) struct Pulls(Mutex<Vec<Running>>);
+pub(crate) struct Pulls(Mutex<Vec<Weak<Pull>>>);
 
 impl Pulls {
-    /// Joins the pull that is under way, or begins one: then there is a sender, for the task that carries it out.
+    /// Joins the pull that is under way, or begins one: then there is a pull, for the task that carries it out.
     pub(crate) fn join(
         &self,
         reference: &ImageReference,
-        credentials: Option<&Arc<Credentials>>,
-    ) -> (Watcher, Option<Arc<watch::Sender<State>>>) {
+        credentials: Option<Credentials>,
+    ) -> (Watcher, Option<Arc<Pull>>) {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        running.retain(|pull| pull.sender.strong_count() > 0);
-        let same = |pull: &&Running| pull.reference == *reference && pull.credentials.as_ref() == credentials;
+        running.retain(|pull| pull.strong_count() > 0);
+        let same =
+            |pull: &Arc<Pull>| pull.reference == *reference && pull.credentials.as_deref() == credentials.as_ref();
         // One that has ended is no longer joined: whoever asks now gets what there is now.
-        let there = running.iter().find(same).and_then(|pull| pull.sender.upgrade());
+        let there = running.iter().filter_map(Weak::upgrade).find(same).map(|pull| Arc::clone(&pull.sender));
         if let Some(sender) = there.filter(|sender| sender.borrow().outcome.is_none() && sender.receiver_count() > 0) {
             let mut receiver = sender.subscribe();
             receiver.mark_changed();
@@ -75,12 +76,10 @@ impl Pulls {
         }
         let (sender, mut receiver) = watch::channel(State::default());
         receiver.mark_changed();
-        let sender = Arc::new(sender);
-        running.push(Running {
-            reference: reference.clone(),
-            credentials: credentials.cloned(),
-            sender: Arc::downgrade(&sender),
-        });
-        (Watcher(receiver), Some(sender))
+        let pull =
+            Pull { reference: reference.clone(), credentials: credentials.map(Arc::new), sender: Arc::new(sender) };
+        let pull = Arc::new(pull);
+        running.push(Arc::downgrade(&pull));
+        (Watcher(receiver), Some(pull))
     }
 }

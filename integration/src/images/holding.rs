@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use super::Registry;
+use super::Endpoint;
 use crate::wait;
 
 /// Stands between a client and a registry, and holds an answer back in its middle, for as long as it is told to.
@@ -27,11 +27,11 @@ struct Shared {
 
 impl Holding {
     /// Begins to stand there.
-    pub fn start(registry: &Registry, after: usize) -> Self {
+    pub fn start(registry: &dyn Endpoint, after: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
         let shared = Arc::new(Shared {
-            upstream: registry.port,
+            upstream: registry.port(),
             after,
             holds: AtomicBool::new(true),
             held: AtomicUsize::new(0),
@@ -45,11 +45,6 @@ impl Holding {
             }
         });
         Self { port, shared }
-    }
-
-    /// The name of an image there.
-    pub fn name(&self, name: &str) -> String {
-        format!("127.0.0.1:{}/{name}", self.port)
     }
 
     /// Waits until an answer is held.
@@ -66,6 +61,12 @@ impl Holding {
     pub fn saw(&self, text: &str) -> bool {
         let asked = self.shared.asked.lock().expect("not poisoned");
         String::from_utf8_lossy(&asked).to_ascii_lowercase().contains(text)
+    }
+}
+
+impl Endpoint for Holding {
+    fn port(&self) -> u16 {
+        self.port
     }
 }
 

@@ -7,18 +7,18 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 
-use super::tool;
+use super::{Endpoint, auth_file, tool};
 use crate::wait;
 
 /// The user of a registry that wants one.
 pub const USER: &str = "puller";
-/// Its password.
-pub const PASSWORD: &str = "canary-registry-pw-8e21";
+/// Its password: long enough to be searched for in memory.
+pub const PASSWORD: &str = "canary-registry-pw-8e21f07c5a3b49d6b1c2e87a90d4";
 
 /// Debian's registry on loopback.
 pub struct Registry {
     child: Child,
-    pub(super) port: u16,
+    port: u16,
     closed: bool,
     dir: TempDir,
 }
@@ -55,11 +55,6 @@ impl Registry {
         Self { child, port, closed, dir }
     }
 
-    /// The name of an image there, as people write it.
-    pub fn name(&self, name: &str) -> String {
-        format!("127.0.0.1:{}/{name}", self.port)
-    }
-
     /// The credentials that skopeo needs there, if any.
     pub(super) fn credentials(&self) -> Option<String> {
         self.closed.then(|| format!("{USER}:{PASSWORD}"))
@@ -68,10 +63,14 @@ impl Registry {
     /// A file for credentials as `docker login` writes it.
     pub fn auth_file(&self) -> PathBuf {
         let path = self.dir.path().join("config.json");
-        // `puller:canary-registry-pw-8e21`
-        let auth = "cHVsbGVyOmNhbmFyeS1yZWdpc3RyeS1wdy04ZTIx";
-        fs::write(&path, format!(r#"{{"auths":{{"127.0.0.1:{}":{{"auth":"{auth}"}}}}}}"#, self.port)).expect("write");
+        fs::write(&path, auth_file(self)).expect("write");
         path
+    }
+}
+
+impl Endpoint for Registry {
+    fn port(&self) -> u16 {
+        self.port
     }
 }
 

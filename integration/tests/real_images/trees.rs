@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use integration::api::pid;
 use integration::cli::{Ran, command, finish, run};
 use integration::daemon::Daemon;
-use integration::images::{CHANGED, Image, PASSWORD, Registry, USER, inspect, layers, mode};
+use integration::images::{CHANGED, Endpoint as _, Image, PASSWORD, Registry, USER, inspect, layers, mode};
 use integration::request::{Words, program};
 use integration::tree::{differences, differing, forget_time, listing, mount_on, of_container};
 

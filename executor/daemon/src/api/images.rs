@@ -185,9 +185,9 @@ async fn attend(
     credentials: Option<Credentials>,
     sender: mpsc::Sender<Result<v1::PullImageResponse, Status>>,
 ) {
-    let told = tokio::select! {
+    let (seen, told) = tokio::select! {
         told = follow(&node, &reference, credentials, &sender) => told,
-        () = node.until_stopping() => Err(Problem::stopping()),
+        () = node.until_stopping() => (None, Err(Problem::stopping())),
         () = sender.closed() => return,
     };
     let last = match told {
@@ -197,35 +197,40 @@ async fn attend(
         }
         Err(problem) => Err(problem.into()),
     };
+    // Where each layer was at the end is told, too.
+    if let Some(seen) = seen {
+        let _ = sender.send(Ok(news(&seen))).await;
+    }
     let _ = sender.send(last).await;
 }
 
+/// Follows a pull to its end, and tells how far it is as long as the client reads: the credentials do not wait for a client
+/// that does not. What was not told yet of the progress comes along.
 async fn follow(
     node: &Arc<Node>,
     reference: &ImageReference,
     credentials: Option<Credentials>,
     sender: &mpsc::Sender<Result<v1::PullImageResponse, Status>>,
-) -> Result<ImageRecord, Problem> {
+) -> (Option<Progress>, Result<ImageRecord, Problem>) {
     loop {
         let mut watcher = node.images.pull(reference, credentials.clone());
         let mut before = None;
         while let Some(state) = watcher.next().await {
             let is_new = !state.progress.layers.is_empty() && before.as_ref() != Some(&state.progress);
-            if is_new {
-                let news = News::Progress(progress(&state.progress));
-                let _ = sender.send(Ok(v1::PullImageResponse { news: Some(news) })).await;
-                before = Some(state.progress);
-            }
-            // Where each layer was at the end is told, too.
             if let Some(outcome) = state.outcome {
-                return outcome.map_err(|error| of_image(&error));
+                return (is_new.then_some(state.progress), outcome.map_err(|error| of_image(&error)));
             }
-            if is_new {
+            if is_new && sender.try_send(Ok(news(&state.progress))).is_ok() {
+                before = Some(state.progress);
                 tokio::time::sleep(EVERY).await;
             }
         }
         // Joined in the moment in which it was given up: begun anew.
     }
+}
+
+fn news(seen: &Progress) -> v1::PullImageResponse {
+    v1::PullImageResponse { news: Some(News::Progress(progress(seen))) }
 }
 
 fn progress(progress: &Progress) -> v1::PullProgress {

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use integration::images::{Image, Registry};
+use integration::images::{Endpoint as _, Image, Registry};
 
 use crate::Options;
 use crate::client::{Client, TRUE};
