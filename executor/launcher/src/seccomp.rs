@@ -1,7 +1,8 @@
 //! The filter on system calls that every process of every container has.
 //!
-//! What is allowed by default is what Docker's default profile allows to a container of the same capabilities; all else
-//! is EPERM, and `clone3` is ENOSYS so that libraries fall back to `clone`, whose flags can be looked at. The filter is
+//! What is allowed by default is what Docker's default profile allows to a container of the same capabilities, but for
+//! `io_setup`; all else is EPERM. `clone3` is ENOSYS so that libraries fall back to `clone`, whose flags can be looked at, and
+//! so is `io_setup`, because all containers and the host share one number of its requests (`fs.aio-max-nr`). The filter is
 //! compiled once, when the launcher starts, and inherited by every shim; init installs it as its last act before execve.
 //! Peers that have libseccomp compile it at each start spend more on that than on the container. A container with further
 //! capabilities, or with a profile of its own, has its filter compiled when it is made.
@@ -51,7 +52,6 @@ impl Filter {
         rules.insert(libc::SYS_clone, vec![without_namespaces()?]);
         rules.insert(libc::SYS_socket, families()?);
         rules.insert(libc::SYS_personality, personalities()?);
-        rules.insert(libc::SYS_clone3, Vec::new());
         let administers = held.names.contains("CAP_SYS_ADMIN");
         if administers {
             rules.insert(libc::SYS_clone, Vec::new());
@@ -59,13 +59,16 @@ impl Filter {
         for (_, calls) in allowed::BY_CAPABILITY.iter().filter(|(capability, _)| held.names.contains(capability)) {
             rules.extend(calls.iter().map(|call| (*call, Vec::new())));
         }
-        let mut programs = Vec::new();
+        let mut absent = Rules::from([(libc::SYS_io_setup, Vec::new())]);
         if !administers {
-            let only_clone3 = Rules::from([(libc::SYS_clone3, Vec::new())]);
-            let absent = SeccompAction::Errno(libc::ENOSYS as u32);
-            programs.push(program(only_clone3, SeccompAction::Allow, absent)?);
+            absent.insert(libc::SYS_clone3, Vec::new());
         }
-        programs.push(program(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)?);
+        // Both programs are asked, and of two denials the later one's number counts.
+        rules.extend([libc::SYS_clone3, libc::SYS_io_setup].map(|call| (call, Vec::new())));
+        let programs = vec![
+            program(absent, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32))?,
+            program(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)?,
+        ];
         Ok(Self { programs, ours: !administers }) // whoever administers may make the call that is tried
     }
 

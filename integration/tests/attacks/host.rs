@@ -16,6 +16,7 @@ const TABLE: &[(Unguarded, &[&str])] = &[
         Unguarded::Privileged,
         &[
             "call: add_key",
+            "call: io_setup",
             "call: io_uring_setup",
             "call: the host name",
             "host: another root",

@@ -2,8 +2,8 @@
 # the file system that /usr is on, `stranger` a process of the host.
 marker, stranger, init = facts['marker'], facts['stranger'], facts['init']
 NUMBERS = {
-    'x86_64': {'bpf': 321, 'perf_event_open': 298, 'add_key': 248, 'userfaultfd': 323, 'syslog': 103},
-    'aarch64': {'bpf': 280, 'perf_event_open': 241, 'add_key': 217, 'userfaultfd': 282, 'syslog': 116},
+    'x86_64': {'io_setup': 206, 'bpf': 321, 'perf_event_open': 298, 'add_key': 248, 'userfaultfd': 323, 'syslog': 103},
+    'aarch64': {'io_setup': 0, 'bpf': 280, 'perf_event_open': 241, 'add_key': 217, 'userfaultfd': 282, 'syslog': 116},
 }[os.uname().machine]
 
 
@@ -85,6 +85,13 @@ def attributes():
     return ctypes.create_string_buffer(struct.pack('IIII', 2, 4, 4, 1) + bytes(100))
 
 
+def asynchronous():
+    """One of the requests that all of the host has together."""
+    context = ctypes.c_ulong()
+    system(NUMBERS['io_setup'], 1, ctypes.byref(context))
+    system(NUMBERS['io_setup'] + 1, context)
+
+
 def events():
     """The arguments of perf_event_open: the processor's clock."""
     return ctypes.create_string_buffer(struct.pack('II', 1, 112) + bytes(104))
@@ -133,6 +140,7 @@ attack('namespace: of mounts', apart, call, libc.unshare, NEWNS)
 attack('namespace: mounts of init', apart, joined, 'mnt')
 attack('namespace: network of init', apart, joined, 'net')
 # Calls that the kernel is attacked through.
+attack('call: io_setup', asynchronous)
 attack('call: bpf', lambda: os.close(system(NUMBERS['bpf'], 0, attributes(), 116)))
 attack('call: perf_event_open', lambda: os.close(system(NUMBERS['perf_event_open'], events(), 0, -1, -1, 0)))
 attack('call: add_key', system, NUMBERS['add_key'], 'user', 'x', 'x', 1, -1)
