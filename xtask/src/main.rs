@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adversary;
 mod bench;
 mod clients;
 mod crash;
@@ -21,6 +22,7 @@ mod fuzz;
 mod generate;
 mod needs;
 mod python;
+mod sanitize;
 mod test;
 mod vm;
 mod workspace;
@@ -52,6 +54,10 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Kill our processes at every system call of a container's life
     Crash(crash::Options),
+    /// Attack from the positions of a client, a container, executord's user and an image
+    Adversary(adversary::Options),
+    /// Run the tests of what is unsafe and what decodes with AddressSanitizer
+    Sanitize(sanitize::Options),
     /// Make the Debian package in target/deb/
     Deb(deb::Options),
     /// Install the package in a virtual machine with systemd and cgroup v2, and test it there
@@ -88,6 +94,8 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Bench(options) => bench::run(&workspace, options),
         Command::Fuzz(options) => fuzz::run(&workspace, options),
         Command::Crash(options) => crash::run(&workspace, options),
+        Command::Adversary(options) => adversary::run(&workspace, options),
+        Command::Sanitize(options) => sanitize::run(&workspace, options),
         Command::Deb(options) => deb::run_command(&workspace, options),
         Command::VmTest(options) => vm::run(&workspace, options),
         Command::Man => generate::man(&workspace),

@@ -1,0 +1,73 @@
+//! From the position of a client: what its requests leave in executord, and what they take from others.
+
+mod crowd;
+mod memory;
+
+use crate::attack::{Attack, Position};
+
+/// All of them.
+pub(crate) const ALL: &[Attack] = &[
+    Attack {
+        name: "secrets: of a connection of the C core",
+        position: Position::Client,
+        claim: "executord forgets the secrets of a Run while its client, of whatever library, stays connected",
+        attack: memory::c_core,
+        control: memory::c_core_control,
+    },
+    Attack {
+        name: "secrets: of requests that are refused",
+        position: Position::Client,
+        claim: "what is refused, for whatever reason, is forgotten while its client stays connected",
+        attack: memory::refused,
+        control: memory::c_core_control,
+    },
+    Attack {
+        name: "secrets: of a registry",
+        position: Position::Client,
+        claim: "the credentials of a pull are forgotten with it",
+        attack: memory::registry,
+        control: memory::registry_control,
+    },
+    Attack {
+        name: "secrets: what Exec printed",
+        position: Position::Client,
+        claim: "what a process of Exec printed is forgotten when its client has it",
+        attack: memory::printed,
+        control: memory::printed_control,
+    },
+    Attack {
+        name: "callers: connections that say nothing",
+        position: Position::Client,
+        claim: "connections that send nothing lock nobody out for good",
+        attack: crowd::silent,
+        control: crowd::silent_control,
+    },
+    Attack {
+        name: "memory: actions within actions",
+        position: Position::Client,
+        claim: "a request of 2 MB costs executord no more than a few times its size, whatever is in it",
+        attack: crowd::nested,
+        control: crowd::nested_control,
+    },
+    Attack {
+        name: "memory: answers that nobody reads",
+        position: Position::Client,
+        claim: "answers that wait for a client are bounded in bytes, on a connection and on all of them",
+        attack: crowd::unread,
+        control: crowd::unread_control,
+    },
+    Attack {
+        name: "faults: executord without descriptors",
+        position: Position::Client,
+        claim: "a Run for which there are no descriptors answers RESOURCE_EXHAUSTED",
+        attack: crowd::descriptors,
+        control: crowd::descriptors_control,
+    },
+    Attack {
+        name: "faults: a disk full to the last byte",
+        position: Position::Client,
+        claim: "on a full disk executord starts, refuses new containers, and deletes old ones",
+        attack: crowd::full_disk,
+        control: crowd::full_disk_control,
+    },
+];

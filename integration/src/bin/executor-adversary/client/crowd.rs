@@ -1,0 +1,313 @@
+//! What a client takes from the others: connections, memory, descriptors; and what a full disk leaves of executord.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use executor_proto::v1::{self, RunRequest};
+use integration::daemon::{Daemon, Setup};
+use integration::request::{Words as _, program, sleeper};
+use prost::Message as _;
+use rustix::process::{Resource, Rlimit, setrlimit};
+use tonic::Code;
+
+use crate::attack::{Outcome, Scale};
+use crate::h2::{ANSWER, Raw};
+use crate::python::CCore;
+use crate::revive::start_or_end;
+
+/// How long connections that say nothing may keep others out.
+const LOCKED_OUT_MAX: Duration = Duration::from_secs(30);
+
+/// More connections than executord serves, none of which says a word; then somebody who does.
+pub(crate) fn silent(scale: Scale) -> anyhow::Result<Outcome> {
+    let daemon = Daemon::start();
+    let count = scale.of(300, 2000);
+    let silent: Vec<UnixStream> = (0..count).filter_map(|_| UnixStream::connect(daemon.socket()).ok()).collect();
+    let begun = Instant::now();
+    let answered = loop {
+        if answers(&daemon.socket()) {
+            break true;
+        }
+        if begun.elapsed() > LOCKED_OUT_MAX {
+            break false;
+        }
+        std::thread::sleep(Duration::from_millis(50)); // a client's own pause before it tries again
+    };
+    let seconds = begun.elapsed().as_secs_f64();
+    let fault = (!answered).then(|| format!("{} silent connections: no answer within {seconds:.0} s", silent.len()));
+    Ok(Outcome::of(fault, format!("{} silent connections: an answer after {seconds:.1} s", silent.len())))
+}
+
+/// Whether a new connection is answered, within a second.
+fn answers(socket: &Path) -> bool {
+    let socket = socket.to_owned();
+    let asked = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
+        let ask = async {
+            let endpoint = tonic::transport::Endpoint::from_shared(format!("unix://{}", socket.display())).ok()?;
+            let channel = endpoint.connect().await.ok()?;
+            let mut rpc = integration::api::Rpc::new(channel);
+            rpc.info(v1::InfoRequest {}).await.ok()
+        };
+        runtime.block_on(async { tokio::time::timeout(Duration::from_secs(1), ask).await.ok().flatten() })
+    });
+    asked.join().ok().flatten().is_some()
+}
+
+/// Without them the same question is answered at once, and without a daemon it is not.
+pub(crate) fn silent_control(_: Scale) -> anyhow::Result<String> {
+    let mut daemon = Daemon::start();
+    ensure!(answers(&daemon.socket()), "no answer from a daemon that is left alone");
+    daemon.kill();
+    let dead = answers(&daemon.socket());
+    daemon.start_again();
+    ensure!(!dead, "an answer from nobody");
+    Ok("a daemon left alone answers, and a dead one does not".into())
+}
+
+/// Most memory that a process has had since [`forget_peak`], in bytes.
+fn peak(pid: i32) -> anyhow::Result<u64> {
+    let line = integration::host::status(pid, "VmHWM").context("the process is gone")?;
+    let kilobytes: u64 = line.trim_end_matches(" kB").parse()?;
+    Ok(kilobytes << 10)
+}
+
+fn forget_peak(pid: i32) -> std::io::Result<()> {
+    fs::write(format!("/proc/{pid}/clear_refs"), "5")
+}
+
+/// Memory that something costs a process at its highest.
+fn cost(pid: i32, act: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<u64> {
+    forget_peak(pid)?;
+    let before = peak(pid)?;
+    act()?;
+    Ok(peak(pid)?.saturating_sub(before))
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
+/// A request whose actions hold actions, empty ones: side by side and, as far as a decoder goes, one in the other.
+fn of_actions(bytes: usize, depth: usize) -> Vec<u8> {
+    // Action { serial: SerialAction { actions: [..] } }, from the inside out.
+    let within = |inner: &[u8]| {
+        let mut serial = Vec::new();
+        prost::encoding::encode_key(1, prost::encoding::WireType::LengthDelimited, &mut serial);
+        prost::encoding::encode_varint(inner.len() as u64, &mut serial);
+        serial.extend(inner);
+        let mut action = Vec::new();
+        prost::encoding::encode_key(8, prost::encoding::WireType::LengthDelimited, &mut action);
+        prost::encoding::encode_varint(serial.len() as u64, &mut action);
+        action.extend(serial);
+        action
+    };
+    // An empty action is two bytes in its list: 0x0a 0x00.
+    let mut list = Vec::with_capacity(bytes);
+    while list.len() + 2 <= bytes {
+        list.extend([0x0a, 0x00]);
+    }
+    let mut action = Vec::new();
+    prost::encoding::encode_key(8, prost::encoding::WireType::LengthDelimited, &mut action);
+    prost::encoding::encode_varint(list.len() as u64, &mut action);
+    action.extend(list);
+    for _ in 1..depth {
+        action = within(&action);
+    }
+    let mut request = RunRequest { id: "x".into(), ..RunRequest::default() }.encode_to_vec();
+    prost::encoding::encode_key(action_tag(), prost::encoding::WireType::LengthDelimited, &mut request);
+    prost::encoding::encode_varint(action.len() as u64, &mut request);
+    request.extend(action);
+    request
+}
+
+/// Number of the field `action` of a request to run.
+fn action_tag() -> u32 {
+    let action = Some(v1::Action::default());
+    let bytes = RunRequest { action, ..RunRequest::default() }.encode_to_vec();
+    prost::encoding::decode_key(&mut &bytes[..]).map_or(0, |(tag, _)| tag)
+}
+
+/// What a request of actions costs at most.
+const NESTED_MAX: u64 = 48 << 20;
+
+/// A request of 1.9 MB of empty actions.
+pub(crate) fn nested(scale: Scale) -> anyhow::Result<Outcome> {
+    let daemon = Daemon::start();
+    let mut most = 0;
+    for depth in scale.of(&[1][..], &[1, 2, 10, 30, 90]) {
+        let request = of_actions(1_900_000, *depth);
+        let mut client = CCore::connect(&daemon.socket())?;
+        client.call("/executor.v1.Executor/Info", &[])?;
+        let cost = cost(daemon.pid(), || {
+            let code = client.call("/executor.v1.Executor/Run", &request)?;
+            ensure!(["UNIMPLEMENTED", "INVALID_ARGUMENT", "INTERNAL", "OUT_OF_RANGE"].contains(&&*code), "{code}");
+            Ok(())
+        })?;
+        most = most.max(cost);
+    }
+    let told = format!("1.9 MB of actions cost {}", megabytes(most));
+    Ok(Outcome::of((most > NESTED_MAX).then(|| told.clone()), told))
+}
+
+/// As much in one field costs some of it, and is seen.
+pub(crate) fn nested_control(_: Scale) -> anyhow::Result<String> {
+    let daemon = Daemon::start();
+    let request = program("/bin/true", &[]).rootfs("nowhere").file("a", &vec![b'x'; 900_000]).encode_to_vec();
+    let mut client = CCore::connect(&daemon.socket())?;
+    client.call("/executor.v1.Executor/Info", &[])?;
+    let cost = cost(daemon.pid(), || {
+        let code = client.call("/executor.v1.Executor/Run", &request)?;
+        ensure!(code == "INVALID_ARGUMENT", "{code}");
+        Ok(())
+    })?;
+    ensure!(cost > 200_000, "a request of 900 kB costs {cost} bytes: memory is not seen");
+    Ok(format!("0.9 MB of a file cost {}", megabytes(cost)))
+}
+
+/// What answers that wait may cost, all together.
+const UNREAD_MAX: u64 = 96 << 20;
+
+/// A daemon whose list is long: few containers with much to tell.
+fn with_a_long_list(containers: usize) -> Daemon {
+    let daemon = Daemon::start();
+    for index in 0..containers {
+        let labels = (0..64).map(|label| (format!("l{label}"), "x".repeat(200)));
+        let mut request = program("/bin/true", &[]).id(&format!("c{index}"));
+        request.labels = labels.collect();
+        daemon.api.ran(request);
+    }
+    daemon
+}
+
+/// Calls for long lists, of whose answers nobody takes a byte.
+pub(crate) fn unread(scale: Scale) -> anyhow::Result<Outcome> {
+    let daemon = with_a_long_list(scale.of(20, 100));
+    let size = daemon.api.list(v1::ListRequest { page_size: 1000, ..Default::default() })?.encoded_len() as u64;
+    let (connections, calls) = scale.of((10, 90), (40, 90));
+    let mut all = Vec::new();
+    let cost = cost(daemon.pid(), || {
+        for _ in 0..connections {
+            let mut raw = Raw::connect(&daemon.socket(), 0)?;
+            let list = v1::ListRequest { page_size: 1000, ..Default::default() }.encode_to_vec();
+            for call in 0..calls {
+                if raw.call(1 + 2 * call, "/executor.v1.Executor/List", &list).is_err() {
+                    break; // it is no longer listened to, which is one way to be bounded
+                }
+            }
+            raw.settle(ANSWER);
+            all.push(raw);
+        }
+        Ok(())
+    })?;
+    let asked = size * u64::from(calls) * connections as u64;
+    let told = format!("{} of answers that nobody read cost {}", megabytes(asked), megabytes(cost));
+    ensure!(asked > 2 * UNREAD_MAX, "too little was asked for: {told}");
+    Ok(Outcome::of((cost > UNREAD_MAX).then(|| told.clone()), told))
+}
+
+/// A client that does read gets the same list.
+pub(crate) fn unread_control(_: Scale) -> anyhow::Result<String> {
+    let daemon = with_a_long_list(20);
+    let list = v1::ListRequest { page_size: 1000, ..Default::default() }.encode_to_vec();
+    let mut raw = Raw::connect(&daemon.socket(), 1 << 20)?;
+    raw.call(1, "/executor.v1.Executor/List", &list)?;
+    let bytes = raw.settle(ANSWER);
+    ensure!(bytes > 60_000, "a list by hand has {bytes} bytes");
+    Ok(format!("a client that reads gets {bytes} bytes of the same list"))
+}
+
+/// Containers that are asked for where descriptors are few.
+const CONTAINERS: usize = 60;
+
+/// A daemon whose processes may have so many descriptors, as this process from now on.
+fn with_descriptors(most: u64) -> anyhow::Result<Daemon> {
+    setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) })?;
+    Ok(Daemon::start())
+}
+
+/// Run, again and again, until executord can open no more.
+pub(crate) fn descriptors(scale: Scale) -> anyhow::Result<Outcome> {
+    let (mut codes, mut faults) = (Vec::new(), Vec::new());
+    for most in scale.of(&[80][..], &[96, 90, 84, 80, 77, 74]) {
+        let daemon = with_descriptors(*most)?;
+        let refused = (0..CONTAINERS).find_map(|index| daemon.api.run(sleeper(&format!("c{index}"))).err());
+        match refused {
+            None => anyhow::bail!("{CONTAINERS} containers with {most} descriptors"),
+            Some(status) if status.code() == Code::ResourceExhausted => codes.push(most),
+            Some(status) => faults.push(format!("{most} descriptors: {:?}: {}", status.code(), status.message())),
+        }
+    }
+    let told = format!("RESOURCE_EXHAUSTED with {codes:?} descriptors");
+    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), told))
+}
+
+/// With as many as are needed, all of the containers run.
+pub(crate) fn descriptors_control(_: Scale) -> anyhow::Result<String> {
+    let daemon = with_descriptors(1024)?;
+    for index in 0..CONTAINERS {
+        daemon.api.run(sleeper(&format!("c{index}")))?;
+    }
+    Ok(format!("with 1,024 descriptors {CONTAINERS} containers run"))
+}
+
+/// Fills a file system to its last byte.
+fn fill(dir: &Path) -> anyhow::Result<()> {
+    use std::io::Write as _;
+    for (index, size) in [1 << 16, 4096, 512, 64, 1].into_iter().enumerate() {
+        let mut file = fs::File::create(dir.join(format!("ballast{index}")))?;
+        let block = vec![1; size];
+        while file.write_all(&block).is_ok() {}
+    }
+    Ok(())
+}
+
+/// A daemon with one completed container, stopped, on a disk that is full.
+fn stopped_on_a_full_disk() -> anyhow::Result<Daemon> {
+    let mut daemon = Setup::default().disk(7 << 20).start();
+    daemon.api.ran(program("/bin/true", &[]).id("old"));
+    daemon.terminate();
+    fill(&daemon.setup().state_dir())?;
+    Ok(daemon)
+}
+
+/// Starts there, is refused a container, and deletes one.
+pub(crate) fn full_disk(_: Scale) -> anyhow::Result<Outcome> {
+    let mut daemon = stopped_on_a_full_disk()?;
+    let fault = match start_or_end(&daemon)? {
+        Err(status) => Some(format!("executord does not start: {status}")),
+        Ok((mut child, api)) => {
+            let refused = api.run(sleeper("new")).err();
+            let deleted = api.delete("old", false).err();
+            child.kill()?;
+            child.wait()?;
+            match (refused, deleted) {
+                (None, _) => Some("a container was taken".to_owned()),
+                (_, Some(status)) => Some(format!("nothing can be deleted: {status}")),
+                _ => None,
+            }
+        }
+    };
+    for index in 0..5 {
+        let _ = fs::remove_file(daemon.setup().state_dir().join(format!("ballast{index}")));
+    }
+    daemon.start_again();
+    Ok(Outcome::of(fault, "it starts, refuses a container and deletes one"))
+}
+
+/// On the same disk with the ballast gone a container runs.
+pub(crate) fn full_disk_control(_: Scale) -> anyhow::Result<String> {
+    let mut daemon = stopped_on_a_full_disk()?;
+    let full = fs::write(daemon.setup().state_dir().join("more"), "x").is_err();
+    ensure!(full, "the disk is not full");
+    for index in 0..5 {
+        fs::remove_file(daemon.setup().state_dir().join(format!("ballast{index}")))?;
+    }
+    let _ = fs::remove_file(daemon.setup().state_dir().join("more"));
+    daemon.start_again();
+    daemon.api.started(sleeper("new"));
+    Ok("the disk was full; without the ballast a container runs".into())
+}

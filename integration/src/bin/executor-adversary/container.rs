@@ -1,0 +1,225 @@
+//! From the position of a process in a container with the default profile: what it takes from the host and from others, and
+//! how it hinders a wipe.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use executor_proto::v1::RunRequest;
+use integration::daemon::Daemon;
+use integration::request::{Words as _, program, update};
+use integration::runtime::TOKEN;
+
+use crate::attack::{Attack, Outcome, Position, Scale};
+
+/// All of them.
+pub(crate) const ALL: &[Attack] = &[
+    Attack {
+        name: "wipe: a lease on a secret file",
+        position: Position::Container,
+        claim: "a process that has a lease on a secret file delays neither a rotation nor an end",
+        attack: lease,
+        control: lease_control,
+    },
+    Attack {
+        name: "host: all asynchronous requests",
+        position: Position::Container,
+        claim: "a container takes none of the host's asynchronous requests",
+        attack: requests,
+        control: requests_control,
+    },
+    Attack {
+        name: "host: file locks",
+        position: Position::Container,
+        claim: "a file lock takes no more of the host's memory than is told: 256 bytes",
+        attack: locks,
+        control: locks_control,
+    },
+    Attack {
+        name: "host: netlink sockets that nobody reads",
+        position: Position::Container,
+        claim: "a netlink socket takes no more of the host's memory than is told: 2.5 times net.core.rmem_max",
+        attack: netlink,
+        control: netlink_control,
+    },
+    Attack {
+        name: "callers: GetSecrets of many users",
+        position: Position::Container,
+        claim: "a container's users together keep no other container from its secrets",
+        attack: starved,
+        control: starved_control,
+    },
+];
+
+const LEASE: &str = include_str!("probes/lease.py");
+const REQUESTS: &str = include_str!("probes/requests.py");
+const LOCKS: &str = include_str!("probes/locks.py");
+const NETLINK: &str = include_str!("probes/netlink.py");
+const CROWD: &str = include_str!("probes/crowd.py");
+const GREETING: &str = include_str!("probes/greeting.py");
+
+/// Memory of a container that attacks the host's.
+const MEMORY: u64 = 48 << 20;
+/// Within this time a rotation is made, and a container ended by force.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+fn python(id: &str, script: &str, arguments: &[&str]) -> RunRequest {
+    program("/usr/bin/python3", &[&["-c", script], arguments].concat()).id(id).memory(MEMORY)
+}
+
+/// The last line that a script has printed, once it has printed one that begins with a word.
+fn said(daemon: &Daemon, id: &str, word: &str) -> String {
+    let entries = daemon.api.follow(id).until(|entry| String::from_utf8_lossy(&entry.data).starts_with(word));
+    entries.last().map(|entry| String::from_utf8_lossy(&entry.data).trim().to_owned()).unwrap_or_default()
+}
+
+/// What a script prints on the host, with no guard at all.
+fn on_the_host(script: &str, arguments: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new("/usr/bin/python3").args(["-c", script]).args(arguments).output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Rotates a file while somebody has a lease on it, waits until the old content must be gone, and ends the container.
+pub(crate) fn lease(scale: Scale) -> anyhow::Result<Outcome> {
+    let daemon = Daemon::start();
+    let path = "/etc/cf-service-bindings/a";
+    let (mut told, mut faults) = (Vec::new(), Vec::new());
+    for attempt in 0..scale.of(1, 5) {
+        let id = format!("c{attempt}");
+        let container = daemon.api.started(python(&id, LEASE, &[path, "stay"]).file("a", b"old"));
+        let said = said(&daemon, &id, "lease");
+        let fd = said.rsplit(' ').next().unwrap_or_default();
+        let old = format!("/proc/{}/fd/{fd}", integration::api::pid(&container));
+        ensure!(std::fs::read(&old)? == b"old", "{old} is another file");
+        daemon.api.update(update(&id, &[("a", b"new")]))?;
+        let rotated = Instant::now();
+        while rotated.elapsed() < AT_ONCE && std::fs::read(&old)? == b"old" {
+            std::thread::sleep(Duration::from_millis(10)); // a wipe is announced to nobody
+        }
+        let (wiped, begun) = (rotated.elapsed(), Instant::now());
+        daemon.api.delete(&id, true)?;
+        let ended = begun.elapsed();
+        let text = format!(
+            "{said}: the old value lived {:.1} s, the end took {:.1} s",
+            wiped.as_secs_f64(),
+            ended.as_secs_f64()
+        );
+        if wiped >= AT_ONCE || ended >= AT_ONCE { faults.push(text) } else { told.push(text) }
+    }
+    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), told.join("; ")))
+}
+
+/// On a file of its own the same script has its lease, and a writer that does not wait is sent away.
+pub(crate) fn lease_control(_: Scale) -> anyhow::Result<String> {
+    let path = tempfile::NamedTempFile::new()?.into_temp_path(); // nobody has it open
+    let said = on_the_host(LEASE, &[path.to_str().context("a path")?, "open"])?;
+    ensure!(said.contains("lease taken") && said.contains("writer waits"), "{said}");
+    Ok("on the host a lease is taken, and a writer waits for it".into())
+}
+
+pub(crate) fn requests(_: Scale) -> anyhow::Result<Outcome> {
+    let daemon = Daemon::start();
+    daemon.api.started(python("c", REQUESTS, &["all"]));
+    let taken = said(&daemon, "c", "requests");
+    let ours = on_the_host(REQUESTS, &["one"])?;
+    let told = format!("in the container: {taken}; then on the host: {ours}");
+    Ok(Outcome::of((!ours.contains("taken 1,")).then(|| told.clone()), told))
+}
+
+/// A process of the host takes all, and then another has none.
+pub(crate) fn requests_control(_: Scale) -> anyhow::Result<String> {
+    let said = on_the_host(REQUESTS, &["both"])?;
+    ensure!(said.contains("another: EAGAIN"), "{said}");
+    Ok(format!("on the host: {said}"))
+}
+
+/// Memory of the kernel that it cannot give back, on all of the host.
+fn unreclaimable() -> anyhow::Result<u64> {
+    let meminfo = std::fs::read_to_string("/proc/meminfo")?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("SUnreclaim:")).context("SUnreclaim")?;
+    Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
+}
+
+/// What the kernel's memory grows by while a script stays as it is after it has said how much it took.
+fn growth(script: &str, amount: u64) -> anyhow::Result<(u64, u64)> {
+    let daemon = Daemon::start();
+    let before = unreclaimable()?;
+    daemon.api.started(python("c", script, &[&amount.to_string()]));
+    let said = said(&daemon, "c", "taken");
+    let grown = unreclaimable()?.saturating_sub(before);
+    daemon.api.delete("c", true)?;
+    let taken = said.split(' ').nth(1).and_then(|count| count.parse().ok()).context(said)?;
+    Ok((taken, grown))
+}
+
+/// Most bytes of a lock.
+const LOCK_MAX: u64 = 256;
+
+pub(crate) fn locks(scale: Scale) -> anyhow::Result<Outcome> {
+    let (taken, grown) = growth(LOCKS, scale.of(100_000, 400_000))?;
+    // Others of the host take and give memory meanwhile.
+    let told = format!("{taken} locks took {:.1} MB: {} bytes each", grown as f64 / 1e6, grown / taken.max(1));
+    Ok(Outcome::of((grown > taken * LOCK_MAX + (8 << 20)).then(|| told.clone()), told))
+}
+
+/// They are there: the kernel's list has them.
+pub(crate) fn locks_control(_: Scale) -> anyhow::Result<String> {
+    let daemon = Daemon::start();
+    let before = std::fs::read_to_string("/proc/locks")?.lines().count();
+    daemon.api.started(python("c", LOCKS, &["3000"]));
+    said(&daemon, "c", "taken");
+    let more = std::fs::read_to_string("/proc/locks")?.lines().count().saturating_sub(before);
+    ensure!(more > 2900, "the kernel's list has {more} locks more");
+    Ok(format!("the kernel's list has {more} locks more"))
+}
+
+fn receive_max() -> anyhow::Result<u64> {
+    Ok(std::fs::read_to_string("/proc/sys/net/core/rmem_max")?.trim().parse()?)
+}
+
+pub(crate) fn netlink(_: Scale) -> anyhow::Result<Outcome> {
+    // Sockets for about 64 MB in all, whatever this host allows to each.
+    let sockets = ((64 << 20) / (2 * receive_max()?)).clamp(4, 200);
+    let (taken, grown) = growth(NETLINK, sockets)?;
+    let told =
+        format!("{taken} sockets took {:.1} MB: {:.2} MB each", grown as f64 / 1e6, grown as f64 / 1e6 / taken as f64);
+    Ok(Outcome::of((grown > taken * receive_max()? * 5 / 2 + (8 << 20)).then(|| told.clone()), told))
+}
+
+/// A socket's messages are seen where the kernel tells of them.
+pub(crate) fn netlink_control(_: Scale) -> anyhow::Result<String> {
+    let daemon = Daemon::start();
+    let container = daemon.api.started(python("c", NETLINK, &["2"]));
+    said(&daemon, "c", "taken");
+    let table = std::fs::read_to_string(format!("/proc/{}/net/netlink", integration::api::pid(&container)))?;
+    let most = table.lines().filter_map(|line| line.split_whitespace().nth(4)?.parse::<u64>().ok()).max();
+    ensure!(most.is_some_and(|most| most > 100_000), "no socket has more than {most:?} bytes");
+    Ok(format!("the kernel tells of {} bytes that wait in one socket", most.unwrap_or(0)))
+}
+
+/// A container that shows how another is served while its neighbour takes what it can.
+pub(crate) fn starved(scale: Scale) -> anyhow::Result<Outcome> {
+    let daemon = Daemon::start();
+    let users = scale.of("8", "100");
+    daemon.api.started(python("crowd", CROWD, &[users]).runtime_token(TOKEN));
+    let crowd = said(&daemon, "crowd", "connected");
+    daemon.api.started(python("victim", GREETING, &[]).runtime_token(TOKEN));
+    let greeted = said(&daemon, "victim", "greeting");
+    let told = format!("{crowd}; another container: {greeted}");
+    Ok(Outcome::of((greeted != "greeting came").then(|| told.clone()), told))
+}
+
+/// Without a crowd the same container is greeted, and where nobody listens it is not.
+pub(crate) fn starved_control(_: Scale) -> anyhow::Result<String> {
+    let daemon = Daemon::start();
+    daemon.api.started(python("victim", GREETING, &[]).runtime_token(TOKEN));
+    let greeted = said(&daemon, "victim", "greeting");
+    ensure!(greeted == "greeting came", "{greeted}");
+    daemon.api.started(python("none", GREETING, &[]));
+    let alone = said(&daemon, "none", "greeting");
+    ensure!(alone != "greeting came", "a container without a token is greeted");
+    let socket = integration::runtime::socket(&daemon);
+    Ok(format!("without a crowd it comes; the socket is of mode {:o}", std::fs::metadata(socket)?.mode() & 0o777))
+}

@@ -1,0 +1,315 @@
+//! What executord's connections to the launcher and to shims carry: forged, changed, and held open.
+
+use std::fs::File;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use executor_core::lifecycle::State;
+use executor_core::payload::ProcessPayload;
+use executor_core::plan::Plan;
+use executor_core::protocol::{
+    Attach, Launch, LauncherAnswer, LauncherCall, PACKET_MAX, Share, ShimCall, ShimRequest, Stop,
+};
+use executor_core::validate::{Draft, Policy, validate};
+use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
+use integration::launcher::{Launcher, Payload, Shim, encoded};
+use prost::Message as _;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::net::RecvFlags;
+
+use crate::attack::{Outcome, Scale};
+
+/// Executord's user where nothing else is said.
+const NOBODY: u32 = 65_534;
+/// Within this time a shim or a launcher does what it is asked.
+const IN_TIME: Duration = Duration::from_secs(20);
+
+/// A container that sleeps, with a label that can be told in the plan's bytes.
+fn plan(id: &str) -> anyhow::Result<Plan> {
+    let labels = [("label".to_owned(), "a".repeat(200))].into();
+    let files = vec![("f[0]".to_owned(), "a", 3).into()];
+    let draft =
+        Draft { id, path: "/bin/sleep", memory_bytes: 64 << 20, labels, files, stdin: true, ..Draft::default() };
+    validate(&draft, &Policy::default()).map_err(|why| anyhow::anyhow!("a plan: {why:?}"))
+}
+
+/// What accompanies a launch: the shim's connection, ours first, and its two payloads.
+fn cargo() -> anyhow::Result<(Seqpacket, OwnedFd, OwnedFd, OwnedFd)> {
+    let (ours, theirs) = Seqpacket::pair()?;
+    let process = ProcessPayload::strings(b"/bin/sleep", b"", b"1", &[b"1000"], &[]);
+    Ok((ours, theirs.as_fd().try_clone_to_owned()?, encoded(&process).into(), encoded(&[b"one"]).into()))
+}
+
+/// A memory file whose size alone is sealed, as executord could make it.
+fn writable(bytes: &[u8]) -> anyhow::Result<File> {
+    let file = File::from(memfd_create("plan", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+    file.write_all_at(bytes, 0)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW)?;
+    Ok(file)
+}
+
+fn sealed(bytes: &[u8]) -> anyhow::Result<File> {
+    let file = writable(bytes)?;
+    fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::SEAL)?;
+    Ok(file)
+}
+
+fn launch(id: &str) -> LauncherCall {
+    LauncherCall::Launch(Launch { container_id: id.into(), request_tag: "tag".into(), created_at: 1 })
+}
+
+/// Ends what a connection leads to, and waits for it.
+fn end(shim: &Seqpacket) {
+    let stop = ShimRequest { sequence: 1, call: Some(ShimCall::Stop(Stop { grace_ms: 0 })) };
+    let _ = shim.send(&stop.encode_to_vec(), &[]);
+    let mut buffer = vec![0; PACKET_MAX];
+    while let Ok(Some(_)) = shim.recv(&mut buffer) {}
+}
+
+/// A record that is no record of what was planned: what a reader of changing memory may write.
+fn broken(record: &[u8]) -> Option<String> {
+    match std::str::from_utf8(record) {
+        Err(error) => Some(format!("a record has no UTF-8: {error}")),
+        Ok(text) => {
+            serde_json::from_str::<serde_json::Value>(text).err().map(|error| format!("a record is no JSON: {error}"))
+        }
+    }
+}
+
+pub(crate) fn changing(scale: Scale) -> anyhow::Result<Outcome> {
+    let launcher = Launcher::start(&[]);
+    let (mut taken, mut refused) = (0, 0);
+    for attempt in 0..scale.of(12, 300) {
+        let id = format!("c{attempt}");
+        let bytes = serde_json::to_vec(&plan(&id)?)?;
+        let at = bytes.windows(200).position(|window| window.iter().all(|byte| *byte == b'a')).context("the label")?;
+        let file = writable(&bytes)?;
+        let (ours, theirs, process, files) = cargo()?;
+        let (ended, also) = (AtomicBool::new(false), file.try_clone()?);
+        let record = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Each value is a whole one: bytes of no UTF-8, and those that were there.
+                while !ended.load(Ordering::Relaxed) {
+                    let _ = also.write_all_at(&[0xff; 200], at as u64);
+                    let _ = also.write_all_at(&[b'a'; 200], at as u64);
+                }
+            });
+            let fds = [theirs.as_fd(), file.as_fd(), process.as_fd(), files.as_fd()];
+            let answer = launcher.call(launch(&id), &fds);
+            drop(theirs);
+            let record = launcher.run_dir().join("containers").join(&id).join("container.json");
+            let shim = Shim(ours);
+            let record = match answer {
+                LauncherAnswer::Done(_) if shim.reach(State::Running).is_ok() => std::fs::read(record).ok(),
+                _ => None,
+            };
+            ended.store(true, Ordering::Relaxed);
+            end(&shim.0);
+            record
+        });
+        match record {
+            None => refused += 1,
+            Some(record) => {
+                taken += 1;
+                if let Some(fault) = broken(&record) {
+                    return Ok(Outcome::Through(format!("launch {attempt}: {fault}")));
+                }
+            }
+        }
+    }
+    Ok(Outcome::Held(format!("{refused} launches refused, {taken} with a whole record")))
+}
+
+/// A plan that nobody can change is launched, and a record that was changed is told.
+pub(crate) fn changing_control(_: Scale) -> anyhow::Result<String> {
+    let launcher = Launcher::start(&[]);
+    let payload = Payload { args: vec![b"1000"], files: vec![b"one"], ..Payload::default() };
+    let shim = launcher.launch(&plan("c")?, &payload).map_err(|why| anyhow::anyhow!("{why:?}"))?;
+    shim.reach(State::Running).map_err(|why| anyhow::anyhow!("{why:?}"))?;
+    let mut record = std::fs::read(launcher.run_dir().join("containers/c/container.json"))?;
+    ensure!(broken(&record).is_none(), "a whole record is told as broken");
+    let at = record.windows(9).position(|window| window == b"aaaaaaaaa").context("the label is not in the record")?;
+    record[at] = 0xff;
+    end(&shim.0);
+    broken(&record).context("a broken record is not told")
+}
+
+pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
+    let launcher = Launcher::start(&[]);
+    let (mut refused, mut slowest) = (0, Duration::ZERO);
+    let mut shims = Vec::new();
+    for attempt in 0..scale.of(3, 20) {
+        let plan = sealed(&serde_json::to_vec(&plan(&format!("real{attempt}"))?)?)?;
+        let (ours, theirs, process, files) = cargo()?;
+        let begun = Instant::now();
+        let fds = [theirs.as_fd(), plan.as_fd(), process.as_fd(), files.as_fd()];
+        let answer = launcher.call(launch("told"), &fds);
+        slowest = slowest.max(begun.elapsed());
+        match answer {
+            LauncherAnswer::Done(_) => shims.push((attempt, Shim(ours))),
+            _ => refused += 1,
+        }
+    }
+    let mut faults = Vec::new();
+    if slowest > Duration::from_secs(2) {
+        faults.push(format!("the launcher did nothing else for {:.1} s", slowest.as_secs_f64()));
+    }
+    for (attempt, shim) in shims {
+        // One that runs is one that the launcher knows: it finishes it when its shim dies.
+        if shim.reach(State::Running).is_err() {
+            refused += 1;
+            continue;
+        }
+        let id = format!("real{attempt}");
+        let record = launcher.record(&id).context("a container that runs has a record")?;
+        integration::daemon::kill(record.shim.pid, 9);
+        let exit = launcher.state_dir().join("containers").join(&id).join("exit.json");
+        let begun = Instant::now();
+        while !exit.exists() && begun.elapsed() < IN_TIME {
+            std::thread::sleep(Duration::from_millis(10)); // a launcher that does not know of it announces nothing
+        }
+        if !exit.exists() {
+            faults.push(format!("{id} runs on without its shim"));
+            let init = record.prepared.map(|prepared| prepared.init.pid).unwrap_or_default();
+            integration::daemon::kill(init, 9);
+        }
+    }
+    let told = format!("{refused} launches refused, the slowest answer after {:.2} s", slowest.as_secs_f64());
+    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), told))
+}
+
+/// The same with one id is launched, and finished when its shim is killed.
+pub(crate) fn two_ids_control(_: Scale) -> anyhow::Result<String> {
+    let launcher = Launcher::start(&[]);
+    let plan = sealed(&serde_json::to_vec(&plan("real")?)?)?;
+    let (ours, theirs, process, files) = cargo()?;
+    let answer = launcher.call(launch("real"), &[theirs.as_fd(), plan.as_fd(), process.as_fd(), files.as_fd()]);
+    ensure!(matches!(answer, LauncherAnswer::Done(_)), "{answer:?}");
+    Shim(ours).reach(State::Running).map_err(|why| anyhow::anyhow!("{why:?}"))?;
+    integration::daemon::kill(launcher.record("real").context("a record")?.shim.pid, 9);
+    launcher.exit("real");
+    Ok("with one id it is launched, and finished when its shim is killed".into())
+}
+
+/// A container that runs, and its shim.
+fn running(launcher: &Launcher, id: &str) -> anyhow::Result<Shim> {
+    let payload = Payload { args: vec![b"1000"], files: vec![b"one"], ..Payload::default() };
+    let shim = launcher.launch(&plan(id)?, &payload).map_err(|why| anyhow::anyhow!("{why:?}"))?;
+    shim.reach(State::Running).map_err(|why| anyhow::anyhow!("{why:?}"))?;
+    Ok(shim)
+}
+
+/// Stops a container, and tells how long that took; `None` where it took too long.
+fn stopped(launcher: &Launcher, shim: &Shim, id: &str) -> Option<Duration> {
+    let begun = Instant::now();
+    shim.ask(ShimCall::Stop(Stop { grace_ms: 0 }));
+    let exit = launcher.state_dir().join("containers").join(id).join("exit.json");
+    while begun.elapsed() < IN_TIME {
+        if exit.exists() {
+            return Some(begun.elapsed());
+        }
+        std::thread::sleep(Duration::from_millis(10)); // nothing announces a file of another process'
+    }
+    None
+}
+
+pub(crate) fn waiting(scale: Scale) -> anyhow::Result<Outcome> {
+    let launcher = Launcher::start(&[]);
+    let mut slowest = Duration::ZERO;
+    for attempt in 0..scale.of(1, 5) {
+        let id = format!("c{attempt}");
+        let shim = running(&launcher, &id)?;
+        let (ours, theirs) = Seqpacket::pair()?;
+        shim.ask_with(ShimCall::Attach(Attach { input: true, ..Attach::default() }), &[theirs.as_fd()]);
+        shim.answer().map_err(|why| anyhow::anyhow!("{why:?}"))?;
+        let ended = AtomicBool::new(false);
+        let took = std::thread::scope(|scope| {
+            // It may wait again; and what the shim saw coming is taken away before it reads.
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    let _ = theirs.set_nonblocking(false);
+                }
+            });
+            scope.spawn(|| {
+                let mut buffer = [0; 16];
+                while !ended.load(Ordering::Relaxed) {
+                    let _ = rustix::net::send(ours.as_fd(), b"\x01", rustix::net::SendFlags::DONTWAIT);
+                    let _ = rustix::net::recv(theirs.as_fd(), &mut buffer[..], RecvFlags::DONTWAIT);
+                }
+            });
+            std::thread::sleep(Duration::from_secs(1)); // what is tried: so long the two go on
+            let took = stopped(&launcher, &shim, &id);
+            ended.store(true, Ordering::Relaxed);
+            took
+        });
+        drop((ours, theirs));
+        match took {
+            None => {
+                stopped(&launcher, &shim, &id);
+                return Ok(Outcome::Through(format!("a shim does not stop its container within {IN_TIME:?}")));
+            }
+            Some(took) => slowest = slowest.max(took),
+        }
+    }
+    Ok(Outcome::Held(format!("stopped after {:.1} s at most", slowest.as_secs_f64())))
+}
+
+/// A shim that cannot go on, because it is stopped itself, is seen not to stop its container at once.
+pub(crate) fn waiting_control(_: Scale) -> anyhow::Result<String> {
+    let launcher = Launcher::start(&[]);
+    let shim = running(&launcher, "c")?;
+    let took = stopped(&launcher, &shim, "c").context("a container that is left alone is not stopped")?;
+    Ok(format!("a container that is left alone is stopped in {:.2} s", took.as_secs_f64()))
+}
+
+/// Asks for the handle until it comes, or for some seconds, on the socket that is its standard input.
+const ASKING: &str = include_str!("../probes/handle.py");
+
+fn share() -> String {
+    hex::encode(ShimRequest { sequence: 9, call: Some(ShimCall::Share(Share {})) }.encode_to_vec())
+}
+
+/// What somebody of executord's user gets who asks on a socket.
+fn asked(socket: OwnedFd, user: u32) -> anyhow::Result<String> {
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", ASKING, &share()]).uid(user).gid(user).current_dir("/").stdin(Stdio::from(socket));
+    let output = command.output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+pub(crate) fn handle(_: Scale) -> anyhow::Result<Outcome> {
+    let launcher = Launcher::start(&[]);
+    let dir = tempfile::tempdir()?;
+    // As a supervisor binds a socket for executord, which connects to it and takes both ends.
+    let listener = SeqpacketListener::bind(&dir.path().join("socket"))?;
+    let theirs = Seqpacket::connect(&dir.path().join("socket"))?;
+    let ours = listener.accept()?;
+    let plan = sealed(&serde_json::to_vec(&plan("c")?)?)?;
+    let (unused, _, process, files) = cargo()?;
+    drop(unused);
+    let fds = [theirs.as_fd(), plan.as_fd(), process.as_fd(), files.as_fd()];
+    let answer = launcher.call(launch("c"), &fds);
+    drop(theirs);
+    if !matches!(answer, LauncherAnswer::Done(_)) {
+        return Ok(Outcome::Held(format!("such a connection is refused: {answer:?}")));
+    }
+    let got = asked(ours.as_fd().try_clone_to_owned()?, NOBODY)?;
+    end(&ours);
+    Ok(Outcome::of((got == "a handle").then(|| got.clone()), format!("executord's user gets {got}")))
+}
+
+/// Root, on a connection to the shim's own socket, gets it.
+pub(crate) fn handle_control(_: Scale) -> anyhow::Result<String> {
+    let launcher = Launcher::start(&[]);
+    let _shim = running(&launcher, "c")?;
+    let socket = Seqpacket::connect(&launcher.run_dir().join("containers/c/shim.sock"))?;
+    let got = asked(socket.as_fd().try_clone_to_owned()?, 0)?;
+    ensure!(got == "a handle", "root gets {got}");
+    Ok("root gets it on the shim's own socket".into())
+}

@@ -1,0 +1,140 @@
+//! From the position of who made an image.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use executor_core::protocol::LauncherAnswer;
+use integration::daemon::Daemon;
+use integration::launcher::Launcher;
+use integration::layers::Blob;
+use integration::request::{Words as _, program};
+use integration::rootfs::Rootfs;
+
+use crate::attack::{Attack, Outcome, Position, Scale};
+
+/// All of them.
+pub(crate) const ALL: &[Attack] = &[
+    Attack {
+        name: "layers: a file of a terabyte of holes",
+        position: Position::Image,
+        claim: "holes of a layer's files are bounded before they are read",
+        attack: holes,
+        control: holes_control,
+    },
+    Attack {
+        name: "root: links for the kernel's directories",
+        position: Position::Image,
+        claim: "an image whose /dev, /proc or /sys is a link is refused, and what it leads to stays as it is",
+        attack: links,
+        control: links_control,
+    },
+];
+
+/// Within this time a layer of one file is unpacked or refused.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+/// A number as GNU tar writes one that is too large for digits: 12 bytes, the first bit set.
+fn number(value: u64) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[0] = 0x80;
+    bytes[4..].copy_from_slice(&value.to_be_bytes());
+    bytes
+}
+
+/// An archive with one sparse file in GNU tar's old form: so many bytes, of which only the last 512 are no hole.
+fn sparse(size: u64) -> Vec<u8> {
+    const DATA: u64 = 512;
+    let mut header = [0_u8; 512];
+    header[..6].copy_from_slice(b"sparse");
+    header[100..108].copy_from_slice(b"0000644\0");
+    header[108..116].copy_from_slice(b"0000000\0");
+    header[116..124].copy_from_slice(b"0000000\0");
+    header[124..136].copy_from_slice(format!("{DATA:011o}\0").as_bytes());
+    header[136..148].copy_from_slice(b"00000000000\0");
+    header[156] = b'S';
+    header[257..265].copy_from_slice(b"ustar  \0");
+    header[386..398].copy_from_slice(&number(size - DATA));
+    header[398..410].copy_from_slice(&number(DATA));
+    header[483..495].copy_from_slice(&number(size));
+    header[148..156].copy_from_slice(b"        ");
+    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
+    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    let mut archive = header.to_vec();
+    archive.extend([b'x'; DATA as usize]);
+    archive.extend([0; 1024]);
+    archive
+}
+
+fn holes(scale: Scale) -> anyhow::Result<Outcome> {
+    let launcher = Launcher::start(&[]);
+    let mut told = Vec::new();
+    for size in scale.of(&[1_u64 << 40][..], &[1 << 33, 1 << 36, 1 << 40, 1 << 50, 1 << 62]) {
+        let blob = Blob::of_archive(&sparse(*size));
+        let begun = Instant::now();
+        let answer = launcher.unpack(&blob, &[]);
+        let took = begun.elapsed();
+        let outcome = match answer {
+            LauncherAnswer::Done(_) => "unpacked",
+            _ => "refused",
+        };
+        told.push(format!("2^{} bytes {outcome} in {:.2} s", size.ilog2(), took.as_secs_f64()));
+        if took > AT_ONCE {
+            return Ok(Outcome::Through(told.join(", ")));
+        }
+    }
+    Ok(Outcome::Held(told.join(", ")))
+}
+
+/// A small file of the same form is unpacked, holes and data.
+fn holes_control(_: Scale) -> anyhow::Result<String> {
+    let launcher = Launcher::start(&[]);
+    let answer = launcher.unpack(&Blob::of_archive(&sparse(1 << 20)), &[]);
+    ensure!(matches!(answer, LauncherAnswer::Done(_)), "{answer:?}");
+    let layer = launcher.stored("sha256").pop().context("a layer")?;
+    let mut found = Vec::new();
+    files(&layer, &mut found)?;
+    let sizes: Vec<u64> = found.iter().filter(|(name, _)| name == "sparse").map(|(_, size)| *size).collect();
+    ensure!(sizes == [1 << 20], "{found:?}");
+    Ok("a megabyte of the same form is unpacked".into())
+}
+
+fn files(dir: &std::path::Path, found: &mut Vec<(String, u64)>) -> std::io::Result<()> {
+    for entry in fs::read_dir(dir)?.flatten() {
+        let meta = entry.path().symlink_metadata()?;
+        match meta.is_dir() {
+            true => files(&entry.path(), found)?,
+            false => found.push((entry.file_name().to_string_lossy().into_owned(), meta.len())),
+        }
+    }
+    Ok(())
+}
+
+fn links(scale: Scale) -> anyhow::Result<Outcome> {
+    let daemon = Daemon::start();
+    let (mut faults, mut refused) = (Vec::new(), 0);
+    for name in scale.of(&["dev"][..], &["dev", "proc", "sys"]) {
+        let (rootfs, victim) = (Rootfs::busybox(), tempfile::tempdir()?);
+        fs::write(victim.path().join("ptmx"), "precious")?;
+        rootfs.replace_by_link(name, victim.path().to_str().context("a path")?);
+        let request = program("/bin/true", &[]).id(&format!("c-{name}")).rootfs(&rootfs.reference());
+        match daemon.api.run(request) {
+            Err(_) => refused += 1,
+            Ok(_) => faults.push(format!("an image with a link for {name} runs")),
+        }
+        let left = fs::read_dir(victim.path())?.count();
+        if left != 1 || fs::read_to_string(victim.path().join("ptmx"))? != "precious" {
+            faults.push(format!("what {name} led to has {left} entries"));
+        }
+    }
+    Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), format!("{refused} refused")))
+}
+
+/// The same image with directories runs.
+fn links_control(_: Scale) -> anyhow::Result<String> {
+    let daemon = Daemon::start();
+    let rootfs = Rootfs::busybox();
+    let container = daemon.api.ran(program("/bin/true", &[]).rootfs(&rootfs.reference()));
+    ensure!(integration::api::exit(&container) == Ok(0), "{container:?}");
+    Ok("with directories it runs".into())
+}

@@ -1,0 +1,18 @@
+# Locks on parts of files, which no cgroup counts.
+import fcntl
+import os
+import struct
+import sys
+import time
+
+F_OFD_SETLK, EACH = 37, 1000
+wanted, taken, kept = int(sys.argv[1]), 0, []
+while taken < wanted:
+    file = os.open(f"/tmp/f{taken}", os.O_RDWR | os.O_CREAT)
+    kept.append(file)
+    # From the end, so that the kernel does not look through those that are there.
+    for at in range(EACH, 0, -1):
+        fcntl.fcntl(file, F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 2 * at, 1, 0))
+        taken += 1
+print("taken", taken, flush=True)
+time.sleep(100000)

@@ -1,0 +1,22 @@
+# Answers of the kernel in sockets that nobody reads, which no cgroup counts.
+import socket
+import struct
+import sys
+import time
+
+# Requests of a kind that there is not: each is answered by an error with the request in it.
+REQUEST = struct.pack("IHHII", 16, 0x7FF, 5, 1, 0) * 64
+kept = []
+for _ in range(int(sys.argv[1])):
+    one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+    one.bind((0, 0))
+    one.setblocking(False)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 30)
+    try:
+        for _ in range(1000):
+            one.send(REQUEST)
+    except OSError:
+        pass
+    kept.append(one)
+print("taken", len(kept), flush=True)
+time.sleep(100000)

@@ -1,0 +1,18 @@
+//! A daemon that may not start.
+
+use std::process::{Child, ExitStatus};
+
+use integration::api::Api;
+use integration::daemon::Daemon;
+use integration::wait;
+
+/// Starts executord once more on a daemon's directories, while none is running there: it serves, or it ends.
+pub(crate) fn start_or_end(daemon: &Daemon) -> std::io::Result<Result<(Child, Api), ExitStatus>> {
+    let mut child = daemon.setup().command().spawn()?;
+    let socket = daemon.socket();
+    let outcome = wait::until("executord serves or ends", || match child.try_wait() {
+        Ok(Some(status)) => Some(Err(status)),
+        _ => Api::connect(&socket).ok().filter(|api| api.try_info().is_ok_and(|info| info.launcher_connected)).map(Ok),
+    });
+    Ok(outcome.map(|api| (child, api)))
+}

@@ -1,0 +1,42 @@
+//! Attacks from four positions: the short form of what `cargo xtask adversary` plays at length (see docs/adversary.md).
+
+#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+
+use std::process::{Command, Output};
+
+use integration::dist;
+use serde_json::Value;
+
+fn adversary(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_executor-adversary"));
+    command.arg("--json").args(arguments);
+    command
+}
+
+fn rows(output: &Output) -> Vec<Value> {
+    let told = String::from_utf8_lossy(&output.stderr);
+    eprint!("{told}");
+    let figures: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {told}"));
+    figures["attacks"].as_array().unwrap().clone()
+}
+
+#[test]
+fn no_attack_goes_through() {
+    let output = adversary(&[]).output().unwrap();
+    let rows = rows(&output);
+    let bad: Vec<&Value> = rows.iter().filter(|row| row["outcome"] != "held").collect();
+    assert!(bad.is_empty() && output.status.success(), "{bad:#?}");
+    for position in ["client", "container", "executord", "image"] {
+        assert!(rows.iter().any(|row| row["position"] == position), "{position}");
+    }
+}
+
+/// The control: binaries that wipe nothing are seen to keep what they must not.
+#[test]
+fn what_goes_through_is_told() {
+    let mut command = adversary(&["--filter", "secrets: of a registry"]);
+    let output = command.env("EXECUTOR_DIST", dist::control()).output().unwrap();
+    let rows = rows(&output);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!((rows.len(), &rows[0]["outcome"]), (1, &"WENT THROUGH".into()), "{rows:#?}");
+}

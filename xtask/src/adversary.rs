@@ -1,0 +1,54 @@
+//! `cargo xtask adversary`: attacks the release binaries from four positions, at length, and fails where one goes through.
+//!
+//! The attacks are those of `executor-adversary` (in `integration/`), which is told where the binaries are. Figures of a
+//! whole run, and what is claimed, are in docs/adversary.md.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::ensure;
+
+use crate::workspace::{Workspace, is_root, step};
+use crate::{dist, needs, python};
+
+/// Which attacks, and how much of them.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Print the attacks, and play none
+    #[arg(long)]
+    list: bool,
+    /// Only those whose name has these words in it
+    #[arg(long, value_name = "WORDS")]
+    filter: Option<String>,
+    /// Only those from this position: client, container, executord, image
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    position: Vec<String>,
+    /// As few and as small as in `cargo xtask test`
+    #[arg(long)]
+    short: bool,
+    /// Print the figures as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Builds and attacks; fails where an attack goes through or its control does not.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
+    ensure!(is_root(), "containers and the positions of others need root");
+    needs::require(needs::TEST)?;
+    let python = python::environment(workspace)?;
+    dist::build(workspace)?;
+    step("Building executor-adversary");
+    let mut command = Command::new(dist::build_tool(workspace, "integration", "executor-adversary")?);
+    command.env("EXECUTOR_DIST", workspace.dist()).env("EXECUTOR_PYTHON", python);
+    if let Some(words) = &options.filter {
+        command.arg("--filter").arg(words);
+    }
+    if !options.position.is_empty() {
+        command.arg("--position").arg(options.position.join(","));
+    }
+    for (option, given) in [("--list", options.list), ("--long", !options.short), ("--json", options.json)] {
+        command.args(given.then_some(option));
+    }
+    step("Attacking");
+    let status = command.status()?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

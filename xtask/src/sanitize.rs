@@ -1,0 +1,129 @@
+//! `cargo xtask sanitize`: the tests of what is unsafe and of what decodes, with LLVM's AddressSanitizer, on a stable toolchain.
+//!
+//! What needs `-Zsanitizer` of a nightly compiler is two things: the attribute on each function that asks for the
+//! instrumentation, and the runtime. LLVM's own pass `forceattrs` sets the attribute and `asan` instruments, as any rustc can
+//! be told; the runtime is gcc's, which speaks the same version of the interface. The standard library is not instrumented, but
+//! its memory comes from the runtime's allocator, and what it is asked to copy is looked at.
+//!
+//! A program with faults on purpose is built first, in the same way: where its faults are not told, nothing else would be.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+
+use anyhow::{Context as _, bail, ensure};
+
+use crate::needs;
+use crate::workspace::{self, Workspace, step};
+
+/// What has unsafe code, and what decodes bytes of others: `executor-fuzz` replays every input that it has stored.
+const PACKAGES: [&str; 5] = ["executor-sys", "executor-secrets", "executor-core", "executor-layers", "executor-fuzz"];
+/// Tests that do on purpose what is a fault anywhere else, or that ask for what the runtime cannot give.
+const NOT_RUN: [(&str, &str); 1] = [(
+    "what_is_freed_is_zero_and_the_system_allocator_shows_that_this_would_be_noticed",
+    "reads what was freed, to see that it was overwritten",
+)];
+/// The instrumentation.
+const FLAGS: [&str; 5] = [
+    "-Cpasses=forceattrs",
+    "-Cllvm-args=-force-attribute=sanitize_address",
+    "-Cpasses=asan",
+    // A pass over the modules of a crate together does not know what the instrumentation added.
+    "-Clto=off",
+    "-Cforce-frame-pointers=yes",
+];
+/// Leaks are none of the faults that are looked for. A return's stack is kept apart, so that what points there is told.
+const RUNTIME: &str = "detect_leaks=0:detect_stack_use_after_return=1:abort_on_error=0";
+/// Faults on purpose, each by its number, and what the runtime calls them.
+const FAULTS: [&str; 4] =
+    ["heap-buffer-overflow", "heap-use-after-free", "stack-buffer-overflow", "global-buffer-overflow"];
+const FAULTY: &str = r#"
+static TABLE: [u8; 64] = [1; 64];
+
+fn main() {
+    let fault: usize = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(usize::MAX);
+    let beyond = std::hint::black_box(70_usize);
+    let heap = vec![1_u8; 64];
+    let stack = std::hint::black_box([1_u8; 64]);
+    let value = match fault {
+        0 => unsafe { heap.as_ptr().add(beyond).read() },
+        1 => {
+            let freed = std::hint::black_box(vec![1_u8; 64]).as_ptr();
+            unsafe { freed.read() }
+        }
+        2 => unsafe { stack.as_ptr().add(beyond).read() },
+        3 => unsafe { TABLE.as_ptr().add(beyond).read() },
+        _ => heap[5],
+    };
+    println!("{}", std::hint::black_box(value));
+}
+"#;
+
+/// What to run.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Only tests whose name contains this
+    #[arg(value_name = "TEXT")]
+    filter: Option<String>,
+}
+
+/// Builds and runs; fails where a test fails or the runtime tells a fault.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
+    needs::require(&needs::BUILD)?;
+    let flags = flags()?;
+    control(workspace, &flags)?;
+    step("Running the tests with AddressSanitizer");
+    let mut cargo = workspace.cargo(["test", "--locked", "--no-fail-fast"]);
+    cargo.args(PACKAGES.iter().flat_map(|package| ["-p", package]));
+    // A target that is named keeps the flags away from build scripts and macros.
+    cargo.arg(format!("--target={}", workspace.host)).arg("--target-dir").arg(target_dir(workspace));
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f")).env("ASAN_OPTIONS", RUNTIME);
+    cargo.args(&options.filter).arg("--");
+    for (test, why) in NOT_RUN {
+        eprintln!("  not run: {test}: {why}");
+        cargo.args(["--skip", test]);
+    }
+    let passed = cargo.status()?.success();
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn target_dir(workspace: &Workspace) -> PathBuf {
+    workspace.target.join("sanitize-build")
+}
+
+/// With the runtime, which the compiler that links knows the place of.
+fn flags() -> anyhow::Result<Vec<String>> {
+    let path = workspace::output(Command::new("cc").arg("-print-file-name=libasan.a"))?;
+    let path = path.trim();
+    ensure!(path.starts_with('/'), "gcc has no libasan.a here: Debian's libgcc-*-dev has it");
+    let link = ["-Wl,--whole-archive", path, "-Wl,--no-whole-archive", "-lstdc++", "-lm"];
+    let link = link.iter().map(|argument| format!("-Clink-arg={argument}"));
+    Ok(FLAGS.iter().map(|flag| (*flag).to_owned()).chain(link).collect())
+}
+
+/// The control: each fault on purpose is told by its name, and the same program without one runs.
+fn control(workspace: &Workspace, flags: &[String]) -> anyhow::Result<()> {
+    step("Trying whether faults are told");
+    let dir = target_dir(workspace);
+    fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+    let (source, program) = (dir.join("faulty.rs"), dir.join("faulty"));
+    fs::write(&source, FAULTY).with_context(|| source.display().to_string())?;
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let mut build = Command::new(rustc);
+    build.args(["--edition=2024", "--target", &workspace.host]).args(flags).arg(&source).arg("-o").arg(&program);
+    workspace::run(&mut build)?;
+    let told = |fault: &str| -> anyhow::Result<(bool, String)> {
+        let mut command = Command::new(&program);
+        let output = command.arg(fault).env("ASAN_OPTIONS", RUNTIME).stdin(Stdio::null()).output()?;
+        Ok((output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned()))
+    };
+    for (number, name) in FAULTS.iter().enumerate() {
+        let (passed, errors) = told(&number.to_string())?;
+        if passed || !errors.contains(name) {
+            bail!("a {name} on purpose is not told: {errors}");
+        }
+    }
+    let (passed, errors) = told("none")?;
+    ensure!(passed, "a program without a fault fails: {errors}");
+    Ok(())
+}
