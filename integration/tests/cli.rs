@@ -81,7 +81,7 @@ fn output_is_the_process_s_own() {
     let json = run_sh(&daemon, &["--json", "--label", "app=web"], "echo out; exit 3");
     assert_eq!((json.status, &*json.stderr), (3, "out\n"));
     let document = json.json();
-    assert_eq!((&document["state"], &document["result"]["exit_code"]), (&"completed".into(), &3.into()));
+    assert_eq!((&document["state"], &document["result"]["exit"]["code"]), (&"completed".into(), &3.into()));
     assert_eq!(document["spec"]["labels"]["app"], "web");
 }
 
@@ -126,11 +126,10 @@ fn secrets_arrive_and_are_never_shown() {
     for (path, size) in expected {
         let path = format!("/etc/cf-service-bindings/{path}");
         let file = files.as_array().unwrap().iter().find(|file| file["path"] == path.as_str()).unwrap();
-        assert_eq!((&file["size_bytes"], &file["mode"]), (&size.into(), &"0600".into()));
+        assert_eq!((&file["size"], &file["mode"]), (&size.into(), &"0600".into()));
         assert_eq!(file["mount_kind"], "tmpfs_noswap");
         let keys: Vec<&str> = file.as_object().unwrap().keys().map(String::as_str).collect();
-        let known =
-            ["gid", "mode", "mount_kind", "mount_options", "mount_point", "path", "public", "size_bytes", "uid"];
+        let known = ["gid", "mode", "mount_kind", "mount_options", "mount_point", "path", "public", "size", "uid"];
         assert_eq!(keys, known, "no value and no digest");
     }
 }
@@ -160,7 +159,7 @@ fn the_other_commands() {
     let waiter = command(Some(&socket), &["wait", "web"]).spawn().unwrap();
     assert_eq!(run(&socket, &["rm", "web"]).status, 125, "it runs");
     let stopped = run(&socket, &["stop", "web", "--json"]);
-    assert_eq!((stopped.status, &stopped.json()["result"]["exit_code"]), (0, &4.into()), "{stopped:?}");
+    assert_eq!((stopped.status, &stopped.json()["result"]["exit"]["code"]), (0, &4.into()), "{stopped:?}");
     assert_eq!(finish(waiter).status, 4);
     let followed = finish(follower);
     assert_eq!((followed.status, &*followed.stdout), (0, "up\n"));

@@ -72,7 +72,7 @@ fn a_container_reads_its_own_secrets() {
         let rest = rest.unwrap_or_else(|| panic!("{output:?}"));
         let json: serde_json::Value = serde_json::from_str(rest).unwrap();
         assert_eq!((&json["environment"][0]["name"], &json["arguments"][0]["index"]), (&"PW".into(), &3.into()));
-        assert_eq!((&json["files"][0]["path"], &json["files"][1]["data"]), (&FILE.into(), &"\0single".into()));
+        assert_eq!((&json["files"][0]["path"], &json["files"][1]["content"]), (&FILE.into(), &"\0single".into()));
         assert_eq!(json["files"].as_array().unwrap().len(), 2, "the token is no input");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(stderr.contains("Read-only file system"), "{stderr}");

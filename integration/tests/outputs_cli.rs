@@ -58,7 +58,7 @@ fn cp_from_a_kept_container() {
     let shown = run(&socket, &["inspect", "kept"]).stdout;
     assert!(shown.contains("2 files, 2.8 MiB; 1 not captured") && shown.contains("/tmp/large, /tmp/small"), "{shown}");
     let summary = &run(&socket, &["inspect", "kept", "--json"]).json()["result"]["outputs"];
-    assert_eq!((&summary["files"], &summary["size_bytes"]), (&2.into(), &3_000_006.into()));
+    assert_eq!((&summary["files"], &summary["bytes"]), (&2.into(), &3_000_006.into()));
     let missing = run(&socket, &["cp", "kept:/tmp/nothing", &at("y")]);
     assert!(missing.status == 125 && missing.stderr.contains("has no output \"/tmp/nothing\""), "{missing:?}");
     assert_eq!(run(&socket, &["rm", "kept"]).status, 0);

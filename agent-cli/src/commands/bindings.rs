@@ -2,10 +2,9 @@
 
 use std::io::{self, Write as _};
 
-use executor_bindings::{BYTES_MAX, Bindings, Layout, Refused};
+use executor_bindings::{BYTES_MAX, Bindings, Layout};
 use executor_proto::v1::executor_client::ExecutorClient;
 use executor_proto::v1::{GetRequest, InfoRequest, UpdateFilesRequest, UpdateFilesResponse};
-use serde::Serialize;
 use tonic::{Code, Status};
 
 use super::Session;
@@ -27,13 +26,17 @@ pub(super) fn local(command: BindingsCommand, as_json: bool) -> Result<u8, Failu
     match command {
         BindingsCommand::Show(ShowArgs { of, reveal }) => {
             let bindings = read(&from(of))?;
-            let text = if as_json { json::document(&Shown::of(&bindings, reveal)) } else { table(&bindings, reveal) };
+            let text = if as_json {
+                json::document(&json::ShownBindings::of(&bindings, reveal))
+            } else {
+                table(&bindings, reveal)
+            };
             print(&text)?;
         }
         BindingsCommand::Check(args) => {
             let result = read(&from(args));
             if as_json {
-                if let Some(checked) = Checked::of(&result) {
+                if let Some(checked) = checked(&result) {
                     print(&json::document(&checked))?;
                 }
             } else if let Ok(bindings) = &result {
@@ -45,7 +48,7 @@ pub(super) fn local(command: BindingsCommand, as_json: bool) -> Result<u8, Failu
             let bindings = read(&from)?;
             bindings::write(&bindings, &dir).map_err(BindingsError::from)?;
             if as_json {
-                print(&json::document(&Checked::fine(&bindings)))?;
+                print(&json::document(&json::CheckedBindings::fine(&bindings)))?;
             }
         }
     }
@@ -82,6 +85,15 @@ fn summary(bindings: &Bindings) -> String {
     format!("{all}, {} of {BYTES_MAX} bytes", bindings.bytes())
 }
 
+/// The document of `bindings check`; `None` where it is not the bindings that are wrong.
+fn checked(result: &Result<Bindings, Failure>) -> Option<json::CheckedBindings> {
+    match result {
+        Ok(bindings) => Some(json::CheckedBindings::fine(bindings)),
+        Err(Failure::Bindings(BindingsError::Refused(refused))) => Some(json::CheckedBindings::bad(refused)),
+        Err(_) => None,
+    }
+}
+
 /// For people: a line for each file.
 fn table(bindings: &Bindings, reveal: bool) -> String {
     let mut heading = vec!["FILE", "SIZE", "MASKED"];
@@ -102,96 +114,6 @@ fn table(bindings: &Bindings, reveal: bool) -> String {
         table.row(row);
     }
     format!("{}{}\n", table.render(Style::detect()), summary(bindings))
-}
-
-/// `bindings show --json`.
-#[derive(Serialize)]
-struct Shown<'a> {
-    /// `directories` or `one_file`.
-    layout: &'static str,
-    /// The variable that leads a process to them.
-    variable: &'static str,
-    bytes: u64,
-    bytes_max: u64,
-    files: Vec<ShownFile<'a>>,
-}
-
-#[derive(Serialize)]
-struct ShownFile<'a> {
-    path: &'a str,
-    binding: Option<&'a str>,
-    entry: Option<&'a str>,
-    size_bytes: u64,
-    public: bool,
-    /// `utf-8` or `base64`; null without --reveal.
-    encoding: Option<&'static str>,
-    data: Option<String>,
-}
-
-impl<'a> Shown<'a> {
-    fn of(bindings: &'a Bindings, reveal: bool) -> Self {
-        let file = |file: &'a executor_bindings::BindingFile| {
-            let split = file.path.split_once('/');
-            let value = reveal.then(|| json::encoded(file.content.to_vec()));
-            ShownFile {
-                path: &file.path,
-                binding: split.map(|(binding, _)| binding),
-                entry: split.map(|(_, entry)| entry),
-                size_bytes: file.content.len() as u64,
-                public: file.public,
-                encoding: value.as_ref().map(|(encoding, _)| *encoding),
-                data: value.map(|(_, data)| data),
-            }
-        };
-        Self {
-            layout: match bindings.layout() {
-                Layout::Directories => "directories",
-                Layout::OneFile => "one_file",
-            },
-            variable: bindings.layout().variable(),
-            bytes: bindings.bytes(),
-            bytes_max: BYTES_MAX,
-            files: bindings.files().iter().map(file).collect(),
-        }
-    }
-}
-
-/// `bindings check --json`.
-#[derive(Serialize)]
-struct Checked {
-    ok: bool,
-    violations: Vec<String>,
-    bindings: Option<usize>,
-    files: Option<usize>,
-    bytes: Option<u64>,
-    bytes_max: u64,
-}
-
-impl Checked {
-    /// `None` where it is not the bindings that are wrong.
-    fn of(result: &Result<Bindings, Failure>) -> Option<Self> {
-        match result {
-            Ok(bindings) => Some(Self::fine(bindings)),
-            Err(Failure::Bindings(BindingsError::Refused(refused))) => Some(Self::bad(refused)),
-            Err(_) => None,
-        }
-    }
-
-    fn fine(bindings: &Bindings) -> Self {
-        Self {
-            ok: true,
-            violations: Vec::new(),
-            bindings: Some(bindings.bindings().len()),
-            files: Some(bindings.files().len()),
-            bytes: Some(bindings.bytes()),
-            bytes_max: BYTES_MAX,
-        }
-    }
-
-    fn bad(refused: &Refused) -> Self {
-        let violations = refused.lines().collect();
-        Self { ok: false, violations, bindings: None, files: None, bytes: None, bytes_max: BYTES_MAX }
-    }
 }
 
 /// Puts bindings into the request of `run`, at the place that executord has for them.

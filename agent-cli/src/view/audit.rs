@@ -141,6 +141,7 @@ fn statement(findings: &Findings) -> String {
 
 /// What was audited.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct About {
     pub(crate) id: String,
     pub(crate) version: String,
@@ -151,6 +152,7 @@ pub(crate) struct About {
 
 /// The document of `--json`.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Json {
     clean: bool,
     #[serde(flatten)]
@@ -163,6 +165,7 @@ pub(crate) struct Json {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct JsonKind {
     kind: &'static str,
     offered: bool,
@@ -172,6 +175,7 @@ struct JsonKind {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct JsonPlace {
     place: &'static str,
     while_running: bool,
@@ -180,6 +184,7 @@ struct JsonPlace {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct JsonHit {
     kind: String,
     place: String,
@@ -187,6 +192,7 @@ struct JsonHit {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct JsonSearched {
     processes: u64,
     files: u64,
@@ -195,6 +201,7 @@ struct JsonSearched {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct JsonUnsearched {
     what: String,
     why: String,

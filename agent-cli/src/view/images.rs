@@ -19,23 +19,25 @@ const TICK: Duration = Duration::from_millis(120);
 
 /// An image as JSON.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Document {
     digest: String,
     index_digest: Option<String>,
     config_digest: String,
     references: Vec<String>,
     platform: String,
-    size_bytes: u64,
+    size: u64,
     layers: Vec<Layer>,
     pulled_at: Option<String>,
     last_used_at: Option<String>,
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Layer {
     diff_id: String,
     digest: String,
-    size_bytes: u64,
+    size: u64,
     media_type: String,
 }
 
@@ -44,7 +46,7 @@ impl From<&Image> for Document {
         let layers = image.layers.iter().map(|layer| Layer {
             diff_id: layer.diff_id.clone(),
             digest: layer.digest.clone(),
-            size_bytes: layer.size,
+            size: layer.size,
             media_type: layer.media_type.clone(),
         });
         Self {
@@ -53,7 +55,7 @@ impl From<&Image> for Document {
             config_digest: image.config_digest.clone(),
             references: image.references.clone(),
             platform: image.platform.clone(),
-            size_bytes: image.size,
+            size: image.size,
             layers: layers.collect(),
             pulled_at: image.pulled_at.as_ref().map(|at| time(Some(at))),
             last_used_at: image.last_used_at.as_ref().map(|at| time(Some(at))),
@@ -63,6 +65,7 @@ impl From<&Image> for Document {
 
 /// What `image inspect` says.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Inspected {
     #[serde(flatten)]
     image: Document,
@@ -97,6 +100,7 @@ impl Inspected {
 
 /// What became of an image that was to be removed.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Removed {
     pub(crate) image: String,
     /// False where only a name went.
@@ -106,6 +110,7 @@ pub(crate) struct Removed {
 
 /// What went.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Pruned {
     images: Vec<Document>,
     layers: u64,

@@ -1,15 +1,19 @@
 //! JSON: the same names as in the interface, every key always there.
 //!
 //! Times are RFC 3339 in UTC with nanoseconds, durations are seconds in keys that end in `_seconds`, sizes are
-//! bytes in keys that end in `_bytes`, enums are lower-case words, permission bits are an octal string, and
-//! what is not known is null. `exit_status` of an ending is the status that `agent-cli wait` exits with.
+//! bytes, enums are lower-case words, permission bits are an octal string, and what is not known is null.
+//! `exit_status` of an ending is the status that `agent-cli wait` exits with. `docs/agent-cli.schema.json` describes
+//! every document; its test (`schema`) compares the keys with the interface's.
 
+mod bindings;
 mod container;
 mod ending;
 mod info;
 mod isolation;
 mod networks;
 mod outputs;
+#[cfg(test)]
+mod schema;
 mod secrets;
 
 use std::collections::{BTreeMap, HashMap};
@@ -23,6 +27,7 @@ use serde::Serialize;
 
 use super::human::{event_kind, system_time};
 
+pub(crate) use bindings::{CheckedBindings, ShownBindings};
 pub(crate) use container::{Container, Rotated};
 pub(crate) use ending::Ending;
 pub(crate) use info::Info;
@@ -31,6 +36,7 @@ pub(crate) use secrets::Secrets;
 
 /// One object of `logs --json`.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct LogEntry {
     time: Option<String>,
     stream: &'static str,
@@ -42,6 +48,7 @@ pub(crate) struct LogEntry {
 
 /// One object of `events --json`.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Event {
     cursor: Option<u64>,
     time: Option<String>,
@@ -56,6 +63,7 @@ pub(crate) struct Event {
 
 /// What became of one container of `rm`, of the signal of `signal`.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Done {
     pub(crate) id: String,
     #[serde(skip_serializing_if = "Option::is_none")]

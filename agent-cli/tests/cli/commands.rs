@@ -26,7 +26,7 @@ fn ps_lists_all_pages_and_hides_what_is_completed() {
     assert_eq!(run(&fake, &["ps", "-aq"]).out(), "a\nb\nc\n");
     assert_eq!(run(&fake, &["ps", "-q", "--state", "completed"]).out(), "c\n");
     let json = run(&fake, &["ps", "-a", "--json"]).json();
-    assert_eq!((json.as_array().unwrap().len(), &json[2]["result"]["signal_name"]), (3, &"SIGKILL".into()));
+    assert_eq!((json.as_array().unwrap().len(), &json[2]["result"]["exit"]["signal_name"]), (3, &"SIGKILL".into()));
     run(&fake, &["ps", "--label", "app=web", "--label", "tier=1"]);
     assert!(
         fake.count(|call| matches!(call, Call::List(list) if list.labels.len() == 2 && list.labels["app"] == "web"))
@@ -208,7 +208,7 @@ fn secrets_are_printed_as_asked_for() {
     assert_eq!(all, "PW=canary one\n[3]=canary two\\n\n/etc/a=x\\ny\n/etc/b=(2 bytes that are no text: use --file)\n");
     let json = with(&right, &["--json"]).json();
     assert_eq!((&json["environment"][0]["value"], &json["arguments"][0]["index"]), (&"canary one".into(), &3.into()));
-    assert_eq!((&json["files"][1]["encoding"], &json["files"][1]["data"]), (&"base64".into(), &"/wA=".into()));
+    assert_eq!((&json["files"][1]["encoding"], &json["files"][1]["content"]), (&"base64".into(), &"/wA=".into()));
 
     let refused: [(&std::path::Path, &[&str], &str); 6] = [
         (&right, &[], "prints one value"),

@@ -10,3 +10,4 @@ mod outputs;
 mod program;
 mod reconnect;
 mod run;
+mod schema;

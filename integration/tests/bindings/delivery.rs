@@ -72,7 +72,7 @@ fn what_is_shown_is_what_is_delivered() {
 }
 
 fn file(file: &Value) -> (String, Vec<u8>) {
-    (file["path"].as_str().unwrap().to_owned(), file["data"].as_str().unwrap().as_bytes().to_vec())
+    (file["path"].as_str().unwrap().to_owned(), file["content"].as_str().unwrap().as_bytes().to_vec())
 }
 
 #[test]

@@ -181,7 +181,7 @@ fn the_command_line_names_networks_and_publishes_ports() {
     let json = json.as_array().map_or(&json, |all| &all[0]);
     assert_eq!(json["network_status"]["name"], "other");
     assert_eq!(json["network_status"]["ports"][1]["protocol"], "udp");
-    assert_eq!(json["spec"]["connectivity"]["dns"]["servers"][0], "10.9.9.9");
+    assert_eq!(json["spec"]["dns"]["servers"][0], "10.9.9.9");
     let first = ran("--network cni", &["/bin/busybox", "ip", "-o", "-4", "addr", "show", "eth0"]);
     assert!(first.stdout.contains("10.123.0."), "{first:?}");
     let missing = ran("--network nope", &["/bin/true"]);

@@ -14,6 +14,6 @@ same 3 "$(printf '%s\n' "$out" | grep -c 'Read-only file system')" 'refused writ
 ! grep executor-secrets /proc/self/mountinfo || fail 'secrets have a path on the host'
 wipe=$(agent-cli inspect --json files | field '["result"]["wipe"]')
 has "$wipe" "'verified': True"
-has "$wipe" "'size_bytes': 16"
+has "$wipe" "'bytes': 16"
 same 1 "$(printf hunter2-and-more | run --file a=@- -- cat /etc/cf-service-bindings/a | grep -c REDACTED)" 'masked output'
 agent-cli rm files

@@ -112,18 +112,18 @@ impl<'a> Container<'a> {
         };
         let facts = vec![
             ("state".to_owned(), text(&told["state"])),
-            ("exit code".to_owned(), text(&told["result"]["exit_code"])),
+            ("exit code".to_owned(), text(&told["result"]["exit"]["code"])),
             ("time".to_owned(), ["prepare", "start", "run", "finish"].map(took).join(", ")),
             (
                 "wiped".to_owned(),
-                format!("{} file, {} bytes, by the {}", wipe["files"], wipe["size_bytes"], text(&wipe["wiped_by"])),
+                format!("{} file, {} bytes, by the {}", wipe["files"], wipe["bytes"], text(&wipe["wiped_by"])),
             ),
             ("how".to_owned(), text(&wipe["method"])),
             ("when".to_owned(), text(&wipe["finished_at"])),
         ];
         let wipe = Wipe {
             files: wipe["files"].as_u64().context("the result has no wipe receipt")?,
-            bytes: wipe["size_bytes"].as_u64().context("the receipt has no size")?,
+            bytes: wipe["bytes"].as_u64().context("the receipt has no size")?,
             verified: wipe["verified"].as_bool().unwrap_or(false),
         };
         Ok(Ended { exit_status, wipe, facts })

@@ -10,6 +10,7 @@ use super::{isolation, networks, outputs, seconds, sorted, time};
 use crate::view::human::{mount_kind, network, state, word};
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Container {
     id: String,
     state: String,
@@ -29,6 +30,7 @@ pub(crate) struct Container {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct ImageInUse {
     reference: String,
     digest: String,
@@ -36,6 +38,7 @@ struct ImageInUse {
 
 /// What `rotate` says of the container.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Rotated {
     id: String,
     files_generation: u64,
@@ -43,6 +46,7 @@ pub(crate) struct Rotated {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Spec {
     rootfs: String,
     path: String,
@@ -53,8 +57,11 @@ struct Spec {
     uid: Option<u32>,
     gid: Option<u32>,
     limits: Limits,
+    nofile: u64,
+    #[serde(flatten)]
     isolation: isolation::Isolation,
     network: String,
+    #[serde(flatten)]
     connectivity: networks::Connectivity,
     grace_period_seconds: Option<f64>,
     labels: BTreeMap<String, String>,
@@ -69,20 +76,21 @@ struct Spec {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Limits {
     memory_bytes: u64,
     pids: u64,
     cpu_millis: u64,
-    nofile: u64,
     disk_bytes: u64,
     cpu_weight: u32,
     io_weight: u32,
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct SecretFile {
     path: String,
-    size_bytes: u64,
+    size: u64,
     mode: String,
     uid: u32,
     gid: u32,
@@ -93,6 +101,7 @@ struct SecretFile {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Process {
     id: String,
     pid: Option<u32>,
@@ -150,11 +159,11 @@ impl From<&v1::ContainerSpec> for Spec {
                 memory_bytes: limits.memory_bytes,
                 pids: limits.pids,
                 cpu_millis: limits.cpu_millis,
-                nofile: spec.nofile,
                 disk_bytes: limits.disk_bytes,
                 cpu_weight: limits.cpu_weight,
                 io_weight: limits.io_weight,
             },
+            nofile: spec.nofile,
             isolation: spec.into(),
             network: network(spec.network),
             connectivity: spec.into(),
@@ -176,7 +185,7 @@ impl From<&v1::SecretFile> for SecretFile {
     fn from(file: &v1::SecretFile) -> Self {
         Self {
             path: file.path.clone(),
-            size_bytes: file.size,
+            size: file.size,
             mode: format!("{:04o}", file.mode),
             uid: file.uid,
             gid: file.gid,
@@ -256,11 +265,11 @@ mod tests {
         assert_eq!((&spec["redaction"], &spec["runtime_token_path"]), (&json!("all"), &Value::Null));
         assert_eq!(json["processes"][0]["pid"], Value::Null);
         let result = &json["result"];
-        assert_eq!((&result["exit_status"], &result["signal_name"]), (&json!(137), &json!("SIGKILL")));
         assert_eq!(
-            (&result["exit_code"], &result["failure"], &result["wipe"]),
-            (&Value::Null, &Value::Null, &Value::Null)
+            (&result["exit_status"], &result["exit"]),
+            (&json!(137), &json!({"code": null, "signal": 9, "signal_name": "SIGKILL"}))
         );
+        assert_eq!((&result["failure"], &result["wipe"]), (&Value::Null, &Value::Null));
         assert_eq!(result["timings"]["run_seconds"], 1.5);
     }
 }

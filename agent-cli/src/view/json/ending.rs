@@ -9,11 +9,10 @@ use crate::signals;
 use crate::view::human::word;
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Ending {
     pub(crate) exit_status: u8,
-    exit_code: Option<i32>,
-    signal: Option<i32>,
-    signal_name: Option<String>,
+    exit: Option<Exit>,
     oom_killed: bool,
     stopped: bool,
     failure: Option<Failure>,
@@ -22,7 +21,17 @@ pub(crate) struct Ending {
     outputs: Option<outputs::Summary>,
 }
 
+/// How the process ended: by its code or by a signal.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Exit {
+    code: Option<i32>,
+    signal: Option<i32>,
+    signal_name: Option<String>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Failure {
     kind: String,
     message: String,
@@ -30,6 +39,7 @@ struct Failure {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Timings {
     prepare_seconds: Option<f64>,
     start_seconds: Option<f64>,
@@ -38,9 +48,10 @@ struct Timings {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Wipe {
     files: u32,
-    size_bytes: u64,
+    bytes: u64,
     method: String,
     finished_at: Option<String>,
     verified: bool,
@@ -49,16 +60,15 @@ struct Wipe {
 
 impl From<&v1::Result> for Ending {
     fn from(result: &v1::Result) -> Self {
-        let (exit_code, signal) = match result.exit.and_then(|exit| exit.status) {
-            Some(exit_status::Status::Code(code)) => (Some(code), None),
-            Some(exit_status::Status::Signal(signal)) => (None, Some(signal)),
-            None => (None, None),
-        };
+        let exit = result.exit.and_then(|exit| exit.status).map(|status| match status {
+            exit_status::Status::Code(code) => Exit { code: Some(code), signal: None, signal_name: None },
+            exit_status::Status::Signal(signal) => {
+                Exit { code: None, signal: Some(signal), signal_name: Some(signals::name(signal)) }
+            }
+        });
         Self {
             exit_status: Outcome::of(Some(result)).status(),
-            exit_code,
-            signal,
-            signal_name: signal.map(signals::name),
+            exit,
             oom_killed: result.oom_killed,
             stopped: result.stopped,
             failure: result.failure.as_ref().map(|failure| Failure {
@@ -74,7 +84,7 @@ impl From<&v1::Result> for Ending {
             }),
             wipe: result.wipe.as_ref().map(|wipe| Wipe {
                 files: wipe.files,
-                size_bytes: wipe.bytes,
+                bytes: wipe.bytes,
                 method: wipe.method.clone(),
                 finished_at: time(wipe.finished_at.as_ref()),
                 verified: wipe.verified,

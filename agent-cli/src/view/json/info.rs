@@ -9,6 +9,7 @@ use super::{sorted, time};
 use crate::view::human::mount_kind;
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Info {
     version: String,
     socket: String,
@@ -28,6 +29,7 @@ pub(crate) struct Info {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Capacity {
     memory_bytes: u64,
     pids: u64,

@@ -4,14 +4,21 @@ use executor_proto::v1::{ContainerSpec, UserNamespace};
 use serde::Serialize;
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Isolation {
     user_namespace: &'static str,
     privileged: bool,
-    capabilities_added: Vec<String>,
-    capabilities_dropped: Vec<String>,
+    capabilities: Capabilities,
     read_only_rootfs: bool,
     custom_seccomp_profile: bool,
     stop_signal: u32,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct Capabilities {
+    add: Vec<String>,
+    drop: Vec<String>,
 }
 
 impl From<&ContainerSpec> for Isolation {
@@ -23,8 +30,7 @@ impl From<&ContainerSpec> for Isolation {
                 UserNamespace::Host => "host",
             },
             privileged: spec.privileged,
-            capabilities_added: capabilities.add,
-            capabilities_dropped: capabilities.drop,
+            capabilities: Capabilities { add: capabilities.add, drop: capabilities.drop },
             read_only_rootfs: spec.read_only_rootfs,
             custom_seccomp_profile: spec.custom_seccomp_profile,
             stop_signal: spec.stop_signal,

@@ -7,6 +7,7 @@ use crate::view::human::word;
 
 /// As it was asked for.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Connectivity {
     network_name: String,
     ports: Vec<Port>,
@@ -16,6 +17,7 @@ pub(super) struct Connectivity {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Port {
     host_ip: String,
     host_port: u32,
@@ -24,6 +26,7 @@ struct Port {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Dns {
     servers: Vec<String>,
     searches: Vec<String>,
@@ -32,6 +35,7 @@ struct Dns {
 
 /// As it is.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Status {
     name: String,
     addresses: Vec<String>,

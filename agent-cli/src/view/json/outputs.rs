@@ -7,23 +7,26 @@ use serde::Serialize;
 
 /// Of a container's specification.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Declared {
     files: Vec<String>,
     directory: Option<String>,
-    max_bytes: u64,
+    bytes_max: u64,
 }
 
 /// Of a container's result.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Summary {
     files: u32,
-    size_bytes: u64,
+    bytes: u64,
     skipped: u32,
     failure: Option<String>,
 }
 
 /// The document of `cp`.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Copied {
     id: String,
     files: Vec<CopiedFile>,
@@ -31,14 +34,16 @@ pub(crate) struct Copied {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct CopiedFile {
     path: String,
     destination: String,
-    size_bytes: u64,
+    size: u64,
     mode: String,
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Skipped {
     /// Null for those that are only counted.
     path: Option<String>,
@@ -51,18 +56,13 @@ fn some(text: &str) -> Option<String> {
 
 impl From<&v1::Outputs> for Declared {
     fn from(outputs: &v1::Outputs) -> Self {
-        Self { files: outputs.files.clone(), directory: some(&outputs.directory), max_bytes: outputs.bytes_max }
+        Self { files: outputs.files.clone(), directory: some(&outputs.directory), bytes_max: outputs.bytes_max }
     }
 }
 
 impl From<&v1::OutputsSummary> for Summary {
     fn from(summary: &v1::OutputsSummary) -> Self {
-        Self {
-            files: summary.files,
-            size_bytes: summary.bytes,
-            skipped: summary.skipped,
-            failure: some(&summary.failure),
-        }
+        Self { files: summary.files, bytes: summary.bytes, skipped: summary.skipped, failure: some(&summary.failure) }
     }
 }
 
@@ -71,7 +71,7 @@ impl Copied {
         let file = |(file, destination): &(v1::OutputFile, PathBuf)| CopiedFile {
             path: file.path.clone(),
             destination: destination.display().to_string(),
-            size_bytes: file.size,
+            size: file.size,
             mode: format!("{:04o}", file.mode),
         };
         let entry = |entry: &v1::SkippedOutput| Skipped { path: some(&entry.path), reason: entry.reason.clone() };

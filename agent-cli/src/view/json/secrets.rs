@@ -7,6 +7,7 @@ use super::encoded;
 
 /// Of `secrets --json`.
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Secrets {
     environment: Vec<SecretVariable>,
     arguments: Vec<SecretArgument>,
@@ -14,24 +15,27 @@ pub(crate) struct Secrets {
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct SecretVariable {
     name: String,
     value: String,
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct SecretArgument {
     index: u32,
     value: String,
 }
 
 #[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct SecretContent {
     path: String,
     public: bool,
     /// `utf-8` or `base64`.
     encoding: &'static str,
-    data: String,
+    content: String,
 }
 
 impl From<v1::GetSecretsResponse> for Secrets {
@@ -39,8 +43,8 @@ impl From<v1::GetSecretsResponse> for Secrets {
         let variable = |v1::EnvironmentVariable { name, value }| SecretVariable { name, value };
         let argument = |v1::SecretArgument { index, value }| SecretArgument { index, value };
         let file = |v1::File { path, content, public }| {
-            let (encoding, data) = encoded(content);
-            SecretContent { path, public, encoding, data }
+            let (encoding, content) = encoded(content);
+            SecretContent { path, public, encoding, content }
         };
         Self {
             environment: response.environment.into_iter().map(variable).collect(),

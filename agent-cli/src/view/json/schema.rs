@@ -1,0 +1,151 @@
+//! The JSON schema of every document of `--json`, in `docs/agent-cli.schema.json`.
+//!
+//! It is generated from the types that are printed, so it cannot drift: the test fails when the page differs, and
+//! `UPDATE=1 cargo test -p agent-cli --bins schema` writes it anew. A second test holds every key to the name that the
+//! field has in `executor.v1`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use prost::Message as _;
+use schemars::SchemaGenerator;
+use schemars::generate::SchemaSettings;
+use serde_json::{Map, Value, json};
+
+use super::{CheckedBindings, Container, Copied, Done, Ending, Event, Info, LogEntry, Rotated, Secrets, ShownBindings};
+use crate::view::{audit, images};
+
+/// Prints the schema of one document.
+type Describe = fn(&mut SchemaGenerator) -> schemars::Schema;
+
+/// Each command with the schema of its document, and how often that is printed.
+fn documents() -> Vec<(&'static str, &'static str, Describe)> {
+    vec![
+        ("run", "the container, when it has ended; with --detach, when it runs", |g| g.subschema_for::<Container>()),
+        ("ps", "one document", |g| g.subschema_for::<Vec<Container>>()),
+        ("inspect", "one document", |g| g.subschema_for::<Container>()),
+        ("wait", "one document", |g| g.subschema_for::<Container>()),
+        ("stop", "one document", |g| g.subschema_for::<Container>()),
+        ("signal", "one document", |g| g.subschema_for::<Done>()),
+        ("rm", "one document", |g| g.subschema_for::<Vec<Done>>()),
+        ("logs", "a line for each entry", |g| g.subschema_for::<LogEntry>()),
+        ("events", "a line for each event", |g| g.subschema_for::<Event>()),
+        ("cp", "one document", |g| g.subschema_for::<Copied>()),
+        ("rotate", "one document", |g| g.subschema_for::<Rotated>()),
+        ("secrets", "one document; the only one that holds values", |g| g.subschema_for::<Secrets>()),
+        ("info", "one document", |g| g.subschema_for::<Info>()),
+        ("image pull", "one document", |g| g.subschema_for::<images::Document>()),
+        ("image ls", "one document", |g| g.subschema_for::<Vec<images::Document>>()),
+        ("image inspect", "one document", |g| g.subschema_for::<images::Inspected>()),
+        ("image rm", "one document", |g| g.subschema_for::<Vec<images::Removed>>()),
+        ("image prune", "one document", |g| g.subschema_for::<images::Pruned>()),
+        ("bindings show", "one document", |g| g.subschema_for::<ShownBindings>()),
+        ("bindings check", "one document", |g| g.subschema_for::<CheckedBindings>()),
+        ("audit", "one document", |g| g.subschema_for::<audit::Json>()),
+    ]
+}
+
+fn schema() -> Value {
+    let mut generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
+    let commands: Map<String, Value> = documents()
+        .into_iter()
+        .map(|(command, when, describe)| {
+            let mut document = describe(&mut generator).to_value();
+            document["description"] = json!(format!("agent-cli {command} --json: {when}."));
+            (command.to_owned(), document)
+        })
+        .collect();
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Documents of agent-cli --json",
+        "description": "The schema of a command's document is the property that has the command's name, for example #/properties/inspect. Keys have the names of executor.v1; times are RFC 3339 in UTC, durations seconds, sizes bytes, enums lower-case words; unknown values are null.",
+        "type": "object",
+        "properties": commands,
+        "$defs": generator.take_definitions(true),
+    })
+}
+
+#[test]
+fn the_schema_in_docs_is_that_of_the_types() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/agent-cli.schema.json");
+    let generated = super::document(&schema());
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, &generated).unwrap();
+    }
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(kept == generated, "docs/agent-cli.schema.json differs: UPDATE=1 cargo test -p agent-cli --bins schema");
+}
+
+/// Fields of each message of the interface.
+fn fields() -> BTreeMap<String, BTreeSet<String>> {
+    let set = prost_types::FileDescriptorSet::decode(executor_proto::FILE_DESCRIPTOR_SET).unwrap();
+    let messages = set.file.into_iter().flat_map(|file| file.message_type);
+    let mut all = BTreeMap::new();
+    for message in messages {
+        for nested in &message.nested_type {
+            let name = format!("{}.{}", message.name(), nested.name());
+            all.insert(name, nested.field.iter().map(|field| field.name().to_owned()).collect());
+        }
+        all.insert(message.name().to_owned(), message.field.iter().map(|field| field.name().to_owned()).collect());
+    }
+    all
+}
+
+/// Which message each type shows, and the keys that are agent-cli's own.
+const SHOWN: [(&str, &str, &[&str]); 22] = [
+    ("Container", "Container", &[]),
+    ("Spec", "ContainerSpec", &[]),
+    ("Capabilities", "Capabilities", &[]),
+    ("Limits", "Limits", &[]),
+    ("SecretFile", "SecretFile", &[]),
+    ("Process", "Process", &[]),
+    ("ImageInUse", "ImageInUse", &[]),
+    ("Port", "PortMapping", &[]),
+    ("Dns", "Dns", &[]),
+    ("Status", "NetworkStatus", &[]),
+    ("Declared", "Outputs", &[]),
+    ("Ending", "Result", &["exit_status"]),
+    ("Exit", "ExitStatus", &["signal_name"]),
+    ("Failure", "Failure", &[]),
+    ("Timings", "Timings", &[]),
+    ("Wipe", "WipeReceipt", &[]),
+    ("Summary", "OutputsSummary", &[]),
+    ("Info", "InfoResponse", &["socket"]),
+    ("Capacity", "Capacity", &[]),
+    ("LogEntry", "StreamLogsResponse", &["encoding"]),
+    ("Document", "Image", &[]),
+    ("SecretContent", "File", &["encoding"]),
+];
+
+/// Keys of a definition that are neither a field of the message, nor a duration of it in seconds, nor its own.
+fn strangers<'a>(definition: &'a Value, fields: &BTreeSet<String>, own: &[&str]) -> Vec<&'a str> {
+    let keys = definition["properties"].as_object().unwrap().keys();
+    let is_known = |key: &&str| {
+        fields.contains(*key)
+            || key.strip_suffix("_seconds").is_some_and(|key| fields.contains(key))
+            || own.contains(key)
+    };
+    keys.map(String::as_str).filter(|key| !is_known(key)).collect()
+}
+
+#[test]
+fn keys_have_the_names_of_the_interface() {
+    let (schema, fields) = (schema(), fields());
+    for (shown, message, own) in SHOWN {
+        let definition = &schema["$defs"][shown];
+        assert!(definition.is_object(), "{shown}");
+        assert_eq!(strangers(definition, &fields[message], own), [""; 0], "{shown} shows {message}");
+    }
+    let renamed = json!({ "properties": { "size_bytes": {}, "path": {}, "public": {} } });
+    assert_eq!(strangers(&renamed, &fields["SecretFile"], &[]), ["size_bytes"], "the control");
+}
+
+/// The ending that is nested in an event is the one of a container.
+#[test]
+fn a_definition_stands_once() {
+    let mut generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
+    let ending = generator.subschema_for::<Ending>();
+    assert_eq!(ending.to_value(), json!({ "$ref": "#/$defs/Ending" }));
+    let names = schema()["$defs"].as_object().unwrap().keys().filter(|name| name.ends_with('2')).count();
+    assert_eq!(names, 0, "two types of one name");
+}
