@@ -14,6 +14,7 @@ mod image;
 mod isolation;
 mod outputs;
 mod policy;
+mod ports;
 mod process;
 mod secrets;
 mod update;
@@ -37,6 +38,7 @@ pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_exec};
 pub use image::LAYERS_MAX;
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
 pub use policy::{Policy, Unenforceable};
+pub use ports::{BadPortRule, PortRule};
 pub use update::{PlannedUpdate, UpdateDraft, validate_update};
 
 /// One thing wrong with a request.

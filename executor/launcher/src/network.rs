@@ -4,6 +4,7 @@
 //! ```text
 //! attach   by the shim, with init waiting in its network namespace
 //!            config   the operator's file that the request names                          (config.rs)
+//!            ports    the host's own are refused, the container's reserved                (ports.rs)
 //!            store    what is needed to take it back is on disk before anything happens   (store.rs)
 //!            netns    the namespace gets a name of its own on the host                    (netns.rs)
 //!            ADD      each plugin in its order, its result kept                           (plugin.rs)
@@ -20,6 +21,7 @@ mod egress;
 mod netns;
 mod nft;
 mod plugin;
+mod ports;
 mod store;
 
 use std::collections::BTreeSet;
@@ -43,6 +45,7 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::rootfs::failed;
 use plugin::{Call, Fault};
+pub(crate) use ports::Reserved;
 
 /// How long the kernel is given to end plugins that were killed.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
@@ -59,6 +62,8 @@ pub(crate) struct OnNetwork {
     pub record: Attached,
     /// All that is known of its addresses.
     pub addresses: Addresses,
+    /// Its ports of the host, kept from everybody else while this is there.
+    pub reserved: Reserved,
 }
 
 /// How long plugins may take.
@@ -93,6 +98,8 @@ enum Trouble {
     Answer(String, String),
     #[error("port {0} of the host is published by container `{1}`")]
     Port(String, ContainerId),
+    #[error("{0}: {1}")]
+    HostPort(String, &'static str),
     #[error("no version of the interface is spoken by its configuration and by all of its plugins")]
     NoVersion,
     #[error("{what}: {why}", what = .0, why = crate::dirs::plain(.1))]
@@ -101,12 +108,14 @@ enum Trouble {
 
 impl Trouble {
     fn refused(&self, network: &str) -> Refused {
-        if let Self::Port(..) = self {
+        if let Self::Port(..) | Self::HostPort(..) = self {
             return Refused::of_fields(Reason::Precondition, &[Violation::new("ports", self.to_string())]);
         }
         let reason = match self {
             Self::System(..) | Self::Plugin(_, _, Fault::System(..)) => Reason::Internal,
-            Self::Plugin(..) | Self::Answer(..) | Self::Port(..) | Self::NoVersion => Reason::Precondition,
+            Self::Plugin(..) | Self::Answer(..) | Self::Port(..) | Self::HostPort(..) | Self::NoVersion => {
+                Reason::Precondition
+            }
         };
         Refused::new(reason, format!("network `{network}`: {self}"))
     }
@@ -131,7 +140,8 @@ pub(crate) fn attach(host: &Host, record: &ContainerRecord, init: i32) -> Result
     // What a container of the same id has left that could not be taken back at its end.
     detach(host, &plan.id, Patience::whole(host))
         .map_err(|why| Refused::new(Reason::Precondition, format!("what an earlier container has left: {why}")))?;
-    let addresses = add_all(host, record, network, asked, init).map_err(|trouble| trouble.refused(&name))?;
+    let (addresses, reserved) =
+        add_all(host, record, network, asked, init).map_err(|trouble| trouble.refused(&name))?;
     if !plan.connectivity.egress {
         egress::close(host, &plan.id, &addresses).map_err(|error| {
             let refused = failed("egress cannot be closed", &error);
@@ -139,7 +149,7 @@ pub(crate) fn attach(host: &Host, record: &ContainerRecord, init: i32) -> Result
         })?;
     }
     let record = Attached { network: name, addresses: addresses.own.clone() };
-    Ok(Some(OnNetwork { record, addresses }))
+    Ok(Some(OnNetwork { record, addresses, reserved }))
 }
 
 fn add_all(
@@ -148,7 +158,7 @@ fn add_all(
     network: Network,
     asked: Capabilities,
     init: i32,
-) -> Result<Addresses, Trouble> {
+) -> Result<(Addresses, Reserved), Trouble> {
     let id = &record.plan.id;
     let system = |what: &'static str| move |error: io::Error| Trouble::System(what, error);
     let patience = Patience::whole(host);
@@ -167,6 +177,7 @@ fn add_all(
     };
     let lock = store::look_at_ports(host, &attachment).map_err(system("state directory"))?;
     let lock = lock.map_err(|(port, other)| Trouble::Port(port, other))?;
+    let reserved = Reserved::of(&record.plan.connectivity.ports)?;
     store::write_first(host, &attachment).map_err(system("state directory"))?;
     drop(lock);
     netns::pin(host, id, init).map_err(system("network namespace"))?;
@@ -187,7 +198,8 @@ fn add_all(
     }
     let result = attachment.result.unwrap_or(Value::Null);
     let last = attachment.network.plugins.last().map(|plugin| plugin.kind.clone()).unwrap_or_default();
-    Addresses::parse(&result).map_err(|why| Trouble::Answer(last, why))
+    let addresses = Addresses::parse(&result).map_err(|why| Trouble::Answer(last, why))?;
+    Ok((addresses, reserved))
 }
 
 /// The newest version that the configuration is written for and that all of its plugins speak. Where the configuration

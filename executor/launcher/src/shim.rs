@@ -71,6 +71,8 @@ struct Ready {
     record: ContainerRecord,
     remains: Remains,
     container: create::Created,
+    /// Keeps the container's ports of the host while the shim is there.
+    _ports: Option<crate::network::Reserved>,
     log: stdio::Log,
     watch: watch::Watch,
     /// Of the runtime token, where the container has one. The token itself is in the volume alone.

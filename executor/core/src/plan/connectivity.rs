@@ -52,6 +52,18 @@ pub struct PublishedPort {
     pub protocol: Protocol,
 }
 
+impl PublishedPort {
+    /// The port on the host as people write it: `127.0.0.1:8080/tcp`, `8080/tcp` on every address.
+    pub fn on_host(&self) -> String {
+        let port = format!("{}/{}", self.host_port, self.protocol.name());
+        match self.host_ip {
+            Some(IpAddr::V6(ip)) => format!("[{ip}]:{port}"),
+            Some(ip) => format!("{ip}:{port}"),
+            None => port,
+        }
+    }
+}
+
 /// Everything of the network but which one it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -1,12 +1,8 @@
-//! Networks, ports, names.
+//! Networks and names.
 
-use std::collections::BTreeSet;
-
-use super::{Policy, Report, shorten};
+use super::{Policy, Report, ports, shorten};
 use crate::plan::{Connectivity, Isolation, Network};
 
-/// Most published ports.
-const PORTS_MAX: usize = 256;
 /// Most name servers: what resolv.conf(5) takes.
 const SERVERS_MAX: usize = 3;
 /// Most domains to search, and most options.
@@ -55,7 +51,7 @@ pub(super) fn check(
     {
         report.add("network_name", format!("{:?} is no name of a network", shorten(name)));
     }
-    ports(asked, report);
+    ports::check(asked, policy, report);
     let label = |part: &str| {
         !part.is_empty()
             && part.len() <= 63
@@ -84,25 +80,6 @@ pub(super) fn check(
             if word.is_empty() || word.len() > DOMAIN_MAX || !word.bytes().all(|b| b.is_ascii_graphic()) {
                 report.add(format!("{field}[{index}]"), format!("is no word of 1 to {DOMAIN_MAX} visible characters"));
             }
-        }
-    }
-}
-
-fn ports(asked: &Connectivity, report: &mut Report) {
-    if asked.ports.len() > PORTS_MAX {
-        report.add("ports", format!("has {} entries; at most {PORTS_MAX}", asked.ports.len()));
-        return;
-    }
-    let mut seen = BTreeSet::new();
-    for (index, port) in asked.ports.iter().enumerate() {
-        for (field, number) in [("host_port", port.host_port), ("container_port", port.container_port)] {
-            if number == 0 {
-                report.add(format!("ports[{index}].{field}"), "is 0; 1 to 65535 is allowed");
-            }
-        }
-        if !seen.insert((port.host_ip, port.host_port, port.protocol)) {
-            let (port, protocol) = (port.host_port, port.protocol.name());
-            report.add(format!("ports[{index}].host_port"), format!("{port}/{protocol} is there twice"));
         }
     }
 }

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::PortRule;
+
 /// Capabilities that a request may add where the operator says nothing: those that common engines give by default.
 const CAPABILITIES_ALLOWED: [&str; 14] = [
     "CAP_AUDIT_WRITE",
@@ -79,6 +81,8 @@ pub struct Policy {
     pub cni_bin_dirs: Vec<PathBuf>,
     /// `egress` may be asked for.
     pub allow_egress: bool,
+    /// Ports of the host that may be published; none where it is empty.
+    pub ports_allowed: Vec<PortRule>,
     /// Processes may be executed in containers that run.
     pub allow_exec: bool,
 }
@@ -108,6 +112,8 @@ impl Default for Policy {
             cni_conf_dir: "/etc/cni/net.d".into(),
             cni_bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
             allow_egress: false,
+            // Those below belong to the host's own services.
+            ports_allowed: vec![PortRule::of_every_address(1024, u16::MAX)],
             allow_exec: true,
         }
     }

@@ -76,9 +76,9 @@ pub(super) fn prepare(
         },
     };
     match build(host, filter, record, ids, &mut site, control) {
-        Ok(Built { record, container, log, token, watch }) => {
+        Ok(Built { record, container, ports, log, token, watch }) => {
             let generations = update::Generations::default();
-            Ok(Ready { record, remains: site.remains, container, log, watch, token, begun, generations })
+            Ok(Ready { record, remains: site.remains, container, _ports: ports, log, watch, token, begun, generations })
         }
         Err(refused) => {
             if let Some(init) = site.init {
@@ -148,6 +148,7 @@ fn isolate() -> std::io::Result<()> {
 struct Built {
     record: ContainerRecord,
     container: create::Created,
+    ports: Option<network::Reserved>,
     log: stdio::Log,
     token: Option<TokenDigest>,
     watch: Watch,
@@ -256,14 +257,14 @@ fn build(
     log.mask(redactor);
 
     let init = identity::of(container.pid()).map_err(|error| failed("/proc", &error))?;
-    let network = network.map(|network| network.record);
+    let (network, ports) = network.map(|network| (network.record, network.reserved)).unzip();
     record.prepared =
         Some(Prepared { init, user: (*user).clone(), mounts, volume: kind, nofile, warnings, network, at: now() });
     record.files_generation = u64::from(kind.is_some());
     record.state = State::Created;
     dirs.write_record(&record).map_err(|error| failed("run directory", &error))?;
     control.reached(State::Created);
-    Ok(Built { record, container, log, token, watch })
+    Ok(Built { record, container, ports, log, token, watch })
 }
 
 /// Takes the container's root and its layer out of this shim's namespace, so that their places are empty directories

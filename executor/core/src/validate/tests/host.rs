@@ -49,6 +49,21 @@ fn an_image_names_no_other_directory_of_the_host() {
 }
 
 #[test]
+fn ports_are_the_operators_to_give() {
+    let port = |host_port| PublishedPort { host_ip: None, host_port, container_port: 80, protocol: Protocol::Tcp };
+    let connectivity = Connectivity { ports: vec![port(80), port(8080)], ..Connectivity::default() };
+    let asked = Draft { network: Some(Network::Cni), connectivity, ..draft() };
+    assert_eq!(fields(&asked), ["ports[0].host_port"], "by default those from 1024 on");
+    let rules = |rules: &[&str]| Policy {
+        ports_allowed: rules.iter().map(|rule| rule.parse().unwrap()).collect(),
+        ..Policy::default()
+    };
+    let plan = validate(&asked, &rules(&["80", "8080/tcp"])).unwrap();
+    recheck(&plan, &rules(&["1-9000"])).unwrap();
+    assert!(recheck(&plan, &rules(&[])).is_err(), "the launcher has its own policy");
+}
+
+#[test]
 fn privileges_are_the_operators_to_give() {
     let isolation = Isolation {
         user_namespace: UserNamespace::Host,
@@ -95,7 +110,7 @@ fn a_network_has_what_belongs_to_it() {
     let port =
         |host_port, container_port| PublishedPort { host_ip: None, host_port, container_port, protocol: Protocol::Tcp };
     let connectivity =
-        Connectivity { network_name: "net".into(), ports: vec![port(80, 8080)], egress: true, ..Default::default() };
+        Connectivity { network_name: "net".into(), ports: vec![port(1024, 8080)], egress: true, ..Default::default() };
     let asked = |network| Draft { network: Some(network), connectivity: connectivity.clone(), ..draft() };
     assert_eq!(fields(&asked(Network::None)), ["network_name", "ports", "egress"]);
     assert_eq!(fields(&asked(Network::Cni)), ["egress"]);
@@ -103,7 +118,7 @@ fn a_network_has_what_belongs_to_it() {
     recheck(&validate(&asked(Network::Cni), &policy).unwrap(), &policy).unwrap();
     let connectivity = Connectivity {
         network_name: "../net".into(),
-        ports: vec![port(80, 8080), port(80, 8081), port(0, 1)],
+        ports: vec![port(8080, 8080), port(8080, 8081), port(0, 1)],
         hostname: "-a".into(),
         dns_servers: vec!["10.0.0.1".parse().unwrap(); 4],
         dns_searches: vec!["a b".into()],

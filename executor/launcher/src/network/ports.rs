@@ -1,0 +1,113 @@
+//! Published ports of the host: one that something on the host uses is refused, and one that a container has is kept from
+//! everybody else.
+//!
+//! CNI's portmap plugin takes what arrives at a port before any socket sees it: without this, a container could take the
+//! port of a service that is there, and a service could start beside a container and get nothing. A socket is bound to
+//! each port and never listened on or read; it goes with the shim that holds it. (Podman keeps ports the same way.)
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use executor_core::plan::{Protocol, PublishedPort};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with, sockopt};
+
+use super::Trouble;
+
+/// Sockets that hold a container's ports.
+#[derive(Debug, Default)]
+pub(crate) struct Reserved {
+    _sockets: Vec<OwnedFd>,
+}
+
+impl Reserved {
+    /// Takes every port, on its address or on all of them.
+    ///
+    /// # Errors
+    /// One is in use, or its address is not one of the host's.
+    pub(super) fn of(ports: &[PublishedPort]) -> Result<Self, Trouble> {
+        let mut sockets = Vec::new();
+        for port in ports {
+            let addresses = match port.host_ip {
+                Some(ip) => vec![ip],
+                None => vec![IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)],
+            };
+            for ip in addresses {
+                match taken(SocketAddr::new(ip, port.host_port), port.protocol) {
+                    Ok(socket) => sockets.push(socket),
+                    // The host does without that family or protocol, so nothing of it can have the port.
+                    Err(Errno::AFNOSUPPORT | Errno::PROTONOSUPPORT | Errno::SOCKTNOSUPPORT) => {}
+                    Err(Errno::ADDRNOTAVAIL) if port.host_ip.is_none() => {}
+                    Err(error) => return Err(refused(port, error)),
+                }
+            }
+        }
+        Ok(Self { _sockets: sockets })
+    }
+}
+
+fn refused(port: &PublishedPort, error: Errno) -> Trouble {
+    match error {
+        Errno::ADDRINUSE => {
+            Trouble::HostPort(format!("port {} of the host", port.on_host()), "is in use by a program of the host")
+        }
+        Errno::ADDRNOTAVAIL => Trouble::HostPort(port.on_host(), "is not at an address of this host"),
+        error => Trouble::System("a port of the host", error.into()),
+    }
+}
+
+/// A socket that has the port alone.
+fn taken(address: SocketAddr, protocol: Protocol) -> Result<OwnedFd, Errno> {
+    let (kind, protocol) = match protocol {
+        Protocol::Tcp => (SocketType::STREAM, ipproto::TCP),
+        Protocol::Udp => (SocketType::DGRAM, ipproto::UDP),
+        Protocol::Sctp => (SocketType::STREAM, ipproto::SCTP),
+    };
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, Some(protocol))?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    // Nothing reads it: what the plugin does not take away is dropped early.
+    sockopt::set_socket_recv_buffer_size(&socket, 0)?;
+    bind(&socket, &address)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, UdpSocket};
+
+    use super::*;
+
+    fn port(host_ip: Option<&str>, host_port: u16, protocol: Protocol) -> PublishedPort {
+        let host_ip = host_ip.map(|ip| ip.parse().unwrap());
+        PublishedPort { host_ip, host_port, container_port: 80, protocol }
+    }
+
+    #[test]
+    fn a_port_of_the_host_is_refused_and_a_reserved_one_is_kept() {
+        let service = TcpListener::bind("127.0.0.1:0").unwrap();
+        let number = service.local_addr().unwrap().port();
+        for ip in [Some("127.0.0.1"), None] {
+            let refused = Reserved::of(&[port(ip, number, Protocol::Tcp)]).unwrap_err().to_string();
+            assert!(refused.ends_with("/tcp of the host: is in use by a program of the host"), "{refused}");
+        }
+        Reserved::of(&[port(Some("127.0.0.2"), number, Protocol::Tcp)]).unwrap();
+        Reserved::of(&[port(None, number, Protocol::Udp)]).unwrap();
+        drop(service);
+        let reserved = Reserved::of(&[port(None, number, Protocol::Tcp), port(None, number, Protocol::Udp)]).unwrap();
+        for address in ["127.0.0.1", "[::1]", "[::]"] {
+            assert!(TcpListener::bind(format!("{address}:{number}")).is_err(), "{address}");
+            assert!(UdpSocket::bind(format!("{address}:{number}")).is_err(), "{address}");
+        }
+        drop(reserved);
+        TcpListener::bind(("127.0.0.1", number)).unwrap();
+    }
+
+    #[test]
+    fn an_address_of_another_host_is_refused() {
+        let refused = Reserved::of(&[port(Some("192.0.2.77"), 18_080, Protocol::Tcp)]).unwrap_err().to_string();
+        assert_eq!(refused, "192.0.2.77:18080/tcp: is not at an address of this host");
+    }
+}
