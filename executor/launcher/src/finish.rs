@@ -4,8 +4,9 @@
 //! writable layer, write the exit record (synced), remove the run directory. Each step may be done again: a shim that
 //! is killed in the middle is followed by the launcher, and a launcher by the next one's sweep.
 
+use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use executor_core::record::{ContainerRecord, Exit, ExitRecord, Failure, OutputsRecord, Timings, WipeRecord};
 use executor_core::time::Timestamp;
@@ -19,6 +20,11 @@ use crate::network::{self, Patience};
 
 /// How long the kernel is given to let go of a cgroup whose processes were killed.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long processes that were killed may take to let go of the leases on secret files that they had.
+const LEASE_PATIENCE: Duration = Duration::from_secs(1);
+/// Between two looks.
+const LEASE_LOOK: Duration = Duration::from_millis(20);
 
 /// Who finishes its own container.
 pub(crate) const SHIM: &str = "shim";
@@ -64,7 +70,7 @@ pub(crate) struct Outcome {
 }
 
 impl Remains {
-    /// Overwrites every secret that this process can reach.
+    /// Overwrites every secret that this process can reach. What could not be overwritten stays in `volumes`.
     ///
     /// # Errors
     /// Something could not be overwritten: told, and never passed over.
@@ -77,21 +83,24 @@ impl Remains {
             }
         }
         let mut receipt = std::mem::take(&mut self.rotated.wiped);
-        for volume in &self.volumes {
-            match volume.wipe() {
-                Ok(wiped) => receipt = receipt.and(&wiped),
-                Err(error) => {
-                    log::line(Level::Error, id, format_args!("the secret files were not wiped: {error}"));
-                    failed = true;
-                }
+        let deadline = Instant::now() + LEASE_PATIENCE;
+        self.volumes.retain(|volume| match wipe_by(volume, deadline) {
+            Ok(wiped) => {
+                receipt = std::mem::take(&mut receipt).and(&wiped);
+                false
             }
-        }
+            Err(error) => {
+                log::line(Level::Error, id, format_args!("the secret files were not wiped: {error}"));
+                failed = true;
+                true
+            }
+        });
         if failed { Err(()) } else { Ok(receipt.record(self.by, now())) }
     }
 
     /// Ends the container for good. The record is written even when a step before it failed; what failed is in
     /// the log and in the record's missing receipt.
-    pub(crate) fn complete(mut self, host: &Host, container: ContainerRecord, outcome: Outcome) -> Option<ExitRecord> {
+    pub(crate) fn complete(&mut self, host: &Host, container: ContainerRecord, outcome: Outcome) -> Option<ExitRecord> {
         let id = container.plan.id.to_string();
         let ended_at = outcome.ended_at.unwrap_or_else(now);
         let oom_killed = host.hierarchies.oom_kills(&self.cgroup) > self.rotated.helpers_killed;
@@ -121,7 +130,7 @@ impl Remains {
     }
 
     /// Removes everything, with no record: the container never was.
-    pub(crate) fn discard(mut self, host: &Host, id: &str) {
+    pub(crate) fn discard(&mut self, host: &Host, id: &str) {
         let _ = self.wipe(id); // logged
         self.remove_leftovers(host, id);
         for result in [self.dirs.remove_state(), self.dirs.remove_run()] {
@@ -132,7 +141,7 @@ impl Remains {
     }
 
     /// Removes what a container that has its exit record may have left.
-    pub(crate) fn leave(mut self, host: &Host, id: &str) {
+    pub(crate) fn leave(&mut self, host: &Host, id: &str) {
         self.remove_leftovers(host, id);
         if let Err(error) = self.dirs.remove_run() {
             log::line(Level::Error, id, format_args!("the run directory was not removed: {error}"));
@@ -140,7 +149,6 @@ impl Remains {
     }
 
     fn remove_leftovers(&mut self, host: &Host, id: &str) {
-        self.volumes.clear();
         if let Err(error) = host.hierarchies.remove(&self.cgroup, PATIENCE) {
             log::line(Level::Error, id, format_args!("{error}"));
         }
@@ -152,6 +160,19 @@ impl Remains {
         if let Err(error) = self.dirs.remove_layers() {
             log::line(Level::Error, id, format_args!("the writable layer was not removed: {error}"));
         }
+    }
+}
+
+/// Wipes a volume, again and again where somebody has a lease on one of its files.
+fn wipe_by(volume: &Volume, deadline: Instant) -> io::Result<Receipt> {
+    let mut receipt = Receipt::default();
+    loop {
+        match volume.wipe_onto(&mut receipt) {
+            Ok(()) => return Ok(receipt),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {}
+            Err(error) => return Err(error),
+        }
+        std::thread::sleep(LEASE_LOOK);
     }
 }
 

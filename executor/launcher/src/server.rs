@@ -36,7 +36,7 @@ use crate::host::Host;
 use crate::layers::{HasLayers, Layers};
 use crate::log::{self, Level};
 use crate::seccomp::Filter;
-use crate::sweep;
+use crate::sweep::{self, Swept, Unwiped};
 use crate::watched::Shim;
 
 /// Daemons at a time: one, and one that takes over.
@@ -45,6 +45,9 @@ const DAEMONS_MAX: usize = 4;
 const IDLE: Duration = Duration::from_secs(2);
 /// And how long a daemon has to connect at first.
 const FIRST_DAEMON: Duration = Duration::from_secs(30);
+
+/// How often files are tried on which somebody has a lease.
+const WIPE_AGAIN: Duration = Duration::from_secs(1);
 
 /// How long shims are given to listen before a daemon is welcomed.
 const SHIM_PATIENCE: Duration = Duration::from_secs(20);
@@ -65,6 +68,8 @@ struct Server {
     /// Those of containers that have no shim and could not be ended.
     ranges_left: BTreeSet<u32>,
     execs: Vec<execs::Supervisor>,
+    /// Secret files of containers that have ended.
+    unwiped: Vec<Unwiped>,
     tag_key: Option<TagKey>,
     /// Asked to end by the daemon.
     shutdown: bool,
@@ -76,7 +81,7 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Arg
     make_dirs(&host)?;
     let lock = lock(&host.run_dir)?;
     host.hierarchies.make_parent(&host.cgroup_parent)?;
-    let shims = sweep::sweep(&host)?;
+    let Swept { shims, unwiped } = sweep::sweep(&host)?;
     let layers = Layers::open(&host)?; // behind the sweep: it ended who was at work there
     let ranges_left = sweep::ranges_left(&host, &shims)?;
     let socket_path = host.run_dir.join("launcher.sock");
@@ -103,6 +108,7 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Arg
         pool,
         ranges_left,
         execs: Vec::new(),
+        unwiped,
         tag_key: None,
         shutdown: false,
     };
@@ -118,15 +124,17 @@ impl Server {
         let watchdog = sd_notify::watchdog_enabled().map(|limit| limit / 2);
         let mut idle_at = Instant::now() + FIRST_DAEMON;
         loop {
-            let idle = self.daemons.is_empty() && self.shims.is_empty() && self.layers.is_idle();
+            let at_rest = self.shims.is_empty() && self.unwiped.is_empty();
+            let idle = self.daemons.is_empty() && at_rest && self.layers.is_idle();
             if !idle {
                 idle_at = Instant::now() + IDLE;
             }
-            if (self.shutdown && self.shims.is_empty()) || (exit_when_idle && Instant::now() >= idle_at) {
+            if (self.shutdown && at_rest) || (exit_when_idle && Instant::now() >= idle_at) {
                 return Ok(());
             }
             let idle_in = (exit_when_idle && idle).then(|| idle_at.saturating_duration_since(Instant::now()));
-            self.wait([watchdog, idle_in].into_iter().flatten().min())?;
+            let again_in = (!self.unwiped.is_empty()).then_some(WIPE_AGAIN);
+            self.wait([watchdog, idle_in, again_in].into_iter().flatten().min())?;
             if watchdog.is_some() {
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
             }
@@ -137,6 +145,7 @@ impl Server {
             self.hear_shims();
             self.look_after_execs();
             self.look_after_shims();
+            self.unwiped.retain(Unwiped::is_still_leased);
             self.layers.look_after(has_ended);
             self.serve_daemons();
             Layers::advance(self);
@@ -264,7 +273,7 @@ impl Server {
             return; // it wiped, recorded and removed everything itself
         }
         let living = self.children().collect();
-        sweep::finish(&self.host, id, shim.volume, shim.inputs, &living);
+        self.unwiped.extend(sweep::finish(&self.host, id, shim.volume, shim.inputs, &living));
         if self.host.containers_run().join(id.as_str()).exists() {
             self.ranges_left.extend(shim.id_range); // something of it is left: told in the log
         }
@@ -343,6 +352,7 @@ impl Server {
         self.shims.clear();
         self.layers.abandon();
         self.execs.clear();
+        self.unwiped.clear();
         self.tag_key = None;
     }
 }

@@ -163,7 +163,7 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
     ready.record.exit = outcome.exit;
     save(&ready);
     control.reached(State::Wiping);
-    let Ready { record, remains, log: output, watch, .. } = ready;
+    let Ready { record, mut remains, log: output, watch, .. } = ready;
     drop((output, watch)); // the values that were masked are gone before a helper is forked, and before the end is told
     outcome.outputs = outputs
         .filter(|_| outcome.exit.is_some())

@@ -36,26 +36,66 @@ const KILL_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a shim is given to answer a launcher that has just started.
 const SHARE_PATIENCE_S: i64 = 5;
 
+/// Secret files of a container that has ended, of which somebody outside of it still has a lease.
+pub(crate) struct Unwiped {
+    pub(crate) id: ContainerId,
+    pub(crate) volume: Volume,
+}
+
+impl Unwiped {
+    /// Tries again. Tells whether that is to be done once more.
+    pub(crate) fn is_still_leased(&self) -> bool {
+        match self.volume.wipe() {
+            Ok(receipt) => {
+                let files = receipt.files();
+                log::line(Level::Info, self.id.as_str(), format_args!("{files} secret files were wiped late"));
+                false
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
+            Err(error) => {
+                log::line(Level::Error, self.id.as_str(), format_args!("secret files were not wiped: {error}"));
+                false
+            }
+        }
+    }
+}
+
+/// What a sweep finds.
+#[derive(Default)]
+pub(crate) struct Swept {
+    /// Shims that live.
+    pub(crate) shims: Vec<Shim>,
+    /// What is to be wiped again.
+    pub(crate) unwiped: Vec<Unwiped>,
+}
+
 /// Ends a container whose shim is gone. Nothing is done for one that ended in order. `living` are the shims that live:
-/// what they and their helpers do is left alone.
+/// what they and their helpers do is left alone. Gives what is to be wiped again.
 pub(crate) fn finish(
     host: &Host,
     id: &ContainerId,
     volume: Option<Volume>,
     inputs: Vec<MemFile>,
     living: &BTreeSet<i32>,
-) {
-    let dirs = Dirs::of(host, id);
-    let record = dirs.read_record();
-    let cgroup = host.cgroup_parent.join(id.as_str());
-    let mut remains = Remains {
+) -> Vec<Unwiped> {
+    let mut remains = remains(host, id, volume, inputs);
+    finish_remains(host, id, &mut remains, living);
+    remains.volumes.into_iter().map(|volume| Unwiped { id: id.clone(), volume }).collect()
+}
+
+fn remains(host: &Host, id: &ContainerId, volume: Option<Volume>, inputs: Vec<MemFile>) -> Remains {
+    Remains {
         by: "launcher",
-        dirs,
-        cgroup,
+        dirs: Dirs::of(host, id),
+        cgroup: host.cgroup_parent.join(id.as_str()),
         volumes: volume.into_iter().collect(),
         inputs,
         rotated: Rotated::default(),
-    };
+    }
+}
+
+fn finish_remains(host: &Host, id: &ContainerId, remains: &mut Remains, living: &BTreeSet<i32>) {
+    let record = remains.dirs.read_record();
     if remains.dirs.read_exit().is_some() {
         orphans::end(&host.run_dir, living);
         let _ = remains.wipe(id.as_str()); // logged
@@ -72,7 +112,7 @@ pub(crate) fn finish(
     if remains.volumes.is_empty() {
         remains.volumes = recover::volumes(host, &record);
     }
-    let outcome = end(host, &record, &remains, living);
+    let outcome = end(host, &record, remains, living);
     remains.complete(host, record, outcome);
 }
 
@@ -151,9 +191,9 @@ fn kill_all(pids: &[i32]) {
 ///
 /// # Errors
 /// The directories cannot be read.
-pub(crate) fn sweep(host: &Host) -> io::Result<Vec<Shim>> {
+pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
     finish_removals(host)?;
-    let (mut shims, mut lost) = (Vec::new(), Vec::new());
+    let (Swept { mut shims, mut unwiped }, mut lost) = (Swept::default(), Vec::new());
     for id in ids(&host.containers_run())? {
         match Dirs::of(host, &id).read_record().filter(|record| identity::alive(&record.shim)) {
             Some(record) => match adopt(host, &id, &record) {
@@ -170,17 +210,17 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Vec<Shim>> {
     let living: BTreeSet<i32> = shims.iter().map(|shim| shim.pid).collect();
     orphans::end(&host.run_dir, &living);
     for id in lost {
-        finish(host, &id, None, Vec::new(), &living);
+        unwiped.extend(finish(host, &id, None, Vec::new(), &living));
     }
     let alive = |id: &ContainerId| shims.iter().any(|shim| shim.id == *id);
     for id in ids(&host.containers_state())?.into_iter().filter(|id| !alive(id)) {
         if Dirs::of(host, &id).read_exit().is_none() && !host.containers_run().join(id.as_str()).exists() {
-            finish(host, &id, None, Vec::new(), &living);
+            unwiped.extend(finish(host, &id, None, Vec::new(), &living));
         }
     }
     // What is not one of these has no directory any more, and was to be taken off its network by a plugin that failed.
     crate::network::sweep(host, &shims.iter().map(|shim| shim.id.clone()).collect());
-    Ok(shims)
+    Ok(Swept { shims, unwiped })
 }
 
 /// Ranges of ids of containers that could not be ended, so that their directories are still there.

@@ -16,11 +16,16 @@
 //! This is the layout of Kubernetes' AtomicWriter, so that a later generation replaces an earlier one by one
 //! rename (see the module `generation`); but generations lie beside what the process sees, where there is nothing but its
 //! files.
+//!
+//! The files belong to the container's user, who may take leases on them (fcntl(2), F_SETLEASE), and a lease keeps
+//! whoever opens a file waiting for 45 s. Nobody can lease a file that is open for writing: so the shim holds each file
+//! open, from the moment that it was made.
 
 mod generation;
 mod inputs;
 mod wipe;
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -55,7 +60,12 @@ const GENERATION: &str = "..gen1";
 pub struct Volume {
     root: OwnedFd,
     kind: VolumeKind,
+    /// The files, open for writing, so that nobody can take a lease on one.
+    held: RefCell<Vec<OwnedFd>>,
 }
+
+/// Takes each file while it is open for writing: who writes the files is a helper, and does not live on to hold them.
+pub type Pass<'a> = dyn FnMut(BorrowedFd<'_>) -> io::Result<()> + 'a;
 
 /// Whose the files are.
 #[derive(Clone, Copy, Debug)]
@@ -78,10 +88,10 @@ impl Volume {
         let options =
             [("mode", Some("0700")), ("size", Some(&*bytes)), ("nr_inodes", Some(&*inodes)), ("noswap", None)];
         match detached("tmpfs", SOURCE, &options, flags) {
-            Ok(root) => Ok(Self { root, kind: VolumeKind::TmpfsNoswap }),
+            Ok(root) => Ok(Self::from_handle(root, VolumeKind::TmpfsNoswap)),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 let root = detached("ramfs", SOURCE, &[("mode", Some("0700"))], flags)?;
-                Ok(Self { root, kind: VolumeKind::Ramfs })
+                Ok(Self::from_handle(root, VolumeKind::Ramfs))
             }
             Err(error) => Err(error),
         }
@@ -89,7 +99,7 @@ impl Volume {
 
     /// Takes a handle that another process of ours passed.
     pub fn from_handle(root: OwnedFd, kind: VolumeKind) -> Self {
-        Self { root, kind }
+        Self { root, kind, held: RefCell::default() }
     }
 
     /// The writable side, to be passed on.
@@ -102,28 +112,41 @@ impl Volume {
         self.kind
     }
 
-    /// Writes every file. The pages are charged to the cgroup of the calling process.
+    /// Holds a file that was passed, for as long as it has a name.
+    pub fn hold(&self, file: OwnedFd) {
+        self.held.borrow_mut().push(file);
+    }
+
+    /// Lets go of files that were removed.
+    fn release(&self) {
+        let is_there = |file: &OwnedFd| rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink > 0);
+        self.held.borrow_mut().retain(is_there);
+    }
+
+    /// Writes every file, and passes it on. The pages are charged to the cgroup of the calling process.
     ///
     /// # Errors
     /// No room: in the volume, or in the cgroup's memory limit.
     ///
     /// # Panics
     /// Where `contents` is shorter than the indices in `mounts` say: the caller counts them first.
-    pub fn fill(&self, mounts: &[MountPoint], contents: &[&[u8]], owner: Owner) -> io::Result<()> {
+    pub fn fill(&self, mounts: &[MountPoint], contents: &[&[u8]], owner: Owner, pass: &mut Pass<'_>) -> io::Result<()> {
         if placement::has_generations(mounts) {
             make_dir(self.handle(), FILES.as_ref(), owner)?;
         }
         for (number, mount) in mounts.iter().enumerate() {
             let name = number.to_string();
             match &mount.content {
-                Content::File(index) => drop(write_file(self.handle(), name.as_ref(), contents[*index], owner)?),
+                Content::File(index) => {
+                    pass(write_file(self.handle(), name.as_ref(), contents[*index], owner)?.as_fd())?;
+                }
                 Content::Directory(files) => {
                     let shown = make_dir(self.handle(), name.as_ref(), owner)?;
                     let top = make_dir(self.handle(), generations(number).as_os_str(), owner)?;
                     let generation = make_dir(top.as_fd(), GENERATION.as_ref(), owner)?;
                     let mut entries: Vec<&OsStr> = Vec::new();
                     for (index, path) in files {
-                        write_below(generation.as_fd(), path, contents[*index], owner)?;
+                        write_below(generation.as_fd(), path, contents[*index], owner, pass)?;
                         entries.extend(path.components().next().map(Component::as_os_str));
                     }
                     make_link(Path::new(GENERATION), &top, IN_FORCE.as_ref())?;
@@ -204,10 +227,10 @@ fn open_dir(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Writes a file, and the directories above it that are not there yet.
-fn write_below(root: BorrowedFd<'_>, path: &Path, content: &[u8], owner: Owner) -> io::Result<()> {
+/// Writes a file, and the directories above it that are not there yet; passes it on.
+fn write_below(root: BorrowedFd<'_>, path: &Path, content: &[u8], owner: Owner, pass: &mut Pass<'_>) -> io::Result<()> {
     let (dir, name) = make_parents(root, path, owner)?;
-    write_file(dir.as_fd(), Path::new(name), content, owner).map(drop)
+    pass(write_file(dir.as_fd(), Path::new(name), content, owner)?.as_fd())
 }
 
 /// Makes the directories above a path that are not there yet: the last of them, and the path's name in it.

@@ -4,8 +4,10 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, symlink};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use executor_proto::v1::Redaction;
+use integration::api::ending;
 use integration::daemon::{Daemon, kill};
 use integration::request::{Words, program, update};
 use serde_json::Value;
@@ -160,4 +162,81 @@ fn an_open_descriptor_shows_old_content_or_zeros() {
         kept.iter().all(|file| read(file).iter().all(|byte| *byte == 0)).then_some(())
     });
     assert_eq!(fs::read(inside(&container, &format!("{ROOT}/a"))).unwrap(), new);
+}
+
+/// Takes leases on its secret files, wherever they show and as often as it can, until SIGTERM; each descriptor that has one
+/// lies in the queue of a socket that nobody reads. The control is a file of its own.
+const LEASER: &str = r#"
+import fcntl, os, signal, socket, sys
+queue = [socket.socketpair() for _ in range(16)]
+going, leases = [True], dict(own=0, secret=0)
+signal.signal(signal.SIGTERM, lambda *_: going.clear())
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+def lease(path, whose):
+    for kind in (fcntl.F_RDLCK, fcntl.F_WRLCK):
+        try:
+            fd = os.open(path, os.O_RDONLY)
+        except OSError:
+            return
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, kind)
+            leases[whose] += 1
+            if leases[whose] < 1000:
+                socket.send_fds(queue[leases[whose] % 16][0], [b'x'], [fd])
+        except OSError:
+            pass
+        os.close(fd)
+open('/dev/shm/own', 'w').close()
+lease('/dev/shm/own', 'own')
+print('up', flush=True)
+while going:
+    for top in sys.argv[1:]:
+        for path in [top] if os.path.isfile(top) else [os.path.join(d, f) for d, _, fs in os.walk(top) for f in fs]:
+            lease(path, 'secret')
+print('leases', leases['own'], leases['secret'], flush=True)
+"#;
+
+/// Nobody waits for a lease that a container has on its own secret files: a replaced value is gone as soon as ever, and the
+/// container ends when it is asked to, whether its shim or the launcher wipes.
+#[test]
+fn leases_delay_no_wipe() {
+    const BOUND: Duration = Duration::from_secs(15); // a lease lasts for 45
+    let old = b"old".repeat(500);
+    let daemon = Daemon::start();
+    for (id, kills_shim) in [("leased", false), ("lost", true)] {
+        let leaser = program("/usr/bin/python3", &["-c", LEASER, ROOT, "/dev/executor-files", "/etc/executor-key"]);
+        let leaser = leaser.id(id).user("1000:1000").memory(128 << 20).file("a", &old).file("b/c", &old);
+        let container = daemon.api.started(leaser.file("/etc/executor-key", &old));
+        integration::wait::until("it leases", || daemon.api.logs_so_far(id).contains("up").then_some(()));
+        let kept = [format!("{ROOT}/a"), "/etc/executor-key".into()];
+        let kept = kept.map(|path: String| fs::File::open(inside(&container, &path)).unwrap());
+        let is_wiped = |file: &fs::File| {
+            let mut bytes = [1; 1500];
+            let length = file.read_at(&mut bytes, 0).unwrap();
+            bytes[..length].iter().all(|byte| *byte == 0)
+        };
+        let begun = Instant::now();
+        for content in [b"new", b"two"] {
+            let files: [(&str, &[u8]); 2] = [("a", content), ("/etc/executor-key", content)];
+            daemon.api.update(update(id, &files)).unwrap();
+        }
+        integration::wait::until("the old value is gone", || kept.iter().all(is_wiped).then_some(()));
+        assert!(begun.elapsed() < BOUND, "{:?}", begun.elapsed());
+
+        let last = fs::File::open(inside(&container, &format!("{ROOT}/b/c"))).unwrap();
+        let begun = Instant::now();
+        if kills_shim {
+            kill(daemon.record(id).shim.pid, 9);
+        } else {
+            daemon.api.stop(id, Some(5000)).unwrap();
+        }
+        let ended = daemon.api.wait(id).unwrap();
+        assert!(begun.elapsed() < BOUND, "{:?}", begun.elapsed());
+        assert!(is_wiped(&last), "{ended:?}");
+        if !kills_shim {
+            let log = daemon.api.logs_so_far(id);
+            assert!(log.contains("leases 2 0") || log.contains("leases 1 0"), "{log}");
+        }
+        assert!(ending(&ended).wipe.is_some(), "{ended:?}");
+    }
 }

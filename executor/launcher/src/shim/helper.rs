@@ -1,11 +1,13 @@
 //! Work that needs another cgroup or other namespaces than the shim's: done by a forked process, which ends with it.
 //!
 //! Out comes that it was done, or what failed and on what. A helper does not outlive its shim: what it would still
-//! write then nobody would wipe.
+//! write then nobody would wipe. The secret files that it writes it passes to the shim while they are open.
 
 use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use executor_core::protocol::{Reason, Refused};
+use executor_secrets::volume::Pass;
 use executor_sys::process::{self, Ended, Fork};
 use executor_sys::seqpacket::Seqpacket;
 
@@ -13,6 +15,8 @@ use crate::dirs::plain;
 
 /// Longest account of a failure, in bytes.
 const TOLD_MAX: usize = 8192;
+/// Comes with a file.
+const PASSED: &[u8] = b"file";
 
 /// A step that failed, on what.
 pub(super) struct Failed(pub(super) String, pub(super) io::Error);
@@ -32,6 +36,14 @@ pub(super) enum NotDone {
 
 /// Does something in a helper, and gives what it has to tell: a few bytes, or none.
 pub(super) fn run(act: impl FnOnce() -> Result<Vec<u8>, Failed>) -> Result<Vec<u8>, NotDone> {
+    run_passing(|_| act(), drop)
+}
+
+/// As [`run`]; what the helper passes is taken while it works.
+pub(super) fn run_passing(
+    act: impl FnOnce(&mut Pass<'_>) -> Result<Vec<u8>, Failed>,
+    take: impl FnMut(OwnedFd),
+) -> Result<Vec<u8>, NotDone> {
     let failed = |what: &str, error: &io::Error| NotDone::Failed {
         errno: error.raw_os_error().unwrap_or(0),
         words: format!("{what}: {}", plain(error)),
@@ -41,7 +53,10 @@ pub(super) fn run(act: impl FnOnce() -> Result<Vec<u8>, Failed>) -> Result<Vec<u
     let helper = match process::fork().map_err(|error| failed("fork", &error))? {
         Fork::Parent(pid) => pid,
         Fork::Child => {
-            let done = process::die_with(parent).map_err(|error| Failed("helper".into(), error)).and_then(|()| act());
+            drop(ours);
+            let mut pass = |file: BorrowedFd<'_>| theirs.send(PASSED, &[file]);
+            let done =
+                process::die_with(parent).map_err(|error| Failed("helper".into(), error)).and_then(|()| act(&mut pass));
             process::exit_now(match done {
                 Ok(told) if told.is_empty() => 0,
                 Ok(told) => i32::from(theirs.send(&told, &[]).is_err()),
@@ -57,13 +72,21 @@ pub(super) fn run(act: impl FnOnce() -> Result<Vec<u8>, Failed>) -> Result<Vec<u
     };
     drop(theirs);
     let mut told = vec![0; TOLD_MAX];
-    let received = ours.recv(&mut told);
+    let mut take = take;
+    let received = loop {
+        match ours.recv(&mut told) {
+            Ok(Some((_, files))) if !files.is_empty() => files.into_iter().for_each(&mut take),
+            received => break received,
+        }
+    };
+    drop(ours); // a helper that still passes something waits for nobody
     match (process::wait_for(helper).map_err(|error| failed("helper", &error))?, received) {
-        (Ended::Code(0), received) => {
-            told.truncate(received.ok().flatten().map_or(0, |(length, _)| length));
+        (Ended::Signal(libc::SIGKILL), _) => Err(NotDone::Killed),
+        (_, Err(error)) => Err(failed("what a helper passed", &error)),
+        (Ended::Code(0), Ok(received)) => {
+            told.truncate(received.map_or(0, |(length, _)| length));
             Ok(told)
         }
-        (Ended::Signal(libc::SIGKILL), _) => Err(NotDone::Killed),
         (_, Ok(Some((length, _)))) if length > 4 => {
             let (errno, words) = told[..length].split_first_chunk::<4>().unwrap_or((&[0; 4], b""));
             let words = String::from_utf8_lossy(words).into_owned();

@@ -22,7 +22,7 @@ use executor_core::plan::{Network, Plan};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::token::RUNTIME_DIR;
 use executor_core::validate::Violation;
-use executor_secrets::volume::{Owner, Volume};
+use executor_secrets::volume::{Owner, Pass, Volume};
 use executor_secrets::{Token, TokenDigest};
 use executor_sys::memfile::MemFile;
 use executor_sys::mount::{self, Follow, open_dir, open_in_root};
@@ -79,7 +79,14 @@ impl Injection<'_> {
         if self.volume.is_none() && self.plan.network == Network::Host && !self.plan.terminal {
             return Ok(None);
         }
-        let told = helper::run(|| Ok(self.act()?.map(|token| token.to_bytes()).unwrap_or_default()));
+        let told = helper::run_passing(
+            |pass| Ok(self.act(pass)?.map(|token| token.to_bytes()).unwrap_or_default()),
+            |file| {
+                if let Some(volume) = self.volume {
+                    volume.hold(file);
+                }
+            },
+        );
         let told = told.map_err(|not_done| match not_done.is_for_want_of_memory() {
             true => self.too_small(),
             false => not_done.into(),
@@ -97,11 +104,11 @@ impl Injection<'_> {
         Refused::of_fields(Reason::Precondition, &[Violation::new("limits.memory_bytes", why)])
     }
 
-    fn act(&self) -> Result<Option<TokenDigest>, Failed> {
+    fn act(&self, pass: &mut Pass<'_>) -> Result<Option<TokenDigest>, Failed> {
         let (mut views, mut runtime, mut token) = (Views::default(), Vec::new(), None);
         if let Some(volume) = self.volume {
             self.host.hierarchies.join_memory(self.cgroup).map_err(|error| Failed("memory cgroup".into(), error))?;
-            token = self.fill(volume)?;
+            token = self.fill(volume, pass)?;
             views = self.views(volume)?;
             runtime.extend(views.inputs.take());
         }
@@ -136,13 +143,13 @@ impl Injection<'_> {
         Ok(token)
     }
 
-    fn fill(&self, volume: &Volume) -> Result<Option<TokenDigest>, Failed> {
+    fn fill(&self, volume: &Volume, pass: &mut Pass<'_>) -> Result<Option<TokenDigest>, Failed> {
         let owner = Owner { uid: self.id_map.host(self.owner.0), gid: self.id_map.host(self.owner.1) };
         let token = self.plan.token_file().map(|_| Token::random(&self.plan.id)).transpose();
         let token = token.map_err(|error| Failed("runtime token".into(), io::Error::other(error)))?;
         with_contents(self.files, self.plan.given_files().iter().map(|file| file.size), |contents| {
             let contents: Vec<&[u8]> = contents.iter().copied().chain(token.as_ref().map(Token::as_bytes)).collect();
-            volume.fill(self.mounts, &contents, owner)
+            volume.fill(self.mounts, &contents, owner, pass)
         })?;
         if keeps_inputs(self.plan) {
             let kept = self.process.read(|bytes| {

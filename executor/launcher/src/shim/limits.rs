@@ -10,9 +10,13 @@ use executor_core::plan::{Limits, Plan, UserNamespace};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::spec::Held;
 use executor_core::validate::{Unenforceable, Violation};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::host::Host;
 use crate::rootfs::failed;
+
+/// Descriptors of a shim beside its container's files: connections, clients, pipes.
+const DESCRIPTORS: u64 = 256;
 
 /// Limits in force, with 0 for what is not set, and what to tell.
 pub(super) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>), Refused> {
@@ -49,6 +53,18 @@ pub(super) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
         warnings.push(format!("nofile {asked} is above this host's hard limit: {given} is in force"));
     }
     Ok((limits, warnings))
+}
+
+/// Lets this shim hold a container's files open, however many there are: those in force, those that replace them, and
+/// some generations that linger. Where the host does not, an update says so.
+pub(super) fn allow_descriptors(files: usize) {
+    let wanted = DESCRIPTORS + 4 * files as u64;
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < wanted
+    {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted))
+            .or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    }
 }
 
 /// Capabilities that the shim cannot give because it has not got them itself: the unit that it runs under says so. In a

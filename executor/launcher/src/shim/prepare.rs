@@ -218,6 +218,7 @@ fn build(
             size = size.and_a_file_of(site.remains.inputs[0].len() as u64, host.page);
         }
         let volume = Volume::create(size).map_err(|error| failed("secret file system", &error))?;
+        limits::allow_descriptors(record.plan.files.len());
         control.share_volume(&volume);
         Some(volume)
     };

@@ -24,7 +24,7 @@ use executor_core::protocol::{PLAN_MAX, Reason, Refused, UPDATE_FDS};
 use executor_core::record::{ContainerRecord, Prepared, RECORD_MAX};
 use executor_core::update::{FileUpdate, Next, Placed};
 use executor_core::validate::{Violation, recheck};
-use executor_secrets::volume::{Owner, Replaced, Rotation, Volume};
+use executor_secrets::volume::{Owner, Pass, Replaced, Rotation, Volume};
 use executor_sys::memfile::MemFile;
 use executor_sys::{mount, process};
 
@@ -43,6 +43,8 @@ use swap::Swap;
 /// microseconds; half a second lets one through that is not scheduled meanwhile, and is short enough for an old
 /// credential to be gone before anybody counts on it.
 const LINGER: Duration = Duration::from_millis(500);
+/// When a generation is tried again on a file of which somebody has a lease.
+const LEASED: Duration = Duration::from_secs(1);
 /// Most old generations at a time: with [`LINGER`], 64 updates a second can go on for ever.
 const LINGERING_MAX: usize = 32;
 /// What part of its memory old generations of a container may hold.
@@ -89,12 +91,16 @@ pub(super) fn wipe_due(ready: &mut Ready) {
     let Some(volume) = ready.remains.volumes.first() else { return };
     let before = ready.generations.0.len();
     let rotated = &mut ready.remains.rotated;
-    ready.generations.0.retain(|old| {
+    ready.generations.0.retain_mut(|old| {
         if old.due > now {
             return true;
         }
         match volume.wipe_replaced(&old.replaced) {
             Ok(receipt) => rotated.wiped = std::mem::take(&mut rotated.wiped).and(&receipt),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                old.due = now + LEASED;
+                return true;
+            }
             Err(error) => log::line(
                 Level::Error,
                 ready.record.plan.id.as_str(),
@@ -211,7 +217,10 @@ fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) 
     let rotation = Rotation::begin(volume, record.files_generation, &placed.mounts, &placed.changes)
         .map_err(|error| failed("secret files", &error))?;
     let kills = host.hierarchies.oom_kills(&record.cgroup);
-    let written = helper::run(|| write(host, record, update, &rotation, contents).map(|()| Vec::new()));
+    let written = helper::run_passing(
+        |pass| write(host, record, update, &rotation, contents, pass).map(|()| Vec::new()),
+        |file| volume.hold(file),
+    );
     if let Err(not_done) = written {
         let killed = host.hierarchies.oom_kills(&record.cgroup) > kills && matches!(not_done, NotDone::Killed);
         ready.remains.rotated.helpers_killed += u64::from(killed);
@@ -345,6 +354,7 @@ fn write(
     update: &FileUpdate,
     rotation: &Rotation<'_>,
     contents: &MemFile,
+    pass: &mut Pass<'_>,
 ) -> Result<(), Failed> {
     let failed = |what: &str| {
         let what = what.to_owned();
@@ -357,7 +367,7 @@ fn write(
     let user = record.prepared.as_ref().map(|prepared| (ids.host(prepared.user.uid), ids.host(prepared.user.gid)));
     let (uid, gid) = user.ok_or_else(|| Failed("user".into(), io::ErrorKind::NotFound.into()))?;
     let sizes = update.changed.iter().map(|index| update.files[*index].size);
-    with_contents(contents, sizes, |contents| rotation.write(contents, Owner { uid, gid }))?;
+    with_contents(contents, sizes, |contents| rotation.write(contents, Owner { uid, gid }, pass))?;
     // A daemon that gave up meanwhile has overwritten them, from the beginning on: then what was written is not whole.
     let whole = contents.read(|bytes| payload::decode(bytes).is_ok()).map_err(failed("contents"))?;
     if whole { Ok(()) } else { Err(Failed("contents".into(), io::Error::other("they were taken back"))) }

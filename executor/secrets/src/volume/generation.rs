@@ -27,7 +27,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::{
-    Owner, Receipt, Volume, generations, make_dir, make_link, make_parents, open_dir, write_below, write_file,
+    Owner, Pass, Receipt, Volume, generations, make_dir, make_link, make_parents, open_dir, write_below, write_file,
 };
 
 /// The successor of the link to the generation in force, for a moment.
@@ -90,8 +90,9 @@ impl Volume {
     /// A file could not be overwritten; what was not removed goes with the whole volume.
     pub fn wipe_replaced(&self, replaced: &Replaced) -> io::Result<Receipt> {
         let mut receipt = Receipt::default();
-        replaced.0.iter().try_for_each(|path| self.wipe_below(path, &mut receipt))?;
-        Ok(receipt)
+        let wiped = replaced.0.iter().try_for_each(|path| absent_is_fine(self.wipe_below(path, &mut receipt)));
+        self.release();
+        wiped.map(|()| receipt)
     }
 
     /// The directory of a mount point's generations.
@@ -123,18 +124,20 @@ impl<'a> Rotation<'a> {
         Ok(Self { volume, number, mounts, changes, before })
     }
 
-    /// Writes the new generation, for nobody to see. New pages are charged to the cgroup of the calling process.
+    /// Writes the new generation, for nobody to see, and passes each new file on. New pages are charged to the cgroup of
+    /// the calling process.
     ///
     /// # Errors
     /// No room. What was written is there to be discarded.
     ///
     /// # Panics
     /// Where `contents` or the mount points are fewer than the indices in the changes say: the caller counts them first.
-    pub fn write(&self, contents: &[&[u8]], owner: Owner) -> io::Result<()> {
+    pub fn write(&self, contents: &[&[u8]], owner: Owner, pass: &mut Pass<'_>) -> io::Result<()> {
         for (change, before) in self.changes.iter().zip(&self.before) {
             match (&change.next, before) {
                 (Next::File(index), _) => {
-                    write_file(self.volume.handle(), &self.single(change.mount), contents[*index], owner)?;
+                    let name = self.single(change.mount);
+                    pass(write_file(self.volume.handle(), &name, contents[*index], owner)?.as_fd())?;
                 }
                 (Next::Directory { kept, new }, Before::Directory(before)) => {
                     let top = self.volume.top(change.mount)?;
@@ -145,7 +148,7 @@ impl<'a> Rotation<'a> {
                         rustix::fs::linkat(&old, path, &dir, name, AtFlags::empty())?;
                     }
                     for (index, path) in new {
-                        write_below(generation.as_fd(), path, contents[*index], owner)?;
+                        write_below(generation.as_fd(), path, contents[*index], owner, pass)?;
                     }
                     make_link(self.name().as_ref(), &top, DATA_NEW.as_ref())?;
                     let paths = kept.iter().chain(new.iter().map(|(_, path)| path));
@@ -235,6 +238,7 @@ impl<'a> Rotation<'a> {
                 Next::Directory { .. } => self.discard_directory(change.mount),
             });
         }
+        self.volume.release();
         result
     }
 

@@ -78,7 +78,7 @@ impl Volume {
     }
 
     fn open(&self, path: &Path) -> io::Result<Stored> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         // The links of the layout are followed; none leads out of it.
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let file = File::from(rustix::fs::openat2(self.handle(), path, flags, Mode::empty(), resolve)?);

@@ -27,8 +27,13 @@ fn filled(contents: &[&[u8]]) -> Volume {
     };
     let files: Vec<_> = contents.iter().map(|content| file(content.len())).collect();
     let volume = Volume::create(volume_size(&files, 4096)).unwrap();
-    volume.fill(&mounts(), contents, OWNER).unwrap();
+    volume.fill(&mounts(), contents, OWNER, &mut hold(&volume)).unwrap();
     volume
+}
+
+/// Holds what is written, as a shim does with what its helper passes.
+pub(super) fn hold(volume: &Volume) -> impl FnMut(BorrowedFd<'_>) -> io::Result<()> {
+    |file| Ok(volume.hold(file.try_clone_to_owned()?))
 }
 
 /// Reads through the volume's own descriptor: it has no path.
@@ -147,7 +152,7 @@ fn a_volume_takes_two_generations_and_not_much_more() {
     let volume = Volume::create(VolumeSize { bytes: 16 * 4096, inodes: 64 }).unwrap();
     if volume.kind() == VolumeKind::TmpfsNoswap {
         let mounts = [MountPoint { target: "/x".into(), content: Content::File(0), in_fresh_mount: false }];
-        let error = volume.fill(&mounts, &[&vec![1; 17 * 4096]], OWNER).unwrap_err();
+        let error = volume.fill(&mounts, &[&vec![1; 17 * 4096]], OWNER, &mut hold(&volume)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     }
 }
@@ -175,4 +180,68 @@ fn inputs_are_roots_alone_and_read_back_as_they_came() {
     assert!(volume.current(&mounts(), 4).is_err());
     assert_eq!(volume.wipe().unwrap().files(), 5);
     assert!(volume.inputs().is_err());
+}
+
+/// A lease that a process has on a file: its opener waits, or is told.
+struct Lease(File);
+
+impl Lease {
+    /// Takes one, as whoever owns the file may.
+    fn take(volume: &Volume, path: &str) -> io::Result<Self> {
+        let file = File::from(rustix::fs::openat(volume.handle(), path, OFlags::RDONLY, Mode::empty())?);
+        fcntl(&file, nix::libc::F_SETLEASE, nix::libc::F_RDLCK)?;
+        fcntl(&file, nix::libc::F_SETOWN, 0)?; // no signal when it is broken
+        Ok(Self(file))
+    }
+
+    fn give_back(&self) {
+        fcntl(&self.0, nix::libc::F_SETLEASE, nix::libc::F_UNLCK).unwrap();
+    }
+}
+
+fn fcntl(file: &File, command: i32, argument: i32) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    #[allow(unsafe_code)]
+    // SAFETY: these commands take a number, and change no memory of this process.
+    let result = unsafe { nix::libc::fcntl(file.as_raw_fd(), command, argument) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[test]
+fn a_file_that_is_held_cannot_be_leased() {
+    let volume = filled(&[b"u", b"p", b"t", b"one"]);
+    for path in ["files/0/..data/db/user", "files/0/..gen1/token", "1"] {
+        assert_eq!(Lease::take(&volume, path).err().and_then(|error| error.raw_os_error()), Some(11), "{path}");
+    }
+    // The control: files that nobody holds.
+    volume.held.borrow_mut().clear();
+    Lease::take(&volume, "1").unwrap();
+}
+
+/// A launcher that finds a lease waits for nobody: everything else is wiped, and that file when the lease is gone.
+#[test]
+fn a_wipe_does_not_wait_for_a_lease() {
+    let volume = filled(&[b"user", b"p", b"t", b"one"]);
+    volume.held.borrow_mut().clear();
+    let lease = Lease::take(&volume, "files/0/..gen1/db/user").unwrap();
+    let kept = open(&volume, "1");
+    let begun = std::time::Instant::now();
+    let mut receipt = Receipt::default();
+    for _ in 0..2 {
+        assert_eq!(volume.wipe_onto(&mut receipt).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!((receipt.files(), receipt.bytes()), (3, 1 + 1 + 3));
+    }
+    assert!(begun.elapsed() < std::time::Duration::from_secs(10), "it waited {:?}", begun.elapsed());
+    assert_eq!(io::read_to_string(kept).unwrap(), "\0\0\0");
+    assert_eq!(io::read_to_string(&lease.0).unwrap(), "user");
+    lease.give_back();
+    volume.wipe_onto(&mut receipt).unwrap();
+    assert_eq!((receipt.files(), receipt.bytes()), (4, 4 + 1 + 1 + 3));
+}
+
+#[test]
+fn a_hole_costs_a_wipe_nothing() {
+    let volume = filled(&[b"user", b"p", b"t", b"one"]);
+    open(&volume, "1").set_len(1 << 50).unwrap();
+    assert_eq!(volume.wipe().unwrap().bytes(), 4 + 1 + 1 + 4096);
 }

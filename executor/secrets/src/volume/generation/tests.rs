@@ -7,6 +7,7 @@ use executor_core::placement::{Content, MountPoint, VolumeSize};
 use rustix::fs::{Mode, OFlags, openat};
 
 use super::*;
+use crate::volume::tests::hold;
 
 const OWNER: Owner = Owner { uid: 1234, gid: 4321 };
 const SIZE: VolumeSize = VolumeSize { bytes: 64 * 4096, inodes: 256 };
@@ -17,7 +18,7 @@ fn filled() -> (Volume, Vec<MountPoint>) {
     let point = |content| MountPoint { target: "/x".into(), content, in_fresh_mount: false };
     let volume = Volume::create(SIZE).unwrap();
     let mounts = vec![point(directory), point(Content::File(3))];
-    volume.fill(&mounts, &[b"user1", b"password1", b"token1", b"one1"], OWNER).unwrap();
+    volume.fill(&mounts, &[b"user1", b"password1", b"token1", b"one1"], OWNER, &mut hold(&volume)).unwrap();
     (volume, mounts)
 }
 
@@ -60,7 +61,7 @@ fn a_generation_replaces_another_and_the_old_one_is_wiped() {
     let changes =
         [directory(&["db/user"], &[(0, "db/password"), (1, "new/deep/x")]), Change { mount: 1, next: Next::File(2) }];
     let rotation = Rotation::begin(&volume, 2, &mounts, &changes).unwrap();
-    rotation.write(&[b"password2", b"new2", b"one2"], OWNER).unwrap();
+    rotation.write(&[b"password2", b"new2", b"one2"], OWNER, &mut hold(&volume)).unwrap();
     assert_eq!(read(&volume, "0/db/password").as_deref(), Some("password1"), "nothing is in force yet");
     assert_eq!((read(&volume, "1").as_deref(), read(&volume, "0/new/deep/x")), (Some("one1"), None));
     rotation.swap().unwrap();
@@ -109,7 +110,7 @@ fn a_generation_that_is_not_wanted_leaves_no_trace() {
     let (volume, mounts) = filled();
     let changes = [directory(&["token"], &[(0, "db"), (1, "added")]), Change { mount: 1, next: Next::File(2) }];
     let rotation = Rotation::begin(&volume, 2, &mounts, &changes).unwrap();
-    rotation.write(&[b"a file now", b"new", b"one2"], OWNER).unwrap();
+    rotation.write(&[b"a file now", b"new", b"one2"], OWNER, &mut hold(&volume)).unwrap();
     let written = open(&volume, "files/0/..gen2/added").unwrap();
     rotation.swap().unwrap();
     assert_eq!(read(&volume, "0/db").as_deref(), Some("a file now"));
@@ -133,7 +134,7 @@ fn a_swap_that_fails_is_taken_back_everywhere() {
     let (volume, mounts) = filled();
     let changes = [directory(&[], &[(0, "db/user")]), Change { mount: 1, next: Next::File(1) }];
     let rotation = Rotation::begin(&volume, 2, &mounts, &changes).unwrap();
-    rotation.write(&[b"user2", b"one2"], OWNER).unwrap();
+    rotation.write(&[b"user2", b"one2"], OWNER, &mut hold(&volume)).unwrap();
     unlinkat(volume.handle(), "1..gen2", AtFlags::empty()).unwrap();
     assert_eq!(rotation.swap().unwrap_err().kind(), io::ErrorKind::NotFound);
     assert_eq!(read(&volume, "0/db/user").as_deref(), Some("user1"));
@@ -152,7 +153,7 @@ fn all_files_may_go_and_come_again() {
     for (number, change) in [(2, directory(&[], &[])), (3, directory(&[], &[(0, "a/b")]))] {
         let changes = [change];
         let rotation = Rotation::begin(&volume, number, &mounts, &changes).unwrap();
-        rotation.write(&[b"again"], OWNER).unwrap();
+        rotation.write(&[b"again"], OWNER, &mut hold(&volume)).unwrap();
         rotation.swap().unwrap();
         volume.wipe_replaced(&rotation.settle().unwrap()).unwrap();
         assert_eq!(names(&volume, "0"), if number == 2 { vec![] } else { vec!["a"] });
@@ -168,7 +169,7 @@ fn the_end_wipes_every_generation() {
     for number in 2..6 {
         let changes = [directory(&["token"], &[(0, "db/user")])];
         let rotation = Rotation::begin(&volume, number, &mounts, &changes).unwrap();
-        rotation.write(&[format!("user{number}").as_bytes()], OWNER).unwrap();
+        rotation.write(&[format!("user{number}").as_bytes()], OWNER, &mut hold(&volume)).unwrap();
         rotation.swap().unwrap();
         let _ = rotation.settle().unwrap(); // nobody gets to wiping it
     }
@@ -185,7 +186,7 @@ fn a_volume_grows() {
     let changes = [directory(&[], &[(0, "big")])];
     let rotation = Rotation::begin(&volume, 2, &mounts, &changes).unwrap();
     if volume.kind() == VolumeKind::TmpfsNoswap {
-        assert_eq!(rotation.write(&[&big], OWNER).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(rotation.write(&[&big], OWNER, &mut hold(&volume)).unwrap_err().kind(), io::ErrorKind::StorageFull);
         rotation.discard().unwrap();
     }
     let before = volume.size().unwrap();
@@ -195,5 +196,5 @@ fn a_volume_grows() {
         assert!(used.bytes >= 4 * 4096 && used.bytes < SIZE.bytes && used.inodes > 8, "{used:?}");
     }
     let rotation = Rotation::begin(&volume, 2, &mounts, &changes).unwrap();
-    rotation.write(&[&big], OWNER).unwrap();
+    rotation.write(&[&big], OWNER, &mut hold(&volume)).unwrap();
 }
