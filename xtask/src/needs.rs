@@ -46,8 +46,12 @@ const SKOPEO: Need = Need { package: "skopeo", reason: "pushes and archives them
 const REGISTRY: Need =
     Need { package: "docker-registry", reason: "serves them", sign: Sign::Program("docker-registry") };
 
-/// For `cargo xtask test`.
-pub(crate) const TEST: &[Need] = &[
+/// For every `cargo xtask test`, also without root.
+pub(crate) const TEST: [Need; 1] =
+    [Need { package: "zstd", reason: "compresses layers of images", sign: Sign::Program("zstd") }];
+
+/// For the tests that need root.
+pub(crate) const ROOT_TEST: &[Need] = &[
     Need {
         package: "busybox-static",
         reason: "the programs of the root file systems that tests make",
@@ -85,7 +89,6 @@ pub(crate) const TEST: &[Need] = &[
     REGISTRY,
     Need { package: "apache2-utils", reason: "makes that registry's password file", sign: Sign::Program("htpasswd") },
     Need { package: "systemd", reason: "systemd-analyze checks the units", sign: Sign::Program("systemd-analyze") },
-    Need { package: "zstd", reason: "compresses layers of images", sign: Sign::Program("zstd") },
     Need { package: "e2fsprogs", reason: "makes the file systems of limits of disk", sign: Sign::Program("mke2fs") },
 ];
 

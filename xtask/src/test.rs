@@ -27,8 +27,9 @@ pub(crate) struct Options {
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let with_root = is_root() && !options.no_root;
     let mut cargo = workspace.cargo_with_ctrl_c(["test", "--workspace", "--no-fail-fast"]);
+    needs::require(&needs::TEST)?;
     if with_root {
-        needs::require(needs::TEST)?;
+        needs::require(needs::ROOT_TEST)?;
         let python = python::environment(workspace)?;
         cargo.env("EXECUTOR_CLIENTS", clients::install(workspace, &python)?);
         cargo.env("EXECUTOR_PYTHON", python);

@@ -1,7 +1,7 @@
 //! The licences of the libraries that are linked into the product: their texts must go with the binaries.
 //!
-//! In: `cargo metadata` for the three binaries' packages, and the licence files in the crates' own sources, which cargo
-//! has fetched to build them. Out: one text.
+//! In: `cargo metadata` for the three binaries' packages, and the licence files in the crates' own sources. Out: one text.
+//! Metadata are of the whole workspace: crates that only tests use, and that no build has fetched yet, are fetched for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -21,7 +21,6 @@ const NAMES: [&str; 5] = ["license", "licence", "copying", "copyright", "notice"
 pub(super) fn notice(workspace: &Workspace) -> anyhow::Result<String> {
     let metadata = output(&mut workspace.cargo([
         "metadata",
-        "--offline",
         "--locked",
         "--format-version=1",
         "--filter-platform",
