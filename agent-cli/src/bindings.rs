@@ -22,6 +22,10 @@ use crate::view::table::plain;
 pub(crate) use tree::TreeError;
 pub(crate) use write::{WriteError, write};
 
+/// An empty file at the root of bindings where there is none, so that the variable names a directory that is there, and that
+/// a rotation can put bindings into. Readers of bindings pass over names that begin with a dot.
+const NONE_YET: &str = ".bindings";
+
 /// Why there are no bindings.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BindingsError {
@@ -147,7 +151,10 @@ impl Delivery {
             content: std::mem::take(&mut *file.content),
             public: file.public,
         });
-        let files = files.collect();
+        let mut files: Vec<v1::File> = files.collect();
+        if files.is_empty() {
+            files.push(v1::File { path: place(NONE_YET.to_owned()), content: Vec::new(), public: true });
+        }
         let root = root.unwrap_or_else(|| known(files_root));
         let value = match layout {
             Layout::Directories => root,

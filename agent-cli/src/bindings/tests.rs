@@ -99,6 +99,13 @@ fn files_and_variable_are_placed() {
     assert_eq!(lowered.variable.name, "VCAP_SERVICES_FILE_PATH");
     assert_eq!(lowered.variable.value, "/etc/cf-service-bindings/vcap_services");
     assert_eq!((lowered.files.len(), &*lowered.files[0].content), (1, VCAP));
+    // The directory is there where no binding is.
+    for (root, path) in [(None, ".bindings"), (Some("/run/b"), "/run/b/.bindings")] {
+        let none = Builder::new().finish().unwrap();
+        let lowered = Delivery { bindings: none, root: root.map(str::to_owned) }.lower("");
+        let files: Vec<_> = lowered.files.iter().map(|file| (&*file.path, file.content.len(), file.public)).collect();
+        assert_eq!(files, [(path, 0, true)]);
+    }
     for bad in ["x", "/", "", "/a/../b", "/a//b"] {
         let args = DeliveryArgs { from: args("@-"), binding_root: Some(bad.into()) };
         let error = Delivery::read(&args, &[], &mut { VCAP }, &variable).err().unwrap().to_string();

@@ -25,7 +25,7 @@ const ATTEMPTS: u32 = 5;
 pub(super) fn local(command: BindingsCommand, as_json: bool) -> Result<u8, Failure> {
     match command {
         BindingsCommand::Show(ShowArgs { of, reveal }) => {
-            let bindings = read(&from(of))?;
+            let bindings = read("show", "a directory, --vcap-services or --bind", &from(of))?;
             let text = if as_json {
                 json::document(&json::ShownBindings::of(&bindings, reveal))
             } else {
@@ -34,7 +34,7 @@ pub(super) fn local(command: BindingsCommand, as_json: bool) -> Result<u8, Failu
             print(&text)?;
         }
         BindingsCommand::Check(args) => {
-            let result = read(&from(args));
+            let result = read("check", "a directory, --vcap-services or --bind", &from(args));
             if as_json {
                 if let Some(checked) = checked(&result) {
                     print(&json::document(&checked))?;
@@ -45,7 +45,7 @@ pub(super) fn local(command: BindingsCommand, as_json: bool) -> Result<u8, Failu
             result?;
         }
         BindingsCommand::Write(WriteArgs { dir, from }) => {
-            let bindings = read(&from)?;
+            let bindings = read("write", "--vcap-services or --bind, beside the directory to write to", &from)?;
             bindings::write(&bindings, &dir).map_err(BindingsError::from)?;
             if as_json {
                 print(&json::document(&json::CheckedBindings::fine(&bindings)))?;
@@ -61,9 +61,11 @@ fn from(CheckArgs { dir, mut from }: CheckArgs) -> BindingArgs {
     from
 }
 
-fn read(args: &BindingArgs) -> Result<Bindings, Failure> {
+fn read(command: &str, wanted: &str, args: &BindingArgs) -> Result<Bindings, Failure> {
     let bindings = bindings::read(args, &[], &mut io::stdin().lock(), &|name| std::env::var_os(name))?;
-    bindings.ok_or_else(|| Failure::Usage("bindings takes a directory, --vcap-services or --bind".into()))
+    bindings.ok_or_else(|| {
+        Failure::Usage(format!("bindings {command}: nothing says where the bindings come from; name {wanted}"))
+    })
 }
 
 fn print(text: &str) -> Result<(), Failure> {

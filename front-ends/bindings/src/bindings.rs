@@ -5,7 +5,7 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-use crate::json;
+use crate::json::Document;
 use crate::names::{is_binding, is_key};
 use crate::violation::{Refused, Violation};
 use crate::{BYTES_MAX, INPUT_MAX, ONE_FILE, Profile, SERVICE_BINDING_ROOT, VCAP_SERVICES_FILE_PATH, vcap};
@@ -103,9 +103,8 @@ impl Bindings {
     /// No JSON, nested too deep, or too large.
     pub fn one_file(vcap_services: &[u8]) -> Result<Self, Refused> {
         let content = vcap::text(vcap_services)
-            .and_then(json::document)
-            .and_then(|document| vcap::services(document).map(|_| document))
-            .and_then(json::compact)
+            .and_then(Document::read)
+            .and_then(|(document, whole)| vcap::services(document, whole).and_then(|_| document.compact(whole)))
             .map_err(|violation| Refused(vec![violation]))?;
         let file = BindingFile { path: ONE_FILE.to_owned(), content, public: false };
         let size = file.weight();
@@ -176,6 +175,9 @@ impl Builder {
     #[must_use]
     pub fn binding(mut self, name: &str, entries: Vec<(String, Zeroizing<Vec<u8>>)>) -> Self {
         let begun = self.begin(name);
+        if begun && entries.iter().all(|(entry, _)| entry != TYPE) {
+            self.refuse(Violation::NoType(name.to_owned()));
+        }
         for (entry, content) in entries {
             if !is_key(&entry) {
                 self.refuse(Violation::FileName(entry));
@@ -215,9 +217,7 @@ impl Builder {
     /// Every violation: names, duplicates, bindings without a type, the size over the files as they came to be. (Cloud
     /// Controller stops at the first, and counts a file that an attribute replaced once more.)
     pub fn finish(self) -> Result<Bindings, Refused> {
-        let Self { files, names, mut violations } = self;
-        let untyped = names.into_iter().filter(|name| !files.contains_key(&format!("{name}/{TYPE}")));
-        violations.extend(untyped.map(Violation::NoType));
+        let Self { files, mut violations, .. } = self;
         let bindings = Bindings { files: files.into_values().collect(), layout: Layout::Directories };
         let size = bindings.bytes();
         if size > BYTES_MAX {

@@ -27,30 +27,91 @@ pub(crate) enum Json<'a> {
     Object(Vec<(String, &'a RawValue)>),
 }
 
-/// The whole of a document, well-formed to its ends.
-pub(crate) fn document(text: &str) -> Result<&RawValue, Violation> {
-    serde_json::from_str(text).map_err(|error| syntax(&error))
-}
+/// A document, to say where in it an error is: a value is looked at as a text of its own, and knows its own lines alone.
+#[derive(Clone, Copy)]
+pub(crate) struct Document<'a>(&'a str);
 
-/// Where the error is. Its own words could repeat what stands there.
-fn syntax(error: &serde_json::Error) -> Violation {
-    Violation::Syntax { line: error.line(), column: error.column() }
-}
-
-impl<'a> Json<'a> {
-    /// Looks at a value.
-    pub(crate) fn of(raw: &'a RawValue) -> Result<Self, Violation> {
-        let text = raw.get();
-        let json = match text.as_bytes().first() {
-            Some(b'{') => serde_json::from_str(text).map(|Entries(entries)| Self::Object(entries)),
-            Some(b'[') => serde_json::from_str(text).map(Self::Array),
-            Some(b'"') => serde_json::from_str(text).map(|string: String| Self::String(Zeroizing::new(string))),
-            _ if text == "null" => return Ok(Self::Null),
-            _ => return Ok(Self::Word(text)),
-        };
-        json.map_err(|error| syntax(&error))
+impl<'a> Document<'a> {
+    /// The whole of a document, well-formed to its ends.
+    pub(crate) fn read(text: &'a str) -> Result<(Self, &'a RawValue), Violation> {
+        let document = Self(text);
+        serde_json::from_str(text).map(|raw| (document, raw)).map_err(|error| document.syntax(text, &error))
     }
 
+    /// Looks at a value.
+    pub(crate) fn look(self, raw: &'a RawValue) -> Result<Json<'a>, Violation> {
+        let text = raw.get();
+        let json = match text.as_bytes().first() {
+            Some(b'{') => serde_json::from_str(text).map(|Entries(entries)| Json::Object(entries)),
+            Some(b'[') => serde_json::from_str(text).map(Json::Array),
+            Some(b'"') => serde_json::from_str(text).map(|string: String| Json::String(Zeroizing::new(string))),
+            _ if text == "null" => return Ok(Json::Null),
+            _ => return Ok(Json::Word(text)),
+        };
+        json.map_err(|error| self.syntax(text, &error))
+    }
+
+    /// Where the error is, counted from the document's beginning. Its own words could repeat what stands there.
+    fn syntax(self, part: &str, error: &serde_json::Error) -> Violation {
+        // A part is a slice of the document: values are borrowed from it.
+        let begins = (part.as_ptr() as usize).checked_sub(self.0.as_ptr() as usize);
+        let before = begins.and_then(|begins| self.0.get(..begins)).unwrap_or_default();
+        let lines = before.matches('\n').count();
+        let indent = before.len() - before.rfind('\n').map_or(0, |at| at + 1);
+        let column = if error.line() == 1 { indent + error.column() } else { error.column() };
+        Violation::Syntax { line: lines + error.line(), column }
+    }
+
+    /// What a file with this value holds: a string as it is, everything else as JSON without white space.
+    pub(crate) fn content(self, raw: &'a RawValue) -> Result<Zeroizing<Vec<u8>>, Violation> {
+        match self.look(raw)? {
+            Json::String(mut text) => Ok(Zeroizing::new(std::mem::take(&mut *text).into_bytes())),
+            _ => self.compact(raw),
+        }
+    }
+
+    /// JSON without white space. Characters outside of ASCII stand for themselves, as Cloud Controller writes them.
+    pub(crate) fn compact(self, raw: &'a RawValue) -> Result<Zeroizing<Vec<u8>>, Violation> {
+        // Nothing becomes longer by it, so the buffer never moves and leaves no copy behind.
+        let mut out = Zeroizing::new(Vec::with_capacity(raw.get().len()));
+        self.write(raw, &mut out, DEPTH_MAX)?;
+        Ok(out)
+    }
+
+    fn write(self, raw: &'a RawValue, out: &mut Vec<u8>, depth: usize) -> Result<(), Violation> {
+        let deeper = depth.checked_sub(1).ok_or(Violation::Depth)?;
+        match self.look(raw)? {
+            Json::Null => out.extend_from_slice(b"null"),
+            Json::Word(word) => out.extend_from_slice(word.as_bytes()),
+            Json::String(text) => quoted(&text, out)?,
+            Json::Array(values) => {
+                out.push(b'[');
+                for (index, value) in values.into_iter().enumerate() {
+                    if index > 0 {
+                        out.push(b',');
+                    }
+                    self.write(value, out, deeper)?;
+                }
+                out.push(b']');
+            }
+            Json::Object(entries) => {
+                out.push(b'{');
+                for (index, (key, value)) in entries.into_iter().enumerate() {
+                    if index > 0 {
+                        out.push(b',');
+                    }
+                    quoted(&key, out)?;
+                    out.push(b':');
+                    self.write(value, out, deeper)?;
+                }
+                out.push(b'}');
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Json<'_> {
     /// Says nothing: null, `[]`, `{}`. (An empty string says that it is empty.)
     pub(crate) fn is_empty(&self) -> bool {
         match self {
@@ -62,56 +123,9 @@ impl<'a> Json<'a> {
     }
 }
 
-/// What a file with this value holds: a string as it is, everything else as JSON without white space.
-pub(crate) fn content(raw: &RawValue) -> Result<Zeroizing<Vec<u8>>, Violation> {
-    match Json::of(raw)? {
-        Json::String(mut text) => Ok(Zeroizing::new(std::mem::take(&mut *text).into_bytes())),
-        _ => compact(raw),
-    }
-}
-
-/// JSON without white space. Characters outside of ASCII stand for themselves, as Cloud Controller writes them.
-pub(crate) fn compact(raw: &RawValue) -> Result<Zeroizing<Vec<u8>>, Violation> {
-    // Nothing becomes longer by it, so the buffer never moves and leaves no copy behind.
-    let mut out = Zeroizing::new(Vec::with_capacity(raw.get().len()));
-    write(raw, &mut out, DEPTH_MAX)?;
-    Ok(out)
-}
-
-fn write(raw: &RawValue, out: &mut Vec<u8>, depth: usize) -> Result<(), Violation> {
-    let deeper = depth.checked_sub(1).ok_or(Violation::Depth)?;
-    match Json::of(raw)? {
-        Json::Null => out.extend_from_slice(b"null"),
-        Json::Word(word) => out.extend_from_slice(word.as_bytes()),
-        Json::String(text) => quoted(&text, out)?,
-        Json::Array(values) => {
-            out.push(b'[');
-            for (index, value) in values.into_iter().enumerate() {
-                if index > 0 {
-                    out.push(b',');
-                }
-                write(value, out, deeper)?;
-            }
-            out.push(b']');
-        }
-        Json::Object(entries) => {
-            out.push(b'{');
-            for (index, (key, value)) in entries.into_iter().enumerate() {
-                if index > 0 {
-                    out.push(b',');
-                }
-                quoted(&key, out)?;
-                out.push(b':');
-                write(value, out, deeper)?;
-            }
-            out.push(b'}');
-        }
-    }
-    Ok(())
-}
-
 fn quoted(text: &str, out: &mut Vec<u8>) -> Result<(), Violation> {
-    serde_json::to_writer(out, text).map_err(|error| syntax(&error))
+    // Writing to memory does not fail.
+    serde_json::to_writer(out, text).map_err(|error| Violation::Syntax { line: error.line(), column: error.column() })
 }
 
 /// An object's entries in their order.
@@ -151,7 +165,8 @@ mod tests {
     use super::*;
 
     fn compacted(text: &str) -> Result<String, Violation> {
-        let compact = compact(document(text)?)?;
+        let (document, raw) = Document::read(text)?;
+        let compact = document.compact(raw)?;
         Ok(String::from_utf8(compact.to_vec()).unwrap())
     }
 
@@ -180,6 +195,20 @@ mod tests {
             let violation = compacted(text).unwrap_err();
             assert!(matches!(violation, Violation::Syntax { .. }), "{text}: {violation:?}");
             assert!(!violation.to_string().contains("hunter2"));
+        }
+    }
+
+    /// What is only looked at when its turn comes is a text of its own to the library.
+    #[test]
+    fn places_are_counted_from_the_beginning_of_the_document() {
+        for (text, place) in [
+            ("{\n  \"a\": [1,\n \"\\ud800\"]}", (3, 9)),
+            ("[1, \"\\ud800\"]", (1, 12)),
+            ("[\"\u{e4}\", {\"\\ud800\": 1}]", (1, 16)),
+            ("[1,\n2,]", (2, 3)),
+        ] {
+            let Violation::Syntax { line, column } = compacted(text).unwrap_err() else { panic!("{text}") };
+            assert_eq!((line, column), place, "{text}");
         }
     }
 

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use zeroize::Zeroizing;
 
 use crate::bindings::{Builder, PROVIDER, TYPE, within_input_limit};
-use crate::json::{self, Json};
+use crate::json::{Document, Json};
 use crate::names::is_entry;
 use crate::{Profile, Violation};
 
@@ -30,8 +30,8 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, Violation> {
 }
 
 /// The lists of a document, by their labels.
-pub(crate) fn services(document: &RawValue) -> Result<Entries<'_>, Violation> {
-    match Json::of(document)? {
+pub(crate) fn services<'a>(document: Document<'a>, whole: &'a RawValue) -> Result<Entries<'a>, Violation> {
+    match document.look(whole)? {
         Json::Object(services) => Ok(services),
         _ => Err(Violation::NoServices),
     }
@@ -39,15 +39,15 @@ pub(crate) fn services(document: &RawValue) -> Result<Entries<'_>, Violation> {
 
 /// Adds every binding of a document.
 pub(crate) fn translate(bytes: &[u8], profile: Profile, builder: &mut Builder) -> Result<(), Violation> {
-    let document = json::document(text(bytes)?)?;
-    for (service, list) in services(document)? {
-        let Json::Array(list) = Json::of(list)? else {
+    let (document, whole) = Document::read(text(bytes)?)?;
+    for (service, list) in services(document, whole)? {
+        let Json::Array(list) = document.look(list)? else {
             builder.refuse(Violation::NoList(service));
             continue;
         };
         for (index, binding) in list.into_iter().enumerate() {
-            match Json::of(binding)? {
-                Json::Object(attributes) => one(&service, &attributes, profile, builder)?,
+            match document.look(binding)? {
+                Json::Object(attributes) => one(document, &service, &attributes, profile, builder)?,
                 _ => builder.refuse(Violation::NoBinding { service: service.clone(), number: index + 1 }),
             }
         }
@@ -56,21 +56,27 @@ pub(crate) fn translate(bytes: &[u8], profile: Profile, builder: &mut Builder) -
 }
 
 /// One binding. An error is one of the document's; what is wrong with the binding goes to the builder.
-fn one(service: &str, attributes: &Entries<'_>, profile: Profile, builder: &mut Builder) -> Result<(), Violation> {
-    let name = name(attributes)?;
+fn one<'a>(
+    document: Document<'a>,
+    service: &str,
+    attributes: &Entries<'a>,
+    profile: Profile,
+    builder: &mut Builder,
+) -> Result<(), Violation> {
+    let name = name(document, attributes)?;
     let begun = builder.begin(&name);
-    let add = |entry: String, value: &RawValue, public: bool, builder: &mut Builder| {
+    let add = |entry: String, value: &'a RawValue, public: bool, builder: &mut Builder| {
         if !is_entry(&entry) {
             builder.refuse(Violation::FileName(entry));
-        } else if !(profile.omits_empty() && Json::of(value)?.is_empty()) {
-            let content = json::content(value)?;
+        } else if !(profile.omits_empty() && document.look(value)?.is_empty()) {
+            let content = document.content(value)?;
             if begun {
                 builder.put(&name, &entry, content, public);
             }
         }
         Ok(())
     };
-    match attribute(attributes, "credentials").map(Json::of).transpose()? {
+    match attribute(attributes, "credentials").map(|value| document.look(value)).transpose()? {
         Some(Json::Object(credentials)) => {
             for (key, value) in credentials {
                 add(key, value, false, builder)?;
@@ -90,7 +96,7 @@ fn one(service: &str, attributes: &Entries<'_>, profile: Profile, builder: &mut 
     }
     // Cloud Controller makes the key of the label, so it stands in for one that is missing.
     let label = match attribute(attributes, "label") {
-        Some(label) if !matches!(Json::of(label)?, Json::Null) => json::content(label)?,
+        Some(label) if !matches!(document.look(label)?, Json::Null) => document.content(label)?,
         _ => Zeroizing::new(service.as_bytes().to_vec()),
     };
     let provider = if profile.provider_is_label() { label.clone() } else { service.as_bytes().to_vec().into() };
@@ -105,9 +111,9 @@ fn attribute<'a>(attributes: &Entries<'a>, name: &str) -> Option<&'a RawValue> {
 
 /// `name`, which Cloud Controller makes of the binding's name, else of the service instance's. Where it is missing it is
 /// made here.
-fn name(attributes: &Entries<'_>) -> Result<String, Violation> {
+fn name<'a>(document: Document<'a>, attributes: &Entries<'a>) -> Result<String, Violation> {
     for key in ["name", "binding_name", "instance_name"] {
-        match attribute(attributes, key).map(Json::of).transpose()? {
+        match attribute(attributes, key).map(|value| document.look(value)).transpose()? {
             Some(Json::String(mut name)) if !name.is_empty() => return Ok(std::mem::take(&mut *name)),
             Some(Json::Word(word)) => return Ok(word.to_owned()),
             _ => {}

@@ -354,6 +354,14 @@ fn error_what_is_no_vcap_services() {
     }
 }
 
+/// A binding in whose middle the document ends to be read lacks nothing: it was not finished.
+#[test]
+fn error_a_broken_document_is_the_only_fault() {
+    let text = "{\n \"l\": [{\"name\": \"db\", \"credentials\":\n  {\"k\": \"\\ud800\"}}]}";
+    let refused = Builder::new().vcap_services(text.as_bytes(), Profile::Cc).finish().unwrap_err();
+    assert_eq!(refused.violations(), [Violation::Syntax { line: 3, column: 16 }]);
+}
+
 /// No value in any message, whatever is wrong with it.
 #[test]
 fn error_messages_hold_no_value() {
@@ -409,10 +417,10 @@ fn a_directory_is_taken_as_it_is() {
         refused.violations(),
         [
             Violation::DuplicateBinding("a".into()),
-            Violation::FileName("a/b".into()),
-            Violation::BindingName("Bad".into()),
-            Violation::NoType("empty".into()),
             Violation::NoType("no-type".into()),
+            Violation::FileName("a/b".into()),
+            Violation::NoType("empty".into()),
+            Violation::BindingName("Bad".into()),
         ]
     );
 }

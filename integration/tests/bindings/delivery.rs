@@ -214,6 +214,19 @@ fn a_million_bytes_are_delivered_and_one_more_is_not() {
     assert_eq!(daemon.api.ids(), [""; 0]);
 }
 
+/// Without a binding the variable names a directory that is there, and that bindings can come to.
+#[test]
+fn without_a_binding_the_root_is_there() {
+    let (daemon, none, some) = (Daemon::start(), Vcap::new(&json!({})), example());
+    let socket = daemon.socket();
+    let (none, some) = (none.source(), some.source());
+    let ran = done(&socket, &["run", "--vcap-services", &none, "--", "sh", "-c", "ls \"$SERVICE_BINDING_ROOT\""]);
+    assert_eq!(ran.stdout, "", "it is there, and nothing that a reader looks at");
+    done(&socket, &[&["run", "--detach", "--id", "none", "--vcap-services", &none][..], &WAIT].concat());
+    done(&socket, &["rotate", "none", "--vcap-services", &some]);
+    assert!(seen(&daemon, "none", ROOT).contains_key("db/password"));
+}
+
 #[test]
 fn what_is_wrong_starts_nothing() {
     let (daemon, vcap) = (Daemon::start(), example());
