@@ -105,7 +105,7 @@ pub(crate) enum SourceError {
     Read { flag: Flag, key: String, source_name: String, source: io::Error },
     #[error(
         "{flag} {key}: {source_name} {size}; all secrets together may have at most {TOTAL_MAX} bytes here, \
-         and executord allows less (1,000,000 by default)"
+         and executord allows less (1,048,576 by default)"
     )]
     TooLarge { flag: Flag, key: String, source_name: String, size: String },
     #[error("{flag} {key}: {source_name} {why}; only a file can hold that")]

@@ -35,7 +35,7 @@ fn policy(choice: u8) -> Policy {
         allow_host_rootfs: !bit(0),
         allow_host_network: bit(1),
         rootfs_dirs: if bit(2) { vec!["/srv/images".into()] } else { Vec::new() },
-        files_bytes_max: if bit(3) { 64 } else { 1_000_000 },
+        files_bytes_max: if bit(3) { 64 } else { 1 << 20 },
         outputs_bytes_max: if bit(5) { 64 } else { 64 << 20 },
         files_root: if bit(4) { "/".into() } else { "/etc/cf-service-bindings".into() },
         ..Policy::default()

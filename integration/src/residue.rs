@@ -21,7 +21,7 @@ use crate::{footprint, wait};
 /// A directory that no image has.
 const DIR: &str = "/etc/executor-residue";
 const TOKEN: &str = "/etc/executor-residue/token";
-/// Paths and contents of a container's files may have 1,000,000 bytes together; each generation of them.
+/// The contents of a container's files may have 1,048,576 bytes together; each generation of them.
 const FILES: [usize; 4] = [64, 4096, 65_536, 900_000];
 /// A variable and an argument may have 131,071 bytes with its name, and all together 2 MiB.
 const STRINGS: [usize; 4] = [64, 4096, 65_536, 120_000];

@@ -88,18 +88,17 @@ fn files_that_cannot_be() {
     );
 }
 
-/// Cloud Controller's limit, to the byte.
+/// A BBS's limit, to the byte.
 #[test]
-fn a_million_bytes_and_one() {
+fn a_mebibyte_and_one() {
     let daemon = Daemon::start();
-    let words = ["1000001 bytes", "at most 1000000", "large", "999900"];
-    // Over paths and contents: 5 + 999,895 and 5 + 96.
-    let one_too_many = with_files(&[("large", 999_895), ("small", 96)]);
+    let words = ["1048577 bytes", "at most 1048576", "large", "1048481"];
+    let one_too_many = with_files(&[("large", 1_048_481), ("small", 96)]);
     refused(&daemon, vec![case(one_too_many, Code::InvalidArgument, "volume_mounted_files", &words)]);
     let count = "cat /etc/cf-service-bindings/* | wc -c";
-    let exactly = sh(count).file("large", &vec![b's'; 999_895]).file("small", &[b's'; 95]).id("exact");
+    let exactly = sh(count).file("large", &vec![b's'; 1_048_481]).file("small", &[b's'; 95]).id("exact");
     daemon.api.ran(exactly);
-    assert_eq!(daemon.api.output("exact").text().trim(), "999990", "the control");
+    assert_eq!(daemon.api.output("exact").text().trim(), "1048576", "the control");
 }
 
 /// The kernel's limit on one string, to the byte: what it takes is passed on, and what it would refuse is told ahead.

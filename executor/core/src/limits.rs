@@ -10,6 +10,8 @@ pub const NAME_MAX: usize = 255;
 pub const ARG_STRING_MAX: usize = 131_072;
 /// Arguments and environment together, with 8 bytes for each pointer: what a stack of 8 MiB leaves (a quarter).
 pub const ARG_TOTAL_MAX: usize = 2_000_000;
+/// Most bytes over the paths of all files.
+pub const FILE_PATHS_MAX: usize = 1 << 20;
 /// Most arguments, most variables, most files.
 pub const LIST_MAX: usize = 10_000;
 /// Most labels.

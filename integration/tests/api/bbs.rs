@@ -110,6 +110,29 @@ fn a_run_action_of_a_bbs_client_runs_as_it_is() {
     assert_eq!(daemon.api.follow("bbs").message().unwrap().unwrap().log_source, "APP/PROC/WEB");
 }
 
+/// As many bytes of contents as a BBS takes (`volumeMountedFilesMaxAllowedSize`), in files of any number and name; one more is
+/// refused.
+#[test]
+fn as_many_bytes_as_a_bbs_takes() {
+    let daemon = Daemon::start();
+    let action = |sizes: &[usize]| {
+        let file = |(number, size): (usize, &usize)| {
+            field(9, [field(1, format!("binding-{number}/{}", "n".repeat(100))), field(2, "s".repeat(*size))].concat())
+        };
+        let files: Vec<u8> = sizes.iter().enumerate().flat_map(file).collect();
+        let script = "cat /etc/cf-service-bindings/*/* | wc -c";
+        field(3, [field(1, "/bin/sh"), field(2, "-c"), field(2, script), field(6, "vcap"), files].concat())
+    };
+    run(&daemon.api, request("most", &action(&[1 << 20]))).unwrap();
+    run(&daemon.api, request("many", &action(&[1024; 1024]))).unwrap();
+    for id in ["most", "many"] {
+        assert_eq!(exit(&daemon.api.wait(id).unwrap()), Ok(0));
+        assert_eq!(daemon.api.output(id).text().trim(), "1048576", "{id}");
+    }
+    let status = run(&daemon.api, request("more", &action(&[1 << 20, 1]))).unwrap_err();
+    assert!(status.code() == Code::InvalidArgument && status.message().contains("1048577 bytes"), "{status:?}");
+}
+
 /// models.Action has a field for each kind; the ones that are not carried out are refused by name.
 #[test]
 fn other_actions_are_unimplemented_by_name() {

@@ -29,14 +29,14 @@ fn as_before(daemon: &Daemon, before: &Container) {
 fn what_does_not_fit_is_told_and_changes_nothing() {
     let daemon = Daemon::start();
     let before = daemon.api.started(sleeper("c").file("a", b"old").file("/etc/executor-key", b"key"));
-    let big = vec![b'x'; 1_000_000];
+    let big = vec![b'x'; (1 << 20) + 1];
     let removed = |path: &str| UpdateFilesRequest { removed_paths: vec![path.into()], ..update("c", &[("a", b"new")]) };
     let table = [
         (update("c", &[]), Code::InvalidArgument, "files", "nothing to update"),
         (update("c", &[("../x", b"")]), Code::InvalidArgument, "files[0].path", "contains `..`"),
         (update("c", &[("a", b""), ("a", b"")]), Code::InvalidArgument, "files[1].path", "also the path of files[0]"),
         (update("c", &[("a/b", b"")]), Code::InvalidArgument, "files[0].path", "needs a directory where"),
-        (update("c", &[("a", &big)]), Code::InvalidArgument, "files", "at most 1000000"),
+        (update("c", &[("a", &big)]), Code::InvalidArgument, "files", "at most 1048576"),
         (removed("nope"), Code::InvalidArgument, "removed_paths[0]", "none of the container's secret files"),
         (removed("a"), Code::InvalidArgument, "removed_paths[0]", "also to be replaced"),
         (removed("/etc/executor-key"), Code::FailedPrecondition, "removed_paths", "mounted by itself"),

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{Draft, DraftFile, Policy, Report, Violation, shorten};
+use super::{Draft, Policy, Report, Violation, shorten};
 use crate::ident::ContainerId;
-use crate::limits::{LIST_MAX, NAME_MAX, PATH_MAX};
+use crate::limits::{FILE_PATHS_MAX, LIST_MAX, NAME_MAX, PATH_MAX};
 use crate::plan::{Plan, PlannedFile};
 use crate::token;
 
@@ -127,22 +127,30 @@ pub(super) fn against_one_another(files: &[PlannedFile], report: &mut Report) {
     }
 }
 
-/// Bytes over paths and contents, as Cloud Controller counts them.
 fn within_the_limit(draft: &Draft<'_>, policy: &Policy, report: &mut Report) {
-    let weight = |file: &DraftFile<'_>| file.size.saturating_add(file.path.len() as u64);
-    let total = draft.files.iter().map(weight).fold(0, u64::saturating_add);
-    if total <= policy.files_bytes_max {
-        return;
+    let files: Vec<(&Path, u64)> = draft.files.iter().map(|file| (Path::new(file.path), file.size)).collect();
+    for why in beyond(&files, policy) {
+        report.add("volume_mounted_files", format!("have {why}"));
     }
-    if let Some(largest) = draft.files.iter().max_by_key(|file| weight(file)) {
-        report.add(
-            "volume_mounted_files",
-            format!(
-                "have {total} bytes over paths and contents; at most {} (files_bytes_max); the largest is {} with {} bytes",
-                policy.files_bytes_max,
-                shorten(largest.path),
-                weight(largest)
-            ),
-        );
+}
+
+/// Which limits on all files together do not hold, in words that go on after `have`. Contents count as a BBS counts them,
+/// without paths; those have a limit of their own.
+pub(super) fn beyond(files: &[(&Path, u64)], policy: &Policy) -> Vec<String> {
+    let mut beyond = Vec::new();
+    let contents = files.iter().map(|(_, size)| *size).fold(0, u64::saturating_add);
+    if contents > policy.files_bytes_max
+        && let Some((largest, size)) = files.iter().max_by_key(|(_, size)| *size)
+    {
+        beyond.push(format!(
+            "{contents} bytes of contents; at most {} (files_bytes_max); the largest is {} with {size} bytes",
+            policy.files_bytes_max,
+            shorten(&largest.to_string_lossy()),
+        ));
     }
+    let paths: usize = files.iter().map(|(path, _)| path.as_os_str().len()).sum();
+    if paths > FILE_PATHS_MAX {
+        beyond.push(format!("{paths} bytes of paths; at most {FILE_PATHS_MAX}"));
+    }
+    beyond
 }

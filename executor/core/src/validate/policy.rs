@@ -41,7 +41,7 @@ pub enum Unenforceable {
 pub struct Policy {
     /// Where relative paths of files lie.
     pub files_root: PathBuf,
-    /// Bytes over paths and contents of all files.
+    /// Bytes over the contents of all files, as a BBS limits them.
     pub files_bytes_max: u64,
     /// Bytes of a container's outputs, and what is in force where a request says nothing.
     pub outputs_bytes_max: u64,
@@ -91,7 +91,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             files_root: "/etc/cf-service-bindings".into(),
-            files_bytes_max: 1_000_000,
+            files_bytes_max: 1 << 20,
             outputs_bytes_max: 64 << 20,
             allow_host_rootfs: true,
             rootfs_dirs: Vec::new(),

@@ -78,24 +78,31 @@ fn files_against_one_another() {
     two("ab", "a/c").unwrap();
 }
 
-/// Cloud Controller's limit: 1,000,000 bytes over paths and contents.
+/// A BBS's limit: 1 MiB of contents, whatever the paths are; those have a limit of their own.
 #[test]
 fn the_size_limit_is_exact_and_names_the_largest() {
     let one = |size| validate(&Draft { files: vec![file("aaaa", size), file("b", 5)], ..draft() }, &Policy::default());
-    one(1_000_000 - 4 - 6).unwrap();
-    let violations = one(1_000_000 - 4 - 5).unwrap_err();
+    one((1 << 20) - 5).unwrap();
+    let violations = one((1 << 20) - 4).unwrap_err();
     assert_eq!(violations[0].field, "volume_mounted_files");
-    for part in ["1000001", "1000000", "aaaa", "999995"] {
+    for part in ["1048577", "1048576", "aaaa", "1048572"] {
         assert!(violations[0].description.contains(part), "{part}: {}", violations[0].description);
     }
     assert!(one(u64::MAX).is_err(), "no overflow");
+    let paths: Vec<String> = (0..300).map(|n| format!("{n}/{}", "long/".repeat(750) + "x")).collect();
+    let long = |count: usize| {
+        let files = paths[..count].iter().map(|path| file(path, 0)).collect();
+        validate(&Draft { files, ..draft() }, &Policy::default())
+    };
+    long(250).unwrap();
+    assert!(long(300).unwrap_err()[0].description.contains("bytes of paths; at most 1048576"));
 }
 
 /// What the daemon admits at the limit, the launcher does not refuse: relative paths count as they were given.
 #[test]
 fn both_sides_weigh_files_alike() {
     let policy = Policy::default();
-    let plan = validate(&Draft { files: vec![file("large", 1_000_000 - 5)], ..draft() }, &policy).unwrap();
+    let plan = validate(&Draft { files: vec![file("large", 1 << 20)], ..draft() }, &policy).unwrap();
     recheck(&plan, &policy).unwrap();
 }
 

@@ -5,7 +5,7 @@
 //! order in which it was asked for.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{DraftFile, Policy, Report, Violation, files, outputs};
 use crate::limits::{LIST_MAX, SIGNAL_MAX};
@@ -186,25 +186,12 @@ fn all_together(merged: &PlannedUpdate, plan: &Plan, policy: &Policy, report: &m
     if count > LIST_MAX {
         report.add("files", format!("make {count} files of this container; at most {LIST_MAX}"));
     }
-    let weight = |file: &PlannedFile| {
-        let path = file.path.strip_prefix(&policy.files_root).unwrap_or(&file.path);
-        file.size.saturating_add(path.as_os_str().len() as u64)
-    };
-    let all = &merged.files[..count];
-    let total = all.iter().map(weight).fold(0, u64::saturating_add);
-    if total > policy.files_bytes_max
-        && let Some(largest) = all.iter().max_by_key(|file| weight(file))
-    {
-        report.add(
-            "files",
-            format!(
-                "make {total} bytes over paths and contents of all files of this container; at most {} \
-                 (files_bytes_max); the largest is {} with {} bytes",
-                policy.files_bytes_max,
-                largest.path.display(),
-                weight(largest)
-            ),
-        );
+    let given = |file: &'_ PlannedFile| file.path.strip_prefix(&policy.files_root).unwrap_or(&file.path).to_owned();
+    let paths: Vec<PathBuf> = merged.files[..count].iter().map(given).collect();
+    let weighed: Vec<(&Path, u64)> =
+        paths.iter().map(PathBuf::as_path).zip(merged.files.iter().map(|file| file.size)).collect();
+    for why in files::beyond(&weighed, policy) {
+        report.add("files", format!("leave this container with {why}"));
     }
 }
 
@@ -279,10 +266,14 @@ mod tests {
         let plan = plan(&["a", "b"], "");
         let policy = Policy { files_bytes_max: 20, ..Policy::default() };
         let sum = |size| validate_update(&asked(&[("b", size)], &[]), &plan, &policy);
-        assert!(sum(15).is_ok(), "3 + 15 bytes and 2 of paths");
-        let violations = sum(16).unwrap_err();
+        assert!(sum(17).is_ok(), "3 + 17 bytes");
+        let violations = sum(18).unwrap_err();
         assert_eq!(violations[0].field, "files");
-        assert!(violations[0].description.contains("make 21 bytes"), "{}", violations[0]);
+        assert!(
+            violations[0].description.contains("leave this container with 21 bytes of contents"),
+            "{}",
+            violations[0]
+        );
         let many = vec!["x"; LIST_MAX + 1];
         let violations = validate_update(&asked(&[], &many), &plan, &policy).unwrap_err();
         assert_eq!((violations.len(), &*violations[0].field), (1, "removed_paths"));
