@@ -35,6 +35,13 @@ pub(crate) enum CnabError {
     Credential { name: String, why: String },
     #[error("{name} is installed already (revision {revision}): upgrade it, uninstall it, or choose another name")]
     Installed { name: String, revision: String },
+    #[error(
+        "--cred {name}: there is no such credential set, neither a file of this name nor {name}.json, {name}.yaml or \
+         {name}.yml in {}", .directory.display()
+    )]
+    NoSet { name: String, directory: PathBuf },
+    #[error("{}", if *.0 == 1 { "1 record cannot be read".to_owned() } else { format!("{} records cannot be read", .0) })]
+    Unreadable(usize),
     #[error("{0} is not installed")]
     NotInstalled(String),
     #[error("another agent-cli works on {0}")]

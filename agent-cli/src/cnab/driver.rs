@@ -13,6 +13,7 @@ use std::io::Read;
 use executor_cnab::bundle::OUTPUTS;
 use executor_cnab::invocation::{BUNDLE_PATH, Invocation, RELOCATION_PATH, RUN};
 use executor_cnab::secret::Secret;
+use executor_cnab::write_only;
 use serde::Deserialize;
 use serde_json::Value;
 use zeroize::Zeroizing;
@@ -145,12 +146,8 @@ impl Operation {
         };
         let secret: BTreeSet<String> =
             section("credentials").into_iter().flatten().flat_map(|(_, it)| places(it)).collect();
-        let write_only = |parameter: &Value| {
-            let name = parameter.get("definition").and_then(Value::as_str).unwrap_or_default();
-            let definition = section("definitions").and_then(|definitions| definitions.get(name));
-            definition.is_none_or(|it| it.get("writeOnly").is_some_and(|write_only| *write_only != Value::Bool(false)))
-        };
-        let parameters = section("parameters").into_iter().flatten().filter(|(_, it)| !write_only(it));
+        let is_secret = |name: &str| self.bundle.as_ref().is_none_or(|bundle| write_only::parameter(bundle, name));
+        let parameters = section("parameters").into_iter().flatten().filter(|(name, _)| !is_secret(name));
         let destinations = parameters.filter_map(|(_, it)| it.get("destination")?.as_object());
         let places = destinations.flat_map(|it| it.values().filter_map(Value::as_str));
         places.filter(|place| !secret.contains(*place)).collect()

@@ -137,7 +137,7 @@ pub(crate) fn credential_sets(
 ) -> Result<BTreeMap<String, CredentialSource>, CnabError> {
     let mut sets = Vec::new();
     for name in names {
-        let path = set_path(name, claims_dir);
+        let path = set_path(name, claims_dir)?;
         let mut set = CredentialSet::parse(&Zeroizing::new(read(&path, SET_MAX as u64)?))
             .map_err(wrong(format!("{} is no credential set", path.display())))?;
         if set.name.is_empty() {
@@ -149,10 +149,16 @@ pub(crate) fn credential_sets(
 }
 
 /// A name without a slash is looked for below the claims, as Porter keeps them; anything else is a file.
-fn set_path(name: &str, claims_dir: &Path) -> PathBuf {
-    let candidates = ["json", "yaml", "yml"].map(|end| claims_dir.join("credentials").join(format!("{name}.{end}")));
-    let known = candidates.into_iter().find(|path| !name.contains('/') && path.is_file());
-    known.unwrap_or_else(|| name.into())
+fn set_path(name: &str, claims_dir: &Path) -> Result<PathBuf, CnabError> {
+    let directory = claims_dir.join("credentials");
+    let candidates = ["json", "yaml", "yml"].map(|end| directory.join(format!("{name}.{end}")));
+    match candidates.into_iter().find(|path| !name.contains('/') && path.is_file()) {
+        Some(path) => Ok(path),
+        None if !name.contains('/') && !Path::new(name).exists() => {
+            Err(CnabError::NoSet { name: name.to_owned(), directory })
+        }
+        None => Ok(name.into()),
+    }
 }
 
 /// `NAME=FILE` of dependencies, `[NAME#]REF` of images.

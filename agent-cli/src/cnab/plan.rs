@@ -1,20 +1,21 @@
 //! From the flags of an action to steps: one for the bundle, and one for each of its dependencies, in the order that the
 //! bundle gives.
 //!
-//! A step is ready to be carried out: values are resolved, credentials read, the claim is made and the action lowered.
-//! Whatever is wrong is found here, before anything is started or written. The installation is locked from here on.
+//! Whatever is wrong is found here, before anything is started or written, but for what an action ahead of it is still to
+//! say: an output of a dependency can be a parameter. The installation is locked from here on.
 
+mod prepared;
+
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
-use executor_cnab::action::{Action, INSTALL, UNINSTALL};
+use executor_cnab::action::{Action, INSTALL, UNINSTALL, UPGRADE};
 use executor_cnab::bundle::Bundle;
-use executor_cnab::claim::{Claim, New, Status};
+use executor_cnab::claim::Status;
 use executor_cnab::dependencies::{Dependencies, EXTENSION};
-use executor_cnab::invocation::{Invocation, Lowering, Platform, choose, lower};
-use executor_cnab::parameters::{Earlier, resolve};
+use executor_cnab::invocation::{Platform, choose};
 use executor_cnab::relocation::Relocation;
 use executor_cnab::store::{Locked, Record, Store};
 use executor_cnab::{credentials, extension, names};
@@ -25,23 +26,13 @@ use super::{CnabError, secrets};
 use crate::cli::ActionArgs;
 use crate::failure::Failure;
 
+pub(crate) use prepared::{Prepared, Step};
+
 /// What is to be done.
 pub(crate) struct Plan {
     pub(crate) store: Store,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<Prepared>,
     pub(crate) options: Options,
-}
-
-/// An action on one installation.
-pub(crate) struct Step {
-    pub(crate) bundle: Bundle,
-    pub(crate) action: Action,
-    pub(crate) claim: Claim,
-    pub(crate) invocation: Invocation,
-    pub(crate) image: Wanted,
-    /// What a person should know.
-    pub(crate) warnings: Vec<String>,
-    _lock: Option<Locked>,
 }
 
 /// What a person says of the image.
@@ -135,22 +126,27 @@ struct Maker<'a> {
     action: &'a str,
     store: Store,
     given: Given,
-    sources: std::collections::BTreeMap<String, credentials::Source>,
-    images: std::collections::BTreeMap<String, String>,
+    sources: BTreeMap<String, credentials::Source>,
+    images: BTreeMap<String, String>,
 }
 
 impl Maker<'_> {
-    fn steps(&self) -> Result<Vec<Step>, Failure> {
+    fn steps(&self) -> Result<Vec<Prepared>, Failure> {
         let name = &self.args.name;
         names::installation(name).map_err(wrong("the name cannot be used"))?;
         let history = self.store.history(name).map_err(CnabError::from)?;
-        let loaded = match &self.args.bundle {
-            Some(path) => input::bundle(path)?,
-            None => self.known(&history)?.ok_or_else(|| {
-                Failure::Usage(format!(
-                    "{name} is not installed, so that its bundle is not known: name it with --bundle"
-                ))
-            })?,
+        let loaded = match (&self.args.bundle, self.known(&history)?) {
+            (Some(path), _) => input::bundle(path)?,
+            (None, Some(known)) => known,
+            // What the bundle is would not help.
+            (None, None) if matches!(self.action, UPGRADE | UNINSTALL) => {
+                return Err(CnabError::NotInstalled(name.clone()).into());
+            }
+            (None, None) => {
+                return Err(Failure::Usage(format!(
+                    "there is no installation {name}, so that its bundle is not known: name it with --bundle FILE"
+                )));
+            }
         };
         // Rule 36: before anything else.
         extension::check(&loaded.bundle).map_err(wrong("the bundle cannot be run here"))?;
@@ -164,7 +160,7 @@ impl Maker<'_> {
         let (before, after) = dependencies.order(self.action);
         let mut skipped = Vec::new();
         let mut steps = Vec::new();
-        let dependency = |dependency: &str, skipped: &mut Vec<String>| -> Result<Option<Step>, Failure> {
+        let dependency = |dependency: &str, skipped: &mut Vec<String>| -> Result<Option<Prepared>, Failure> {
             let installation = format!("{name}-{dependency}");
             let history = self.store.history(&installation).map_err(CnabError::from)?;
             let loaded = match files.get(dependency) {
@@ -202,13 +198,13 @@ impl Maker<'_> {
             }
             extension::check(&loaded.bundle)
                 .map_err(wrong(format!("the dependency {dependency} cannot be run here")))?;
-            self.step(&installation, dependency, loaded, &history).map(Some)
+            self.step(&installation, dependency, loaded, &history, &[]).map(Some)
         };
         for one in before {
             steps.extend(dependency(one, &mut skipped)?);
         }
         let afterwards = after.into_iter().map(|one| dependency(one, &mut skipped)).collect::<Result<Vec<_>, _>>()?;
-        let mut main = self.step(name, "", loaded, &history)?;
+        let mut main = self.step(name, "", loaded, &history, &steps)?;
         main.warnings.extend(skipped);
         steps.push(main);
         steps.extend(afterwards.into_iter().flatten());
@@ -231,14 +227,19 @@ impl Maker<'_> {
         Ok(Some(Loaded { bundle, thick: None }))
     }
 
-    fn step(&self, installation: &str, dependency: &str, loaded: Loaded, history: &[Record]) -> Result<Step, Failure> {
+    /// Reads what an action needs, and judges it as far as it can be before those ahead of it are done.
+    fn step(
+        &self,
+        installation: &str,
+        dependency: &str,
+        loaded: Loaded,
+        history: &[Record],
+        ahead: &[Prepared],
+    ) -> Result<Prepared, Failure> {
         let Loaded { bundle, thick } = loaded;
         let action = Action::of(&bundle, self.action).map_err(wrong("there is no such action"))?;
         let lock = if action.is_stateless() { None } else { Some(self.lock(installation)?) };
-        let fresh = self.args.reset_params || state(history) == State::Absent || action.is_stateless();
-        let earlier = history.last().filter(|_| !fresh).map_or_else(Earlier::default, |record| record.claim.earlier());
         let given = input::values(&bundle, self.given.get(dependency))?;
-        let values = resolve(&bundle, &action, &given, &earlier).map_err(wrong("the parameters do not fit"))?;
         let wanted = credentials::wanted(&bundle, &action, &self.sources);
         credentials::check(&bundle, &action, |name| wanted.iter().any(|(wanted, _)| *wanted == name))
             .map_err(wrong("credentials are missing"))?;
@@ -250,50 +251,31 @@ impl Maker<'_> {
             }
             None => None,
         };
-        let platform = Platform::here();
-        choose(&bundle, platform).map_err(wrong("the bundle has no image for this machine"))?;
-        // Last, because a credential's source may be a program that asks somebody.
-        let read = secrets::read(&wanted)?;
-        let new = New {
-            installation,
-            action: &action,
-            bundle: &bundle,
-            values: &values,
-            bundle_reference: None,
-            last: history.last().map(|record| &record.claim),
-        };
-        let claim = Claim::new(&new, SystemTime::now()).map_err(CnabError::from)?;
-        let lowering = Lowering {
-            bundle: &bundle,
-            action: &action,
-            claim: &claim,
-            values: &values,
-            credentials: &read,
-            relocation: relocation.as_ref(),
-            omit_unset_files: self.args.omit_unset_files,
-            platform,
-        };
-        let invocation = lower(&lowering).map_err(wrong("the action cannot be run"))?;
-        let mut warnings = values.warnings;
-        let companions = bundle.images.values().filter(|image| thick.is_some() && image.image != invocation.image);
+        let image = choose(&bundle, Platform::here()).map_err(wrong("the bundle has no image for this machine"))?;
+        let companions = bundle.images.values().filter(|other| thick.is_some() && other.image != image.image);
         let companions = companions.map(|image| (image.image.clone(), image.content_digest.clone())).collect();
-        if invocation.content_digest.is_none() {
-            warnings.push("the bundle's image has no contentDigest: what it holds is not verified".into());
-        }
-        Ok(Step {
-            invocation,
+        let mut prepared = Prepared {
+            installation: installation.to_owned(),
+            given,
+            credentials: BTreeMap::new(),
+            relocation,
             image: Wanted {
                 replacement: self.images.get(dependency).cloned(),
                 ignore_digest: self.args.insecure_ignore_digest,
                 thick,
                 companions,
             },
-            warnings,
-            _lock: lock,
+            reset: self.args.reset_params,
+            omit_unset_files: self.args.omit_unset_files,
+            warnings: Vec::new(),
             bundle,
             action,
-            claim,
-        })
+            _lock: lock,
+        };
+        prepared.judge(&self.store, history, ahead)?;
+        // Last, because a credential's source may be a program that asks somebody.
+        prepared.credentials = secrets::read(&credentials::wanted(&prepared.bundle, &prepared.action, &self.sources))?;
+        Ok(prepared)
     }
 
     fn lock(&self, installation: &str) -> Result<Locked, CnabError> {

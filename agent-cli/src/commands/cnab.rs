@@ -50,7 +50,11 @@ pub(super) fn begin(global: &Global, args: &CnabArgs) -> Result<Begun, Failure> 
     let work = |action: &str, args: &ActionArgs, directory: PathBuf, force: bool| {
         let mut stdin = std::io::stdin().lock();
         let plan = Plan::build(args, action, &directory, &mut stdin, &|name| std::env::var_os(name));
-        let plan = if force { plan } else { Ok(plan?) };
+        // Somebody else is at work on it: that is no failure of the uninstall, which was not tried.
+        let plan = match plan {
+            Err(failure) if !force || matches!(failure, Failure::Cnab(CnabError::Busy(_))) => return Err(failure),
+            plan => plan,
+        };
         Ok(Begun::Work(Box::new(Work { plan, forget: force.then(|| (directory, args.name.clone())) })))
     };
     let directory = || claims_dir(args.claims_dir.clone());
@@ -79,7 +83,9 @@ pub(super) async fn carry_out(session: &Session, work: Box<Work>, interrupts: &m
     if let Err(failure) = &result {
         session.output.note(failure.describe());
     }
-    Store::new(directory).forget(&name).map_err(CnabError::from)?;
+    let store = Store::new(directory);
+    let locked = store.lock(&name).map_err(CnabError::from)?.ok_or_else(|| CnabError::Busy(name.clone()))?;
+    store.forget(&locked).map_err(CnabError::from)?;
     session.output.note(format!("{}: forgotten", crate::view::table::plain(&name)));
     Ok(0)
 }

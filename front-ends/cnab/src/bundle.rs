@@ -21,6 +21,7 @@ use serde_json::{Map, Value};
 use crate::action::Custom;
 use crate::definition::Definition;
 use crate::violation::{Violations, pointer};
+use crate::write_only;
 
 /// Most bytes of a bundle.json.
 pub const BUNDLE_MAX: usize = 4 << 20;
@@ -265,14 +266,12 @@ impl Bundle {
 
     /// Whether a parameter's value is to be kept from everybody (rule 40).
     pub fn is_write_only(&self, parameter: &str) -> bool {
-        let definition = self.parameters.get(parameter).and_then(|it| self.definition(&it.definition));
-        definition.is_some_and(|definition| definition.write_only)
+        self.parameters.contains_key(parameter) && write_only::parameter(&self.value, parameter)
     }
 
     /// Whether an output's content is.
     pub fn is_output_write_only(&self, output: &str) -> bool {
-        let definition = self.outputs.get(output).and_then(|it| self.definition(&it.definition));
-        definition.is_some_and(|definition| definition.write_only)
+        self.outputs.contains_key(output) && write_only::output(&self.value, output)
     }
 
     /// All references of images in the bundle (rule 23).

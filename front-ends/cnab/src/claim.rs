@@ -134,8 +134,8 @@ impl Claim {
             Some(last) => last.revision.clone(),
             None => String::new(),
         };
-        let visible = values.values.iter().filter(|(name, _)| !bundle.is_write_only(name));
-        let supplied: BTreeSet<&String> = values.supplied.iter().filter(|name| !bundle.is_write_only(name)).collect();
+        let visible = values.values.iter().filter(|(name, _)| !values.secret.contains(*name));
+        let supplied: BTreeSet<&String> = values.supplied.difference(&values.secret).collect();
         Ok(Self {
             action: action.name().to_owned(),
             bundle: bundle.value().clone(),
@@ -164,7 +164,7 @@ impl Claim {
             // Another runtime's claim does not tell: all of its values count as supplied.
             None => self.parameters.keys().cloned().collect(),
         };
-        Earlier { values: self.parameters.clone(), supplied }
+        Earlier { values: self.parameters.clone(), supplied, ..Earlier::default() }
     }
 
     /// Digest of the bundle.json as it was published, where we recorded one.

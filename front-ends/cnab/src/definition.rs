@@ -4,10 +4,25 @@
 //! nothing is fetched. A violation never repeats the value, whether it is `writeOnly` or not.
 
 use base64::Engine as _;
-use jsonschema::Validator;
+use jsonschema::error::ValidationErrorKind;
+use jsonschema::{ValidationError, Validator};
 use serde_json::Value;
 
 use crate::violation::Violations;
+use crate::write_only;
+
+/// Encodings of contents (RFC 2045, section 6.1), and whether a text is in one. What programs print ends with a newline, and
+/// may be broken into lines, so white space does not count in base64.
+const ENCODINGS: [(&str, fn(&str) -> bool); 5] = [
+    ("base64", |text| {
+        let text: String = text.split_ascii_whitespace().collect();
+        base64::engine::general_purpose::STANDARD.decode(text).is_ok()
+    }),
+    ("quoted-printable", is_quoted_printable),
+    ("7bit", |text| text.is_ascii() && !text.contains('\0')),
+    ("8bit", |text| !text.contains('\0')),
+    ("binary", |_| true),
+];
 
 /// The schema of a parameter or an output.
 #[derive(Debug)]
@@ -41,20 +56,29 @@ impl Definition {
             let message = format!("is no JSON Schema (draft-07): {}", error.masked_with("the value"));
             wrong.add(format!("{path}{}", error.instance_path()), 24, message);
         }
-        for annotation in ["writeOnly", "readOnly"] {
-            if schema.get(annotation).is_some_and(|value| !value.is_boolean()) {
-                wrong.add(format!("{path}/{annotation}"), 24, "is neither true nor false");
+        write_only::each_schema(schema, &mut |at, keywords| {
+            for annotation in ["writeOnly", "readOnly"] {
+                if keywords.get(annotation).is_some_and(|value| !value.is_boolean()) {
+                    wrong.add(format!("{path}{at}/{annotation}"), 24, "is neither true nor false");
+                }
             }
-        }
+            let encoding = keywords.get("contentEncoding").and_then(Value::as_str);
+            if let Some(unknown) = encoding.filter(|name| ENCODINGS.iter().all(|(known, _)| known != name)) {
+                let known: Vec<&str> = ENCODINGS.iter().map(|(name, _)| *name).collect();
+                let message = format!("{unknown:?} is no encoding of contents; there are {}", known.join(", "));
+                wrong.add(format!("{path}{at}/contentEncoding"), 24, message);
+            }
+        });
         wrong.or(())?;
-        // Formats are checked: `format: date` says nothing otherwise. Of contents only base64 is, and by us, because what
-        // programs print ends with a newline, and may be broken into lines.
-        let options = jsonschema::options()
-            .with_draft(jsonschema::Draft::Draft7)
-            .should_validate_formats(true)
-            .without_content_encoding_support("base64")
-            .without_content_media_type_support("application/json");
-        let validator = options.build(schema).map_err(|error| {
+        // Formats are checked: `format: date` says nothing otherwise. Encodings are, at every depth, and contents are not
+        // decoded: `contentMediaType` says nothing, and where it stands the library would not look at the encoding.
+        let mut options = jsonschema::options().with_draft(jsonschema::Draft::Draft7).should_validate_formats(true);
+        for (name, fits) in ENCODINGS {
+            options = options.with_content_encoding(name, fits, |text| Ok(Some(text.to_owned())));
+        }
+        let mut checked = schema.clone();
+        without_media_types(&mut checked);
+        let validator = options.build(&checked).map_err(|error| {
             let message = format!(
                 "cannot be used as a JSON Schema; nothing is fetched for it: {}",
                 error.masked_with("the value")
@@ -70,7 +94,7 @@ impl Definition {
         };
         Ok(Self {
             default: schema.get("default").cloned(),
-            write_only: flag("writeOnly"),
+            write_only: write_only::schema(schema),
             read_only: flag("readOnly"),
             title: text("title"),
             description: text("description"),
@@ -88,17 +112,32 @@ impl Definition {
     pub fn validate(&self, path: &str, value: &Value, rule: u8) -> Result<(), Violations> {
         let mut wrong = Violations::default();
         for error in self.validator.iter_errors(value) {
-            wrong.add(format!("{path}{}", error.instance_path()), rule, error.masked_with("the value").to_string());
-        }
-        // An annotation in draft-07, and still the author's word on what comes: checked, and delivered as it is.
-        if let (true, Value::String(text)) = (self.base64, value)
-            && base64::engine::general_purpose::STANDARD
-                .decode(text.split_ascii_whitespace().collect::<String>())
-                .is_err()
-        {
-            wrong.add(path, rule, "the value is not base64, which `contentEncoding` says it is");
+            // The names in an object are a part of its value.
+            let inner = if self.write_only { String::new() } else { error.instance_path().to_string() };
+            wrong.add(format!("{path}{inner}"), rule, self.told(&error));
         }
         wrong.or(())
+    }
+
+    /// What is wrong with a value, without it.
+    fn told(&self, error: &ValidationError<'_>) -> String {
+        match error.kind() {
+            ValidationErrorKind::AdditionalProperties { unexpected } if self.write_only => {
+                format!("the value has properties that are not allowed: {}", unexpected.len())
+            }
+            ValidationErrorKind::PropertyNames { error } => {
+                format!("the name of a property: {}", self.told(error).replacen("the value", "it", 1))
+            }
+            ValidationErrorKind::ContentEncoding { content_encoding } => {
+                format!("the value is not {content_encoding}, which `contentEncoding` says it is")
+            }
+            _ => error.masked_with("the value").to_string(),
+        }
+    }
+
+    /// Whether a value of it is text in base64.
+    pub(crate) fn is_base64(&self) -> bool {
+        self.base64
     }
 
     /// Reads what a person wrote as a value of the types that the definition allows.
@@ -130,6 +169,33 @@ impl Definition {
     pub fn type_name(&self) -> String {
         if self.types.is_empty() { "any".into() } else { self.types.join("|") }
     }
+}
+
+/// Takes `contentMediaType` out of a schema and all schemas in it.
+fn without_media_types(schema: &mut Value) {
+    let mut places = Vec::new();
+    write_only::each_schema(schema, &mut |at, keywords| {
+        if keywords.contains_key("contentMediaType") {
+            places.push(at.to_owned());
+        }
+    });
+    for at in places {
+        if let Some(keywords) = schema.pointer_mut(&at).and_then(Value::as_object_mut) {
+            keywords.remove("contentMediaType");
+        }
+    }
+}
+
+/// RFC 2045, section 6.7: printable ASCII, and `=` before two digits or the end of a line.
+fn is_quoted_printable(text: &str) -> bool {
+    let hex = |b: Option<&u8>| b.is_some_and(u8::is_ascii_hexdigit);
+    text.lines().all(|line| {
+        let bytes = line.as_bytes();
+        bytes.iter().enumerate().all(|(index, byte)| match byte {
+            b'=' => index + 1 == bytes.len() || (hex(bytes.get(index + 1)) && hex(bytes.get(index + 2))),
+            byte => matches!(byte, b'\t' | b' '..=b'~'),
+        })
+    })
 }
 
 /// Type of a value, the narrowest.

@@ -64,7 +64,7 @@ impl Dependencies {
     /// # Errors
     /// It is of another form, or breaks its own rules.
     pub fn of(custom: &Map<String, Value>) -> Result<Self, Unusable> {
-        let Some(value) = custom.get(EXTENSION) else { return Ok(Self::default()) };
+        let Some(value) = custom.get(EXTENSION).filter(|value| !value.is_null()) else { return Ok(Self::default()) };
         if value.is_array() {
             return Err(Unusable::Draft);
         }

@@ -2,10 +2,11 @@
 
 use crate::bundle::Bundle;
 use crate::dependencies::{self, Dependencies};
+use crate::parameter_sources;
 use crate::violation::Violations;
 
 /// Those that are understood here.
-pub const SUPPORTED: [&str; 1] = [dependencies::EXTENSION];
+pub const SUPPORTED: [&str; 2] = [dependencies::EXTENSION, parameter_sources::EXTENSION];
 
 /// Checks ahead of any action that every extension is supported that the bundle requires (rule 36). One that it does not
 /// require may be unknown.
@@ -16,13 +17,19 @@ pub fn check(bundle: &Bundle) -> Result<(), Violations> {
     let mut wrong = Violations::default();
     for (index, name) in bundle.required_extensions.iter().enumerate() {
         let path = format!("/requiredExtensions/{index}");
-        if !SUPPORTED.contains(&name.as_str()) {
-            wrong.add(path, 36, format!("the bundle requires the extension {name:?}, which is not supported here"));
-        } else if let Err(dependencies::Unusable::Draft) = Dependencies::of(&bundle.custom) {
-            let message = format!(
-                "the bundle requires {name:?}, and gives it in the form of an old draft, which is not supported"
-            );
-            wrong.add(path, 36, message);
+        match name.as_str() {
+            dependencies::EXTENSION => {
+                if let Err(dependencies::Unusable::Draft) = Dependencies::of(&bundle.custom) {
+                    let message = format!(
+                        "the bundle requires {name:?}, and gives it in the form of an old draft, which is not supported"
+                    );
+                    wrong.add(path, 36, message);
+                }
+            }
+            known if SUPPORTED.contains(&known) => {}
+            _ => {
+                wrong.add(path, 36, format!("the bundle requires the extension {name:?}, which is not supported here"));
+            }
         }
     }
     wrong.or(())

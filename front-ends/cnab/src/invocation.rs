@@ -134,7 +134,7 @@ pub fn lower(what: &Lowering<'_>) -> Result<Invocation, Violations> {
         invocation.files.insert(RELOCATION_PATH.into(), relocation.original().to_vec());
     }
     let mounted = claim.mounted(values);
-    if values.values.keys().any(|name| bundle.is_write_only(name)) {
+    if !values.secret.is_empty() {
         invocation.secret_files.insert(CLAIM_PATH.into(), mounted);
     } else {
         invocation.files.insert(CLAIM_PATH.into(), mounted.bytes().to_vec());
@@ -161,7 +161,7 @@ pub fn lower(what: &Lowering<'_>) -> Result<Invocation, Violations> {
         let unset = value.is_none();
         // Rule 16: nothing is the empty text, whatever the type.
         let value = value.map(text).unwrap_or_default();
-        let secret = bundle.is_write_only(name);
+        let secret = values.secret.contains(name);
         if let Some(env) = &parameter.destination.env
             && variable(&pointer("/parameters", name), Some(&value), &mut wrong)
         {

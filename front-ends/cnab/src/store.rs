@@ -38,6 +38,8 @@ pub enum StoreError {
     Io { path: PathBuf, doing: &'static str, source: io::Error },
     #[error("{} is no {what}", .path.display())]
     Broken { path: PathBuf, what: &'static str, source: Violations },
+    #[error("{}: {field} is {found:?}, and its path says {expected:?}", .path.display())]
+    Misplaced { path: PathBuf, field: &'static str, found: String, expected: String },
     #[error("{} has more than {limit} bytes", .path.display())]
     TooLarge { path: PathBuf, limit: u64 },
     #[error("there is no installation {0:?}")]
@@ -59,7 +61,17 @@ pub struct Store {
 /// An installation that nobody else works on. Dropped, others may.
 #[derive(Debug)]
 pub struct Locked {
+    installation: String,
     _file: File,
+}
+
+/// What could be read of an installation, and what could not.
+#[derive(Debug)]
+pub struct Survey {
+    /// Oldest first. A claim whose results cannot all be read is there with those that can.
+    pub records: Vec<Record>,
+    /// One for each claim or result that cannot be read.
+    pub unreadable: Vec<StoreError>,
 }
 
 /// A claim and all of its results, the latest last.
@@ -75,6 +87,11 @@ impl Record {
     /// The result that counts.
     pub fn last(&self) -> Option<&ClaimResult> {
         self.results.last()
+    }
+
+    /// Whether nobody knows yet how the action ended.
+    pub fn is_unfinished(&self) -> bool {
+        self.last().is_none_or(|result| !result.status.is_final())
     }
 }
 
@@ -108,7 +125,7 @@ impl Store {
         names::installation(installation)?;
         let path = self.root.join("locks").join(escape(installation));
         let file = files::lock(&path)?;
-        Ok(file.map(|file| Locked { _file: file }))
+        Ok(file.map(|file| Locked { installation: installation.to_owned(), _file: file }))
     }
 
     /// Everything that is known of an installation, oldest first.
@@ -116,14 +133,31 @@ impl Store {
     /// # Errors
     /// There is no such installation; something cannot be read.
     pub fn read(&self, installation: &str) -> Result<Vec<Record>, StoreError> {
+        let Survey { records, unreadable } = self.survey(installation)?;
+        unreadable.into_iter().next().map_or(Ok(records), Err)
+    }
+
+    /// The same, but what cannot be read hides nothing else.
+    ///
+    /// # Errors
+    /// There is no such installation; its directory cannot be read.
+    pub fn survey(&self, installation: &str) -> Result<Survey, StoreError> {
         names::installation(installation)?;
         let directory = self.root.join("claims").join(escape(installation));
-        let mut records = Vec::new();
+        let mut survey = Survey { records: Vec::new(), unreadable: Vec::new() };
         for id in ids(&directory)? {
-            let claim = record(&directory.join(format!("{id}.json")), "claim", Claim::parse)?;
-            records.push(Record { results: self.results(&id)?, claim });
+            match claim(&directory.join(format!("{id}.json")), installation, &id) {
+                Ok(claim) => {
+                    let results = self.results(&id, &mut survey.unreadable);
+                    survey.records.push(Record { claim, results });
+                }
+                Err(error) => survey.unreadable.push(error),
+            }
         }
-        if records.is_empty() { Err(StoreError::NoInstallation(installation.into())) } else { Ok(records) }
+        if survey.records.is_empty() && survey.unreadable.is_empty() {
+            return Err(StoreError::NoInstallation(installation.into()));
+        }
+        Ok(survey)
     }
 
     /// The same, and nothing where there is no such installation.
@@ -137,10 +171,39 @@ impl Store {
         }
     }
 
-    fn results(&self, claim: &str) -> Result<Vec<ClaimResult>, StoreError> {
+    fn results(&self, claim: &str, unreadable: &mut Vec<StoreError>) -> Vec<ClaimResult> {
         let directory = self.root.join("results").join(claim);
-        let read = |id: &String| record(&directory.join(format!("{id}.json")), "result of a claim", ClaimResult::parse);
-        ids(&directory)?.iter().map(read).collect()
+        let ids = ids(&directory).unwrap_or_else(|error| {
+            unreadable.push(error);
+            Vec::new()
+        });
+        let read = |id: &String| match result(&directory.join(format!("{id}.json")), claim, id) {
+            Ok(result) => Some(result),
+            Err(error) => {
+                unreadable.push(error);
+                None
+            }
+        };
+        ids.iter().filter_map(read).collect()
+    }
+
+    /// The last content of an output that any action left, and the claim that it is of.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn last_output<'a>(
+        &self,
+        history: &'a [Record],
+        name: &str,
+    ) -> Result<Option<(&'a Claim, Vec<u8>)>, StoreError> {
+        for record in history.iter().rev() {
+            for result in record.results.iter().rev().filter(|result| result.outputs.contains_key(name)) {
+                if let Some(content) = self.output(&result.id, name)? {
+                    return Ok(Some((&record.claim, content)));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Keeps a claim, and the installation that it is of.
@@ -219,27 +282,55 @@ impl Store {
         Some(self.root.join("bundles").join(format!("sha256-{hex}.json")))
     }
 
-    /// Forgets an installation: outputs first, then results, claims, and its name at last, so that what a crash leaves can
-    /// be forgotten again.
+    /// Forgets an installation that is locked: outputs first, then results, claims, and its name at last, so that what a
+    /// crash leaves can be forgotten again. Nothing is read, so that what cannot be read can be forgotten, too.
     ///
     /// # Errors
-    /// Something cannot be removed.
-    pub fn forget(&self, installation: &str) -> Result<(), StoreError> {
-        names::installation(installation)?;
-        for record in self.history(installation)? {
-            for result in &record.results {
-                files::remove_dir(&self.root.join("outputs").join(checked(&result.id)?))?;
-            }
-            files::remove_dir(&self.root.join("results").join(checked(&record.claim.id)?))?;
+    /// There is no such installation; something cannot be removed.
+    pub fn forget(&self, locked: &Locked) -> Result<(), StoreError> {
+        let (name, root) = (escape(&locked.installation), &self.root);
+        let (claims, installation) = (root.join("claims").join(&name), root.join("installations").join(&name));
+        if !claims.exists() && !installation.exists() {
+            return Err(StoreError::NoInstallation(locked.installation.clone()));
         }
-        files::remove_dir(&self.root.join("claims").join(escape(installation)))?;
-        files::remove_file(&self.root.join("installations").join(escape(installation)))
+        for claim in ids(&claims)? {
+            let results = root.join("results").join(&claim);
+            for result in ids(&results)? {
+                files::remove_dir(&root.join("outputs").join(&result))?;
+            }
+            files::remove_dir(&results)?;
+        }
+        files::remove_dir(&claims)?;
+        files::remove_file(&installation)
     }
 }
 
 fn record<T>(path: &Path, what: &'static str, parse: fn(&[u8]) -> Result<T, Violations>) -> Result<T, StoreError> {
     let bytes = files::read(path, RECORD_MAX)?.unwrap_or_default();
     parse(&bytes).map_err(|source| StoreError::Broken { path: path.into(), what, source })
+}
+
+/// A claim that is what its path says.
+fn claim(path: &Path, installation: &str, id: &str) -> Result<Claim, StoreError> {
+    let claim = record(path, "claim", Claim::parse)?;
+    placed(path, [("installation", &claim.installation, installation), ("id", &claim.id, id)])?;
+    Ok(claim)
+}
+
+/// A result that is what its path says.
+fn result(path: &Path, claim: &str, id: &str) -> Result<ClaimResult, StoreError> {
+    let result = record(path, "result of a claim", ClaimResult::parse)?;
+    placed(path, [("claimId", &result.claim_id, claim), ("id", &result.id, id)])?;
+    Ok(result)
+}
+
+fn placed(path: &Path, fields: [(&'static str, &String, &str); 2]) -> Result<(), StoreError> {
+    match fields.into_iter().find(|(_, found, expected)| found != expected) {
+        None => Ok(()),
+        Some((field, found, expected)) => {
+            Err(StoreError::Misplaced { path: path.into(), field, found: found.clone(), expected: expected.into() })
+        }
+    }
 }
 
 fn pretty(value: &impl serde::Serialize) -> Vec<u8> {

@@ -78,6 +78,9 @@ fn the_next_action_waits_for_one_that_still_runs() {
     // Meanwhile nobody else gets in between.
     let third = world.act(&["uninstall", "app"]);
     assert!(third.status == 125 && third.stderr.contains("another agent-cli works on app"), "{third:?}");
+    let forced = world.act(&["uninstall", "app", "--force"]);
+    assert!(forced.status == 125 && forced.stderr.contains("another agent-cli works on app"), "{forced:?}");
+    assert!(!forced.stderr.contains("forgotten"), "{forced:?}");
     go(&world);
     let ran = finish(next);
     assert_eq!(ran.status, 0, "{ran:?}");

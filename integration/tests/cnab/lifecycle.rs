@@ -87,8 +87,17 @@ fn what_is_installed_is_not_installed_again() {
     assert!(ran.status == 125 && ran.stderr.contains("a/b c is installed already"), "{ran:?}");
     assert_eq!(world.told(&["claims", "a/b c"]).as_array().map(Vec::len), Some(1), "nothing was recorded of it");
     assert!(world.act(&["install", "a\tb", "-b", &bundle]).stderr.contains("no letter, mark"));
-    assert!(world.act(&["upgrade", "other"]).stderr.contains("name it with --bundle"));
-    assert!(world.act(&["upgrade", "other", "-b", &bundle]).stderr.contains("other is not installed"));
+    for action in ["upgrade", "uninstall"] {
+        let ran = world.act(&[action, "other"]);
+        assert!(ran.status == 125 && ran.stderr.contains("other is not installed\n"), "{ran:?}");
+        assert!(world.act(&[action, "other", "-b", &bundle]).stderr.contains("other is not installed"));
+    }
+    let ran = world.act(&["uninstall", "other", "--force"]);
+    assert!(ran.status == 125 && ran.stderr.contains("no installation \"other\""), "{ran:?}");
+    assert!(world.act(&["invoke", "other", "--action", "x.y"]).stderr.contains("name it with --bundle"));
+    let ran = world.cnab(&["upgrade", "a/b c", "-c", "nosuchset"]);
+    assert!(ran.status == 125 && ran.stderr.contains("no such credential set"), "{ran:?}");
+    assert!(ran.stderr.contains(&world.claims().join("credentials").display().to_string()), "{ran:?}");
 }
 
 /// Rules 2, 39 and 47: a failure is one, outputs that there are are kept, and the next action puts it in order.

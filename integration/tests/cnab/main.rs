@@ -6,5 +6,6 @@ mod guide;
 mod images;
 mod interrupted;
 mod lifecycle;
+mod records;
 mod values;
 mod world;

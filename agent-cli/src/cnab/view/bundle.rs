@@ -139,14 +139,15 @@ impl<'a> Explained<'a> {
         };
         let parameters = bundle.parameters.iter().filter(|(_, it)| matters(&it.apply_to)).filter_map(|(name, it)| {
             let definition = bundle.definitions.get(&it.definition)?;
+            let write_only = bundle.is_write_only(name);
             Some(Parameter {
                 name,
                 r#type: definition.type_name(),
                 required: it.required && definition.default.is_none(),
-                default: definition.default.as_ref().filter(|_| !definition.write_only),
-                choices: &definition.choices,
+                default: definition.default.as_ref().filter(|_| !write_only),
+                choices: if write_only { &[] } else { &definition.choices },
                 read_only: definition.read_only,
-                write_only: definition.write_only,
+                write_only,
                 env: it.destination.env.as_deref(),
                 path: it.destination.absolute_path(),
                 apply_to: &it.apply_to,

@@ -1,9 +1,11 @@
 //! `list`, `show`, `claims`, `outputs`, and the document of an action that was carried out.
 
-use executor_cnab::bundle::Bundle;
-use executor_cnab::claim::ClaimResult;
+use std::collections::BTreeSet;
+
+use executor_cnab::claim::{Claim, ClaimResult};
 use executor_cnab::outputs::LOGS;
 use executor_cnab::store::{Record, Store, StoreError};
+use executor_cnab::write_only;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -20,7 +22,7 @@ const HIDDEN: &str = "(writeOnly)";
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Installation {
     name: String,
-    /// `present`, `absent`, or `undefined` after a failure.
+    /// `present`, `absent`, `undefined` after a failure, or `unknown` where a record cannot be read.
     state: &'static str,
     bundle: String,
     version: String,
@@ -35,18 +37,22 @@ pub(crate) struct Installation {
     modified: Option<String>,
     /// False where executord could not be asked about an action that is unfinished.
     asked: bool,
+    /// Null in place of a value that is writeOnly.
     #[serde(skip_serializing_if = "Option::is_none")]
     parameters: Option<Map<String, Value>>,
+    #[serde(skip)]
+    hidden: BTreeSet<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     outputs: Option<Vec<String>>,
 }
 
 impl Installation {
-    /// Of a history that is not empty.
-    pub(crate) fn new(history: &[Record], whole: bool, asked: bool) -> Self {
+    /// Of what could be read.
+    pub(crate) fn new(name: &str, history: &[Record], broken: bool, whole: bool, asked: bool) -> Self {
         let mut it = Self {
-            name: String::new(),
+            name: name.to_owned(),
             state: match state(history) {
+                _ if broken => "unknown",
                 State::Absent => "absent",
                 State::Present => "present",
                 State::Undefined => "undefined",
@@ -55,7 +61,7 @@ impl Installation {
             version: String::new(),
             revision: String::new(),
             action: String::new(),
-            status: "pending",
+            status: if broken { "unknown" } else { "pending" },
             message: String::new(),
             claim: String::new(),
             container: None,
@@ -63,12 +69,12 @@ impl Installation {
             modified: None,
             asked: true,
             parameters: None,
+            hidden: BTreeSet::new(),
             outputs: None,
         };
         let Some(record) = history.last() else { return it };
         let text = |name: &str| record.claim.bundle.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         let finished = record.last().is_some_and(|result| result.status.is_final());
-        it.name.clone_from(&record.claim.installation);
         it.bundle = text("name");
         it.version = text("version");
         it.revision.clone_from(&record.claim.revision);
@@ -77,12 +83,18 @@ impl Installation {
         it.container = (!finished).then(|| record.claim.container());
         it.asked = finished || asked;
         if let Some(result) = record.last() {
-            it.status = result.status.name();
+            if !broken {
+                it.status = result.status.name();
+            }
             it.message.clone_from(&result.message);
             it.modified = Some(result.created.clone());
         }
         if whole {
-            it.parameters = Some(record.claim.parameters.clone());
+            let Claim { bundle, parameters, .. } = &record.claim;
+            it.hidden = write_only::parameters(bundle, parameters).into_iter().map(str::to_owned).collect();
+            let value =
+                |name: &String, value: &Value| if it.hidden.contains(name) { Value::Null } else { value.clone() };
+            it.parameters = Some(parameters.iter().map(|(name, it)| (name.clone(), value(name, it))).collect());
             it.outputs = Some(names(history));
         }
         it
@@ -112,7 +124,9 @@ impl Installation {
             table.pair("modified", &**modified);
         }
         for (name, value) in self.parameters.iter().flatten() {
-            table.pair(&format!("parameter {name}"), executor_cnab::definition::text(value));
+            let value =
+                if self.hidden.contains(name) { HIDDEN.to_owned() } else { executor_cnab::definition::text(value) };
+            table.pair(&format!("parameter {name}"), value);
         }
         for name in self.outputs.iter().flatten() {
             table.pair("output", &**name);
@@ -224,26 +238,33 @@ impl Output {
 
 fn names(history: &[Record]) -> Vec<String> {
     let results = history.iter().flat_map(|record| &record.results);
-    let names: std::collections::BTreeSet<&String> = results.flat_map(|result| result.outputs.keys()).collect();
+    let names: BTreeSet<&String> = results.flat_map(|result| result.outputs.keys()).collect();
     names.into_iter().filter(|name| *name != LOGS).cloned().collect()
 }
 
 /// The latest content of each output, or those of one claim.
-pub(crate) fn outputs(store: &Store, history: &[Record], claim: Option<&str>) -> Result<Vec<Output>, StoreError> {
+/// Beside them comes what cannot be read.
+pub(crate) fn outputs(store: &Store, history: &[Record], claim: Option<&str>) -> (Vec<Output>, Vec<StoreError>) {
+    let mut unreadable = Vec::new();
     let mut outputs: std::collections::BTreeMap<String, Output> = std::collections::BTreeMap::new();
     for record in history.iter().filter(|record| claim.is_none_or(|claim| record.claim.id == claim)) {
-        let bundle = Bundle::of_claim(&record.claim.bundle).ok();
         for result in &record.results {
             for name in result.outputs.keys().filter(|name| *name != LOGS) {
-                let Some(content) = store.output(&result.id, name)? else { continue };
-                // One of a bundle that cannot be read any more is hidden: nobody knows whether it is writeOnly.
-                let write_only = bundle.as_ref().is_none_or(|bundle| bundle.is_output_write_only(name));
+                let content = match store.output(&result.id, name) {
+                    Ok(Some(content)) => content,
+                    Ok(None) => continue,
+                    Err(error) => {
+                        unreadable.push(error);
+                        continue;
+                    }
+                };
+                let write_only = write_only::output(&record.claim.bundle, name);
                 let output = Output { name: name.clone(), content, write_only, claim: record.claim.id.clone() };
                 outputs.insert(name.clone(), output);
             }
         }
     }
-    Ok(outputs.into_values().collect())
+    (outputs.into_values().collect(), unreadable)
 }
 
 /// The same as a table.

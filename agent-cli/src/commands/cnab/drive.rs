@@ -3,8 +3,9 @@
 //!
 //! SIGINT, SIGTERM and SIGHUP stop the container; outputs are fetched all the same. The exit status is the run tool's.
 //!
-//! EXECUTOR_SOCKET names executord's socket. EXECUTOR_CNAB_NETWORK is as `--network` of `run`, EXECUTOR_CNAB_EGRESS=1 as its `--egress`, EXECUTOR_CNAB_IMAGE an image to run instead,
-//! EXECUTOR_CNAB_USER a user to run as, and EXECUTOR_CNAB_IGNORE_DIGEST=1 runs what cannot be verified.
+//! EXECUTOR_SOCKET names executord's socket. EXECUTOR_CNAB_NETWORK is as `--network` of `run`, EXECUTOR_CNAB_EGRESS=1 as its
+//! `--egress`, EXECUTOR_CNAB_IMAGE an image to run instead, EXECUTOR_CNAB_USER a user to run as, and
+//! EXECUTOR_CNAB_IGNORE_DIGEST=1 runs what cannot be verified. `true` and `yes` are as `1`; 0, `false` and `no` as if unset.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -63,11 +64,12 @@ fn operate() -> Result<u8, Failure> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let network = variable("EXECUTOR_CNAB_NETWORK").map_or(Ok(Chosen::None), |name| Chosen::from_str(&name));
     let network = network.map_err(|why| Failure::Usage(format!("EXECUTOR_CNAB_NETWORK {why}")))?;
-    let egress = variable("EXECUTOR_CNAB_EGRESS").is_some_and(|value| value == "1");
+    let switch = |name: &str| variable(name).map_or(Ok(false), |value| switched(name, &value));
+    let egress = switch("EXECUTOR_CNAB_EGRESS")?;
     let options = Options { network, egress, user: variable("EXECUTOR_CNAB_USER"), ..Options::default() };
     let image = Wanted {
         replacement: variable("EXECUTOR_CNAB_IMAGE"),
-        ignore_digest: variable("EXECUTOR_CNAB_IGNORE_DIGEST").is_some_and(|value| value == "1"),
+        ignore_digest: switch("EXECUTOR_CNAB_IGNORE_DIGEST")?,
         ..Wanted::default()
     };
     let socket = std::env::var_os("EXECUTOR_SOCKET").filter(|path| !path.is_empty()).unwrap_or(DEFAULT_SOCKET.into());
@@ -83,6 +85,15 @@ fn operate() -> Result<u8, Failure> {
     });
     runtime.shutdown_background();
     result
+}
+
+/// What a variable that is on or off says.
+fn switched(name: &str, value: &str) -> Result<bool, Failure> {
+    match value.to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" => Ok(true),
+        "0" | "false" | "no" | "off" => Ok(false),
+        _ => Err(Failure::Usage(format!("{name}={}: is neither true nor false (1 or 0)", plain(value)))),
+    }
 }
 
 async fn carry_out(
@@ -146,4 +157,19 @@ async fn fetch(session: &Session, id: &str) -> Result<(), Failure> {
         file.finish()?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_is_on_or_off_and_nothing_else() {
+        for (text, expected) in
+            [("1", true), ("true", true), ("TRUE", true), ("yes", true), ("0", false), ("False", false)]
+        {
+            assert_eq!(switched("X", text).unwrap(), expected, "{text}");
+        }
+        assert!(switched("X", "maybe").unwrap_err().describe().contains("X=maybe"));
+    }
 }

@@ -11,7 +11,7 @@ use super::super::logs::{Form, Printer};
 use super::super::{Session, run, wait};
 use super::ended::{LOG_MAX, conclude, delete, record};
 use super::{image, settle as unfinished};
-use crate::cnab::plan::{State, Step, state};
+use crate::cnab::plan::{Prepared, State, Step, state};
 use crate::cnab::request::{self, Options};
 use crate::cnab::{CnabError, view};
 use crate::failure::Failure;
@@ -23,17 +23,18 @@ use crate::view::table::plain;
 pub(super) async fn perform(
     session: &Session,
     store: &Store,
-    step: Step,
+    prepared: Prepared,
     options: &Options,
     interrupts: &mut Interrupts,
 ) -> Result<(), Failure> {
-    let name = plain(&step.claim.installation);
+    let name = plain(&prepared.installation);
+    if !prepared.action.is_stateless() {
+        unfinished::settle(session, store, &prepared.installation, Some(interrupts)).await?;
+        permitted(store, &prepared)?;
+    }
+    let step = prepared.ready(store)?;
     for warning in &step.warnings {
         session.output.note(format!("{name}: {}", plain(warning)));
-    }
-    if !step.action.is_stateless() {
-        unfinished::settle(session, store, &step.claim.installation, Some(interrupts)).await?;
-        permitted(store, &step)?;
     }
     let rootfs = image::reference(session, &step.invocation, &step.image).await?;
     session.output.note(format!(
@@ -115,10 +116,10 @@ pub(super) async fn perform(
 
 /// Whether the action has something to work on, or nothing in its way (rule 5). After a failure any action may put things
 /// in order (rule 2).
-fn permitted(store: &Store, step: &Step) -> Result<(), CnabError> {
-    let name = &step.claim.installation;
+fn permitted(store: &Store, prepared: &Prepared) -> Result<(), CnabError> {
+    let name = &prepared.installation;
     let history = store.history(name)?;
-    match (step.action.name(), state(&history)) {
+    match (prepared.action.name(), state(&history)) {
         (INSTALL, State::Present) => {
             let revision = history.last().map(|record| record.claim.revision.clone()).unwrap_or_default();
             Err(CnabError::Installed { name: name.clone(), revision })

@@ -18,6 +18,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::view::json;
 use crate::view::style::Style;
+use crate::view::table::plain;
 
 pub(super) fn validate(global: &Global, args: &BundleArg) -> Result<u8, Failure> {
     let (violations, warnings, bundle) = match input::bundle(&args.bundle) {
@@ -58,55 +59,108 @@ pub(super) fn known(global: &Global, store: &Store, command: &CnabCommand) -> Re
         None => store.installations().map_err(CnabError::from)?,
     };
     let asked = refresh(global, store, &names)?;
+    let (known, mut unreadable) = survey(store, names, name.is_none())?;
     let style = Style::detect();
+    if let CnabCommand::List(args) = command {
+        let matters = |known: &&Known| {
+            args.all
+                || known.broken
+                || state(&known.records) != State::Absent
+                || known.records.iter().any(Record::is_unfinished)
+        };
+        let shown = |it: &Known| view::Installation::new(&it.name, &it.records, it.broken, false, asked);
+        let installations: Vec<_> = known.iter().filter(matters).map(shown).collect();
+        print(global, &installations, || view::list(&installations, style))?;
+    } else if let Some(Known { name, records, broken }) = known.first() {
+        unreadable += one(global, store, command, (name, records), *broken, asked, style)?;
+    }
+    if unreadable == 0 { Ok(0) } else { Err(CnabError::Unreadable(unreadable).into()) }
+}
+
+/// What could be read of an installation.
+struct Known {
+    name: String,
+    records: Vec<Record>,
+    /// And something could not.
+    broken: bool,
+}
+
+/// Reads installations. What cannot be read is told, and hides nothing else; how many records that is comes beside. One that
+/// was named must be there.
+fn survey(store: &Store, names: Vec<String>, all: bool) -> Result<(Vec<Known>, usize), Failure> {
+    let mut known = Vec::new();
+    let mut unreadable = 0;
+    for name in names {
+        let (records, errors) = match store.survey(&name) {
+            Ok(survey) => (survey.records, survey.unreadable),
+            // A name without claims: they are being forgotten.
+            Err(StoreError::NoInstallation(_)) if all => continue,
+            Err(error) if all => (Vec::new(), vec![error]),
+            Err(error) => return Err(CnabError::from(error).into()),
+        };
+        unreadable += errors.len();
+        known.push(Known { name, records, broken: !errors.is_empty() });
+        errors.into_iter().for_each(|error| tell(CnabError::from(error)));
+    }
+    Ok((known, unreadable))
+}
+
+/// Tells what does not keep the rest from being shown.
+fn tell(failure: impl Into<Failure>) {
+    eprintln!("agent-cli: {}", plain(&failure.into().describe()));
+}
+
+/// One of `show`, `claims`, `logs`, `outputs`, of an installation. Answers how many outputs could not be read.
+fn one(
+    global: &Global,
+    store: &Store,
+    command: &CnabCommand,
+    (name, records): (&str, &[Record]),
+    broken: bool,
+    asked: bool,
+    style: Style,
+) -> Result<usize, Failure> {
     match command {
-        CnabCommand::List(args) => {
-            let mut installations = Vec::new();
-            for name in names {
-                let history = store.history(&name).map_err(CnabError::from)?;
-                if !history.is_empty()
-                    && (args.all || state(&history) != State::Absent || history.iter().any(settle::is_unfinished))
-                {
-                    installations.push(view::Installation::new(&history, false, asked));
-                }
-            }
-            print(global, &installations, || view::list(&installations, style))?;
-        }
-        CnabCommand::Show(args) => {
-            let history = store.read(&args.name).map_err(CnabError::from)?;
-            let document = view::Installation::new(&history, true, asked);
+        CnabCommand::Show(_) => {
+            let document = view::Installation::new(name, records, broken, true, asked);
             print(global, &document, || document.text(style))?;
         }
-        CnabCommand::Claims(args) => {
-            let history = store.read(&args.name).map_err(CnabError::from)?;
-            let document = view::claims(&history);
+        CnabCommand::Claims(_) => {
+            let document = view::claims(records);
             print(global, &document, || view::claims_text(&document, style))?;
         }
         CnabCommand::Logs(args) => {
-            let record = record(store, args)?;
+            let Some(record) = record(records, args)? else { return Ok(0) };
             let log = match record.results.iter().rev().find(|result| result.outputs.contains_key(LOGS)) {
                 Some(result) => store.output(&result.id, LOGS).map_err(CnabError::from)?.unwrap_or_default(),
                 None => Vec::new(),
             };
             if global.json {
-                print(global, &view::Log::new(&record, &log), String::new)?;
+                print(global, &view::Log::new(record, &log), String::new)?;
             } else {
                 write(&log)?;
             }
         }
-        CnabCommand::Outputs(args) => return outputs(global, store, args, style),
+        CnabCommand::Outputs(args) => return outputs(global, store, records, args, style),
         _ => {}
     }
     Ok(0)
 }
 
-fn outputs(global: &Global, store: &Store, args: &OutputsArgs, style: Style) -> Result<u8, Failure> {
-    let history = store.read(&args.of.name).map_err(CnabError::from)?;
-    let found = view::outputs(store, &history, args.of.claim.as_deref()).map_err(CnabError::from)?;
+fn outputs(
+    global: &Global,
+    store: &Store,
+    records: &[Record],
+    args: &OutputsArgs,
+    style: Style,
+) -> Result<usize, Failure> {
+    let (found, errors) = view::outputs(store, records, args.of.claim.as_deref());
+    let unreadable = errors.len();
+    errors.into_iter().for_each(|error| tell(CnabError::from(error)));
     let Some(name) = &args.output else {
         let shown: Vec<_> = found.into_iter().map(|output| output.shown(args.reveal)).collect();
         print(global, &shown, || view::outputs_text(&shown, style))?;
-        return Ok(0);
+        return Ok(unreadable);
     };
     let output = found
         .into_iter()
@@ -120,26 +174,22 @@ fn outputs(global: &Global, store: &Store, args: &OutputsArgs, style: Style) -> 
     } else {
         write(&output.content)?;
     }
-    Ok(0)
+    Ok(unreadable)
 }
 
-/// The claim that is meant.
-fn record(store: &Store, args: &OfClaimArgs) -> Result<Record, CnabError> {
-    let mut history = store.read(&args.name)?;
-    match &args.claim {
-        None => history.pop().ok_or_else(|| StoreError::NoInstallation(args.name.clone()).into()),
-        Some(id) => history
-            .into_iter()
-            .find(|record| record.claim.id == *id)
-            .ok_or_else(|| CnabError::NoClaim { installation: args.name.clone(), id: id.clone() }),
-    }
+/// The claim that is meant; none where none can be read.
+fn record<'a>(records: &'a [Record], args: &OfClaimArgs) -> Result<Option<&'a Record>, CnabError> {
+    let Some(id) = &args.claim else { return Ok(records.last()) };
+    let found = records.iter().find(|record| record.claim.id == *id);
+    found.map(Some).ok_or_else(|| CnabError::NoClaim { installation: args.name.clone(), id: id.clone() })
 }
 
 /// Asks executord about what is unfinished. False where it could not be asked.
 fn refresh(global: &Global, store: &Store, names: &[String]) -> Result<bool, Failure> {
     let mut unfinished = Vec::new();
     for name in names {
-        if store.history(name).map_err(CnabError::from)?.iter().any(settle::is_unfinished) {
+        // One that cannot be read whole stays as it is, and is told afterwards.
+        if store.history(name).is_ok_and(|history| history.iter().any(Record::is_unfinished)) {
             unfinished.push(name);
         }
     }
@@ -151,13 +201,21 @@ fn refresh(global: &Global, store: &Store, names: &[String]) -> Result<bool, Fai
         let Ok(client) = Client::connect(&global.socket(DEFAULT_SOCKET)).await else { return Ok(false) };
         let output = Output::start().map_err(Failure::System)?;
         let session = Session { client, output, style: Style::detect(), json: global.json };
+        let mut asked = true;
         for name in unfinished {
             // Whoever has the lock is at work on it, and knows better.
-            let Some(_lock) = store.lock(name).map_err(CnabError::from)? else { continue };
-            settle::settle(&session, store, name, None).await?;
+            let settled = match store.lock(name) {
+                Ok(None) => continue,
+                Ok(Some(_lock)) => settle::settle(&session, store, name, None).await,
+                Err(error) => Err(CnabError::from(error).into()),
+            };
+            if let Err(failure) = settled {
+                tell(failure);
+                asked = false;
+            }
         }
         session.output.finish().await?;
-        Ok(true)
+        Ok(asked)
     })
 }
 

@@ -24,11 +24,6 @@ use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::view::table::plain;
 
-/// Whether nobody knows yet how an action ended.
-pub(super) fn is_unfinished(record: &Record) -> bool {
-    record.last().is_none_or(|result| !result.status.is_final())
-}
-
 /// Settles what can be settled. With `interrupts` it waits for a container that still runs, and shows what it prints;
 /// without, that stays as it is.
 pub(super) async fn settle(
@@ -38,7 +33,7 @@ pub(super) async fn settle(
     mut interrupts: Option<&mut Interrupts>,
 ) -> Result<(), Failure> {
     let history = store.history(installation).map_err(CnabError::from)?;
-    for unfinished in history.iter().filter(|record| is_unfinished(record)) {
+    for unfinished in history.iter().filter(|record| record.is_unfinished()) {
         let id = unfinished.claim.container();
         let container = match get(session, &id).await {
             Ok(container) => container,

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::{Bundle, Destination, OUTPUTS, applies, rooted};
 use crate::action::BUILT_IN;
 use crate::invocation::{BUNDLE_PATH, CLAIM_PATH, RELOCATION_PATH, RUN};
+use crate::parameter_sources::ParameterSources;
 use crate::violation::{Violations, pointer};
 use crate::{dependencies, extension, names};
 
@@ -255,5 +256,9 @@ fn extensions(bundle: &Bundle, wrong: &mut Violations, warnings: &mut Vec<String
             dependencies::EXTENSION
         )),
         Err(dependencies::Unusable::Wrong(violations)) => wrong.append(violations),
+    }
+    match ParameterSources::of(&bundle.custom) {
+        Ok(sources) => warnings.extend(sources.oddities(bundle)),
+        Err(violations) => wrong.append(violations),
     }
 }

@@ -28,7 +28,7 @@ impl Claim {
         if text("id").is_some_and(|id| !is_ulid(id)) {
             wrong.add("/id", 44, "is no ULID");
         }
-        if text("revision").is_some_and(|id| !id.is_empty() && !is_ulid(id)) {
+        if text("revision").is_some_and(|id| !is_ulid(id)) {
             wrong.add("/revision", 8, "is no ULID");
         }
         if let Some(fault) = text("installation").and_then(names::fault) {

@@ -11,6 +11,8 @@ use super::StoreError;
 const PARTIAL: &str = ".partial-";
 /// `O_NOFOLLOW` of Linux on the architectures that it is built for.
 const NO_FOLLOW: i32 = if cfg!(target_arch = "aarch64") { 0o100_000 } else { 0o400_000 };
+/// `O_NONBLOCK`: opening a pipe does not wait for somebody who writes into it.
+const NON_BLOCK: i32 = 0o4000;
 
 fn failed(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.to_owned();
@@ -61,10 +63,14 @@ fn sync_dir(directory: &Path) -> Result<(), StoreError> {
 
 /// Reads a file; `None` where there is none.
 pub(super) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
-    let file = match OpenOptions::new().read(true).custom_flags(NO_FOLLOW).open(path) {
+    let file = match OpenOptions::new().read(true).custom_flags(NO_FOLLOW | NON_BLOCK).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(failed(path, "be read"))?,
     };
+    // Nobody may write into a pipe that lies there.
+    if !file.metadata().map_err(failed(path, "be read"))?.is_file() {
+        return Err(failed(path, "be read")(io::Error::other("it is no regular file")));
+    }
     let mut content = Vec::new();
     file.take(limit + 1).read_to_end(&mut content).map_err(failed(path, "be read"))?;
     if content.len() as u64 > limit {

@@ -2,6 +2,7 @@
 
 use executor_cnab::claim::{Claim, ClaimResult, Status};
 use executor_cnab::dependencies::{Dependencies, Unusable};
+use executor_cnab::write_only;
 use serde_json::{Value, json};
 
 use crate::common::*;
@@ -28,6 +29,31 @@ fn rule_44_a_claim_for_each_action_with_an_id_of_its_own() {
         assert!(written.get(field).is_some(), "{field}");
     }
     assert_eq!(Claim::parse(written.to_string().as_bytes()).unwrap(), first);
+}
+
+/// Rule 40: of another program's claim, too, which may hold what ours never do, and whatever its bundle is like.
+#[test]
+fn rule_40_what_is_write_only_in_a_claim_of_another_program_is_known() {
+    let mut written =
+        serde_json::to_value(claim(&parse(THIN), "install", &resolved(&parse(THIN), "install", json!({})), None))
+            .unwrap();
+    written["parameters"] = json!({ "pass": "canary", "colour": "red", "nobody's": "canary" });
+    let hidden = |written: &Value| {
+        let claim = Claim::parse(written.to_string().as_bytes()).unwrap();
+        let hidden = write_only::parameters(&claim.bundle, &claim.parameters);
+        hidden.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(hidden(&written), ["nobody's", "pass"]);
+    written["bundle"]["version"] = json!("none that a bundle may have");
+    assert_eq!(hidden(&written), ["nobody's", "pass"]);
+    written["bundle"]["definitions"] = Value::Null;
+    assert_eq!(hidden(&written), ["colour", "nobody's", "pass"]);
+    for (field, value) in [("revision", ""), ("revision", "1"), ("id", "")] {
+        let mut changed = written.clone();
+        changed[field] = json!(value);
+        let wrong = Claim::parse(changed.to_string().as_bytes()).unwrap_err();
+        assert!(wrong.iter().any(|one| one.path == format!("/{field}")), "{wrong}");
+    }
 }
 
 #[test]
@@ -73,6 +99,7 @@ fn rule_48_the_sequence_of_dependencies_is_kept() {
         ["a", "b"]
     );
     assert!(Dependencies::of(&parse(THIN).custom).unwrap().is_empty());
+    assert!(of(Value::Null).unwrap().is_empty(), "as Go writes what is not there");
     assert_eq!(of(json!([])), Err(Unusable::Draft));
     let at = "/custom/io.cnab.dependencies";
     for (value, path) in [

@@ -366,6 +366,69 @@ fn rule_39_base64_is_checked_and_not_decoded() {
 }
 
 #[test]
+fn rule_13_encodings_are_checked_at_every_depth_and_unknown_ones_refused() {
+    let of = |definition: Value| {
+        bundle(json!({
+            "definitions": { "d": definition },
+            "parameters": { "p": { "definition": "d", "destination": { "env": "P" } } },
+        }))
+    };
+    let nested = of(json!({
+        "properties": { "file": { "type": "string", "contentEncoding": "base64", "contentMediaType": "application/json" } },
+        "items": { "allOf": [{ "contentEncoding": "quoted-printable" }] },
+    }));
+    for (value, path) in [
+        (json!({ "file": "not base64!" }), "/parameters/p/file"),
+        (json!(["a", "=zz"]), "/parameters/p/1"),
+        (json!(["\u{e4}"]), "/parameters/p/0"),
+    ] {
+        let wrong = try_resolved(&nested, "install", json!({ "p": value })).unwrap_err();
+        assert_has(&wrong, 13, path);
+        assert!(!wrong.to_string().contains("not base64!"), "{wrong}");
+    }
+    resolved(&nested, "install", json!({ "p": { "file": "Y2Fu\nYXJ5\n" } }));
+    resolved(&nested, "install", json!({ "p": ["caf=C3=A9 =\nx"] }));
+    resolved(&of(json!({ "contentEncoding": "8bit" })), "install", json!({ "p": "\u{e4}" }));
+    let at = "/definitions/d";
+    for (definition, path) in [
+        (json!({ "contentEncoding": "base65" }), format!("{at}/contentEncoding")),
+        (json!({ "anyOf": [{ "items": { "contentEncoding": "" } }] }), format!("{at}/anyOf/0/items/contentEncoding")),
+        (json!({ "properties": { "a": { "writeOnly": 1 } } }), format!("{at}/properties/a/writeOnly")),
+    ] {
+        assert_has(&wrong(json!({ "definitions": { "d": definition } })), 24, &path);
+    }
+}
+
+/// Rule 15: it must be used, so that it is no error.
+#[test]
+fn rule_15_a_default_that_does_not_fit_is_used_and_told() {
+    let bundle = bundle(json!({
+        "definitions": { "d": { "type": "integer", "maximum": 9, "default": 10 } },
+        "parameters": { "p": { "definition": "d", "destination": { "env": "P" } } },
+    }));
+    let values = resolved(&bundle, "install", json!({}));
+    assert_eq!(values.values["p"], 10);
+    assert!(values.warnings.iter().any(|one| one.starts_with("p has a default that does not fit")), "{values:?}");
+    assert!(resolved(&bundle, "install", json!({ "p": 9 })).warnings.is_empty());
+}
+
+/// The names in an object are a part of it.
+#[test]
+fn rule_40_names_in_a_secret_object_are_not_told() {
+    let bundle = bundle(json!({
+        "definitions": { "d": {
+            "writeOnly": true, "properties": { "known": { "type": "string" } }, "additionalProperties": false,
+            "propertyNames": { "maxLength": 12 },
+        } },
+        "parameters": { "p": { "definition": "d", "destination": { "env": "P" } } },
+    }));
+    let wrong = try_resolved(&bundle, "install", json!({ "p": { "canary": 1, "canary-of-a-name": 2, "known": 3 } }))
+        .unwrap_err();
+    assert!(wrong.iter().count() >= 2 && wrong.iter().all(|one| one.path == "/parameters/p"), "{wrong}");
+    assert!(!wrong.to_string().contains("canary"), "{wrong}");
+}
+
+#[test]
 fn rule_40_write_only_values_are_in_no_claim_and_no_message() {
     let bundle = parse(THIN);
     let values = resolved(&bundle, "install", json!({ "pass": "canary" }));

@@ -6,5 +6,6 @@ mod claims;
 mod common;
 mod descriptor;
 mod examples;
+mod extensions;
 mod runtime;
 mod stored;

@@ -58,7 +58,12 @@ fn rule_45_the_last_claim_and_result_are_kept_where_porter_keeps_them() {
     }
     assert_eq!(store.output(&last.id, "height").unwrap().as_deref(), Some(&b"12"[..]));
     assert_eq!(store.output(&last.id, "nope").unwrap(), None);
-    store.forget("my app").unwrap();
+    // A record that nobody can read does not keep it.
+    fs::write(root.join("claims/my app").join(format!("{}.json", executor_cnab::id::after(None, at(9)).unwrap())), "{")
+        .unwrap();
+    let lock = store.lock("my app").unwrap().unwrap();
+    store.forget(&lock).unwrap();
+    assert!(matches!(store.forget(&lock), Err(StoreError::NoInstallation(_))));
     assert!(matches!(store.read("my app"), Err(StoreError::NoInstallation(_))));
     assert!(store.installations().unwrap().is_empty() && !root.join("outputs").join(&last.id).exists());
 }
@@ -124,6 +129,44 @@ fn what_is_in_the_store_is_not_believed() {
     for (result, name) in [("../../x", "y"), (claim.id.as_str(), "../y"), (&claim.id, "")] {
         assert!(store.save_output(result, name, b"").is_err(), "{result} {name}");
     }
+}
+
+/// A record that cannot be read, or is not what its path says, is told and hides no other.
+#[test]
+fn what_cannot_be_read_hides_nothing_else() {
+    let home = tempfile::tempdir().unwrap();
+    let store = Store::new(home.path());
+    let first = made(&store, None, "install", Status::Succeeded);
+    let second = made(&store, Some(&first), "upgrade", Status::Succeeded);
+    let claims = home.path().join("claims/my app");
+    let text = fs::read_to_string(claims.join(format!("{}.json", second.id))).unwrap();
+    let third = executor_cnab::id::after(Some(&second.revision), at(9)).unwrap();
+    let here = claims.join(format!("{third}.json"));
+    let misplaced = |text: &str, field: &str| {
+        fs::write(&here, text).unwrap();
+        let survey = store.survey("my app").unwrap();
+        let [error] = &survey.unreadable[..] else { panic!("{:?}", survey.unreadable) };
+        assert!(matches!(error, StoreError::Misplaced { field: told, .. } if *told == field), "{error}");
+        assert_eq!(survey.records.len(), 2);
+        assert!(store.read("my app").is_err());
+    };
+    misplaced(&text, "id");
+    let moved = text.replace(&second.id, &third);
+    misplaced(&moved.replace("\"my app\"", "\"other\""), "installation");
+    fs::remove_file(&here).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&here).status().unwrap().success());
+    assert!(matches!(&store.survey("my app").unwrap().unreadable[..], [StoreError::Io { .. }]));
+    fs::write(claims.join("x"), "").unwrap();
+    fs::remove_file(&here).unwrap();
+    let results = home.path().join("results").join(&second.id);
+    let result = fs::read_dir(&results).unwrap().next().unwrap().unwrap().path();
+    fs::write(&result, "{").unwrap();
+    let survey = store.survey("my app").unwrap();
+    assert_eq!((survey.records.len(), survey.records[1].results.len(), survey.unreadable.len()), (2, 1, 1));
+    fs::rename(&result, results.join(format!("{third}.json"))).unwrap();
+    fs::copy(results.join(format!("{}.json", survey.records[1].results[0].id)), results.join(format!("{third}.json")))
+        .unwrap();
+    assert!(matches!(&store.survey("my app").unwrap().unreadable[..], [StoreError::Misplaced { field: "id", .. }]));
 }
 
 #[test]

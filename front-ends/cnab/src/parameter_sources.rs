@@ -1,0 +1,198 @@
+//! `io.cnab.parameter-sources`: outputs of earlier actions as values of parameters (CNAB 810, rule 49).
+//!
+//! Such a value takes the place of the default: it counts where nobody supplied one. Beside the outputs of the installation
+//! itself (`output`), which the specification has, those of a dependency count (`dependencies.output`), which Porter
+//! writes. A type of source that is not known is passed over.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::bundle::Bundle;
+use crate::dependencies::Dependencies;
+use crate::violation::{Violations, pointer};
+
+/// Its name in `custom`.
+pub const EXTENSION: &str = "io.cnab.parameter-sources";
+const AT: &str = "/custom/io.cnab.parameter-sources";
+/// An output of the installation itself.
+const OUTPUT: &str = "output";
+/// An output of a dependency.
+const DEPENDENCY_OUTPUT: &str = "dependencies.output";
+
+/// Where a parameter's value may come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The last output of this name.
+    Output(String),
+    /// The last output of a dependency.
+    DependencyOutput {
+        /// Name of the dependency.
+        dependency: String,
+        /// Name of the output, as the dependency's bundle has it.
+        output: String,
+    },
+}
+
+/// Sources by parameter, the first to be looked at first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ParameterSources {
+    sources: BTreeMap<String, Vec<Source>>,
+}
+
+#[derive(Deserialize)]
+struct Written {
+    #[serde(default)]
+    priority: Option<Vec<String>>,
+    #[serde(default)]
+    sources: BTreeMap<String, Value>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct OfDependency {
+    dependency: String,
+    name: String,
+}
+
+impl ParameterSources {
+    /// Reads the extension; nothing of it where there is none.
+    ///
+    /// # Errors
+    /// It has another form.
+    pub fn of(custom: &Map<String, Value>) -> Result<Self, Violations> {
+        let mut wrong = Violations::default();
+        let mut sources = BTreeMap::new();
+        let entries = match custom.get(EXTENSION) {
+            None | Some(Value::Null) => return Ok(Self::default()),
+            Some(Value::Object(entries)) => entries,
+            Some(_) => return Err(Violations::one(AT, 49, "is no object of sources by parameter")),
+        };
+        for (parameter, value) in entries {
+            match one(&pointer(AT, parameter), value) {
+                Ok(found) => drop(sources.insert(parameter.clone(), found)),
+                Err(violations) => wrong.append(violations),
+            }
+        }
+        wrong.or(Self { sources })
+    }
+
+    /// Parameters with their sources.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[Source])> {
+        self.sources.iter().map(|(name, sources)| (name.as_str(), sources.as_slice()))
+    }
+
+    /// Sources of one parameter.
+    pub fn of_parameter(&self, name: &str) -> &[Source] {
+        self.sources.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// What it names that the bundle does not have: such a source never has a value.
+    pub(crate) fn oddities(&self, bundle: &Bundle) -> Vec<String> {
+        let dependencies = Dependencies::of(&bundle.custom).unwrap_or_default();
+        let mut odd = Vec::new();
+        for (parameter, sources) in self.iter() {
+            let at = pointer(AT, parameter);
+            if !bundle.parameters.contains_key(parameter) {
+                odd.push(format!("{at}: the bundle has no such parameter"));
+            }
+            for source in sources {
+                match source {
+                    Source::Output(output) if !bundle.outputs.contains_key(output) => {
+                        odd.push(format!("{at}: the bundle has no output {output:?}"));
+                    }
+                    Source::DependencyOutput { dependency, .. } if dependencies.requirement(dependency).is_none() => {
+                        odd.push(format!("{at}: the bundle has no dependency {dependency:?}"));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        odd
+    }
+}
+
+fn one(at: &str, value: &Value) -> Result<Vec<Source>, Violations> {
+    let form = |at: &str, needs: &str| Violations::one(at, 49, format!("is no source of a parameter; it has {needs}"));
+    let written: Written = object(value).ok_or_else(|| form(at, "`priority` (a list) and `sources` (an object)"))?;
+    let order: Vec<&str> = match &written.priority {
+        Some(priority) if !priority.is_empty() => priority.iter().map(String::as_str).collect(),
+        _ => vec![OUTPUT, DEPENDENCY_OUTPUT],
+    };
+    let mut found: Vec<Source> = Vec::new();
+    for kind in order {
+        let Some(source) = written.sources.get(kind) else { continue };
+        let at = pointer(&format!("{at}/sources"), kind);
+        let source = match kind {
+            OUTPUT => {
+                let Named { name } = object(source).ok_or_else(|| form(&at, "the `name` of an output"))?;
+                Source::Output(name)
+            }
+            DEPENDENCY_OUTPUT => {
+                let OfDependency { dependency, name } =
+                    object(source).ok_or_else(|| form(&at, "a `dependency`, and the `name` of its output"))?;
+                Source::DependencyOutput { dependency, output: name }
+            }
+            _ => continue,
+        };
+        if !found.contains(&source) {
+            found.push(source);
+        }
+    }
+    Ok(found)
+}
+
+/// An object's fields; a list would be read as them in their order.
+fn object<T: serde::de::DeserializeOwned>(value: &Value) -> Option<T> {
+    value.is_object().then(|| T::deserialize(value).ok()).flatten()
+}
+
+/// A value that a source gave. It does not print.
+#[derive(Clone)]
+pub struct Sourced {
+    /// Of the type that the parameter has.
+    pub value: Value,
+    /// The output is `writeOnly`, whatever the parameter is.
+    pub secret: bool,
+}
+
+impl std::fmt::Debug for Sourced {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sourced").field("secret", &self.secret).finish_non_exhaustive()
+    }
+}
+
+/// Content of an output as the value of a parameter. `of` is the bundle, as JSON, that the output is of.
+///
+/// A parameter that is base64 gets the content in base64, unless the output is in base64 already.
+///
+/// # Errors
+/// It is no value of the parameter's types. It is not repeated.
+pub fn value(
+    bundle: &Bundle,
+    parameter: &str,
+    of: &Value,
+    output: &str,
+    content: &[u8],
+) -> Result<Sourced, Violations> {
+    let at = pointer("/parameters", parameter);
+    let secret = crate::write_only::output(of, output);
+    let definition = bundle.parameters.get(parameter).and_then(|it| bundle.definition(&it.definition));
+    let Some(definition) = definition else { return Err(Violations::one(at, 49, "is no parameter of this bundle")) };
+    let of_output = of.get("outputs").and_then(|outputs| outputs.get(output)?.get("definition")?.as_str());
+    let of_output = of_output.and_then(|name| of.get("definitions")?.get(name));
+    let encoded = of_output.and_then(|it| it.get("contentEncoding")).and_then(Value::as_str) == Some("base64");
+    if definition.is_base64() && !encoded {
+        let text = base64::engine::general_purpose::STANDARD.encode(content);
+        return Ok(Sourced { value: Value::String(text), secret });
+    }
+    let text = std::str::from_utf8(content)
+        .map_err(|_| Violations::one(&at, 49, format!("its source, the output {output:?}, is not text")))?;
+    Ok(Sourced { value: definition.read(&at, text)?, secret })
+}

@@ -1,0 +1,120 @@
+//! Rules 36 and 49: extensions.
+
+use executor_cnab::bundle::Bundle;
+use executor_cnab::extension::check;
+use executor_cnab::parameter_sources::{ParameterSources, Source, Sourced, value};
+use executor_cnab::parameters::{Earlier, resolve};
+use serde_json::{Value, json};
+
+use crate::common::*;
+
+#[test]
+fn rule_36_an_extension_is_required_once() {
+    let wrong = wrong(json!({ "requiredExtensions": ["io.cnab.docker", "io.cnab.docker"] }));
+    assert_has(&wrong, 24, "/requiredExtensions");
+}
+
+fn with_sources(sources: Value) -> Value {
+    json!({
+        "definitions": {
+            "text": { "type": "string" }, "number": { "type": "integer", "maximum": 9, "default": 1 },
+            "file": { "type": "string", "contentEncoding": "base64" }, "dark": { "type": "string", "writeOnly": true },
+        },
+        "parameters": {
+            "state": { "definition": "text", "applyTo": ["upgrade", "uninstall"], "required": true, "destination": { "env": "S" } },
+            "count": { "definition": "number", "destination": { "env": "N" } },
+            "blob": { "definition": "file", "destination": { "path": "/blob" } },
+        },
+        "outputs": {
+            "state": { "definition": "text", "path": "/cnab/app/outputs/state" },
+            "encoded": { "definition": "file", "path": "/cnab/app/outputs/encoded" },
+            "key": { "definition": "dark", "path": "/cnab/app/outputs/key" },
+        },
+        "requiredExtensions": ["io.cnab.parameter-sources"],
+        "custom": { "io.cnab.parameter-sources": sources },
+    })
+}
+
+fn output(name: &str) -> Value {
+    json!({ "priority": ["output"], "sources": { "output": { "name": name } } })
+}
+
+#[test]
+fn rule_49_the_order_of_sources_is_the_bundles() {
+    let both = json!({ "output": { "name": "o" }, "dependencies.output": { "dependency": "db", "name": "d" }, "org.example.x": 1 });
+    let (own, other) =
+        (Source::Output("o".into()), Source::DependencyOutput { dependency: "db".into(), output: "d".into() });
+    for (written, expected) in [
+        (json!({ "priority": ["output", "dependencies.output"], "sources": both }), vec![own.clone(), other.clone()]),
+        (json!({ "priority": ["dependencies.output", "output"], "sources": both }), vec![other.clone(), own.clone()]),
+        (json!({ "priority": ["dependencies.output"], "sources": both }), vec![other.clone()]),
+        (json!({ "priority": ["org.example.x", "output", "output"], "sources": both }), vec![own.clone()]),
+        (json!({ "sources": both }), vec![own.clone(), other.clone()]),
+        (json!({ "priority": ["output"] }), vec![]),
+    ] {
+        let custom = json!({ "io.cnab.parameter-sources": { "p": written } });
+        let sources = ParameterSources::of(custom.as_object().unwrap()).unwrap();
+        assert_eq!(sources.of_parameter("p"), expected, "{custom}");
+    }
+    check(&bundle(with_sources(json!({ "state": output("state") })))).unwrap();
+    check(&bundle(with_sources(Value::Null))).unwrap();
+    let at = "/custom/io.cnab.parameter-sources";
+    for (value, path) in [
+        (json!([]), at.to_owned()),
+        (json!({ "state": 1 }), format!("{at}/state")),
+        (json!({ "state": { "sources": { "output": {} } } }), format!("{at}/state/sources/output")),
+    ] {
+        assert_has(&wrong(with_sources(value)), 49, &path);
+    }
+    let odd = bundle(with_sources(json!({ "state": output("none"), "nobody": output("state") }))).warnings;
+    assert!(
+        odd.iter().any(|it| it.contains("no output")) && odd.iter().any(|it| it.contains("no such parameter")),
+        "{odd:?}"
+    );
+}
+
+#[test]
+fn rule_49_a_source_stands_in_for_what_nobody_supplied() {
+    let bundle =
+        bundle(with_sources(json!({ "state": output("state"), "count": output("state"), "blob": output("state") })));
+    let of = |parameter: &str, output: &str, content: &[u8]| value(&bundle, parameter, bundle.value(), output, content);
+    let earlier = |pairs: Vec<(&str, Sourced)>| Earlier {
+        sourced: pairs.into_iter().map(|(name, it)| (name.to_owned(), it)).collect(),
+        ..Earlier::default()
+    };
+    let run = |name: &str, values: Value, earlier: &Earlier| {
+        resolve(&bundle, &action(&bundle, name), &given(values), earlier)
+    };
+    let there =
+        earlier(vec![("state", of("state", "state", b"v1").unwrap()), ("count", of("count", "state", b"7").unwrap())]);
+    let values = run("upgrade", json!({}), &there).unwrap();
+    assert_eq!((&values.values["state"], &values.values["count"]), (&json!("v1"), &json!(7)), "ahead of the default");
+    assert!(values.supplied.is_empty(), "the next action looks again");
+    assert_eq!(run("upgrade", json!({ "state": "mine" }), &there).unwrap().values["state"], "mine");
+    assert!(!run("install", json!({}), &there).unwrap().values.contains_key("state"), "it does not apply");
+    assert_has(&run("upgrade", json!({}), &Earlier::default()).unwrap_err(), 14, "/parameters/state");
+    let awaited = Earlier { awaited: ["state".to_owned()].into(), ..Earlier::default() };
+    run("upgrade", json!({}), &awaited).unwrap();
+    let large =
+        earlier(vec![("state", of("state", "state", b"").unwrap()), ("count", of("count", "state", b"77").unwrap())]);
+    assert_has(&run("upgrade", json!({}), &large).unwrap_err(), 49, "/parameters/count");
+    assert_has(&of("count", "state", b"canary").unwrap_err(), 13, "/parameters/count");
+    assert_has(&of("state", "state", b"\xff").unwrap_err(), 49, "/parameters/state");
+    // A file is handed over in base64, and what is so already as it is.
+    assert_eq!(of("blob", "state", b"\xff\x00").unwrap().value, "/wA=");
+    assert_eq!(of("blob", "encoded", b"/wA=\n").unwrap().value, "/wA=\n");
+}
+
+/// Rule 40: what comes from a secret output is secret, whatever the parameter's own definition says.
+#[test]
+fn rule_49_a_secret_output_makes_a_secret_parameter() {
+    let bundle: Bundle = bundle(with_sources(json!({ "count": output("state") })));
+    let secret = value(&bundle, "state", bundle.value(), "key", b"canary").unwrap();
+    let earlier = Earlier { sourced: [("state".to_owned(), secret)].into(), ..Earlier::default() };
+    let values = resolve(&bundle, &action(&bundle, "upgrade"), &given(json!({})), &earlier).unwrap();
+    let claim = claim(&bundle, "upgrade", &values, None);
+    assert!(!serde_json::to_string(&claim).unwrap().contains("canary"));
+    assert!(claim.mounted(&values).text().unwrap().contains("canary"));
+    let named = parse(&small(with_sources(json!({ "state": output("key") }))).to_string());
+    assert!(named.is_write_only("state") && !named.is_write_only("count"));
+}

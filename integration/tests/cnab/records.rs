@@ -1,0 +1,115 @@
+//! Records that other programs wrote, records that cannot be read, and outputs that are parameters later (rules 40, 44, 49).
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::world::{PASS, World, lamp};
+
+/// Files of an installation's claims, oldest first.
+fn claims(world: &World, name: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(world.claims().join("claims").join(name)).expect("claims");
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+/// Rule 40: a value that is `writeOnly` is shown to nobody, also where another program put it into its claim; the control
+/// finds it there. What cannot be read is told, and hides neither its installation nor another.
+#[test]
+fn what_others_wrote_is_shown_without_secrets_and_what_is_broken_hides_nothing() {
+    let world = World::new("echo x > /cnab/app/outputs/seen");
+    let bundle = world.bundle(&lamp());
+    for name in ["app", "broken", "whole"] {
+        world.acts(&["install", name, "-b", &bundle]);
+    }
+    let claim = &claims(&world, "app")[0];
+    let mut written: Value = serde_json::from_slice(&fs::read(claim).expect("a claim")).expect("JSON");
+    written["parameters"]["pass"] = json!(PASS);
+    written["custom"] = json!({ "io.example.other": "as another program writes it" });
+    fs::write(claim, written.to_string()).expect("write");
+    for arguments in [&["show", "app"][..], &["show", "app", "--json"], &["list"], &["claims", "app", "--json"]] {
+        let ran = world.cnab(arguments);
+        assert!(ran.status == 0 && !ran.stdout.contains(PASS) && !ran.stderr.contains(PASS), "{ran:?}");
+    }
+    assert!(world.cnab(&["show", "app"]).stdout.contains("(writeOnly)"));
+    assert_eq!(world.told(&["show", "app"])["parameters"], json!({ "pass": null, "period": 10 }));
+    assert!(fs::read_to_string(claim).expect("a claim").contains(PASS), "the control");
+
+    let path = claims(&world, "broken")[0].clone();
+    fs::write(&path, &fs::read(&path).expect("a claim")[..100]).expect("truncate");
+    let ran = world.cnab(&["list", "--all", "--json"]);
+    assert!(ran.status == 125 && ran.stderr.contains(&path.display().to_string()), "{ran:?}");
+    let listed = ran.json();
+    let states: Vec<_> = listed.as_array().expect("a list").iter().map(|it| (&it["name"], &it["state"])).collect();
+    let (present, unknown) = (json!("present"), json!("unknown"));
+    let expected = [(&json!("app"), &present), (&json!("broken"), &unknown), (&json!("whole"), &present)];
+    assert_eq!(states, expected);
+    assert!(world.act(&["upgrade", "broken"]).stderr.contains("is no claim"), "what is not known is not built upon");
+    let ran = world.act(&["uninstall", "broken", "--force", "-b", &bundle]);
+    assert!(ran.status == 0 && ran.stderr.contains("broken: forgotten"), "{ran:?}");
+    assert_eq!(world.cnab(&["list", "--all"]).status, 0);
+}
+
+/// Rule 49: the last output of an earlier action, or of a dependency that was run a moment before, where nobody says
+/// otherwise. One that is secret stays so.
+#[test]
+fn outputs_become_parameters() {
+    let world = World::new(
+        "[ $CNAB_BUNDLE_NAME = db ] && { echo -n \"db of $CNAB_ACTION\" > /cnab/app/outputs/address; exit; }\n\
+         echo \"$CNAB_ACTION state=<$STATE> db=<$DB>\"; [ -n \"$KEY\" ] && echo key:$(echo -n $KEY | md5sum)\n\
+         echo -n \"$STATE+\" > /cnab/app/outputs/state; echo -n canary-of-an-output-41 > /cnab/app/outputs/key",
+    );
+    let small = |name: &str| json!({ "schemaVersion": "v1.0.0", "name": name, "version": "1.0.0", "invocationImages": [{ "image": name }] });
+    let text = json!({ "t": { "type": "string" }, "w": { "type": "string", "writeOnly": true } });
+    let mut db = small("db");
+    db["definitions"] = text.clone();
+    db["outputs"] = json!({ "address": { "definition": "t", "path": "/cnab/app/outputs/address" } });
+    let mut web = small("web");
+    web["definitions"] = text;
+    web["parameters"] = json!({
+        "state": { "definition": "t", "applyTo": ["upgrade", "uninstall"], "required": true, "destination": { "env": "STATE" } },
+        "db": { "definition": "t", "required": true, "destination": { "env": "DB" } },
+        "key": { "definition": "t", "destination": { "env": "KEY" } },
+    });
+    web["outputs"] = json!({
+        "state": { "definition": "t", "path": "/cnab/app/outputs/state" },
+        "key": { "definition": "w", "path": "/cnab/app/outputs/key" },
+    });
+    web["requiredExtensions"] = json!(["io.cnab.dependencies", "io.cnab.parameter-sources"]);
+    let output = |name: &str| json!({ "priority": ["output"], "sources": { "output": { "name": name } } });
+    web["custom"] = json!({
+        "io.cnab.dependencies": { "requires": { "db": { "bundle": "x/db" } } },
+        "io.cnab.parameter-sources": {
+            "state": output("state"), "key": output("key"),
+            "db": { "priority": ["dependencies.output"], "sources": { "dependencies.output": { "dependency": "db", "name": "address" } } },
+        },
+    });
+    let db_path = world.path("db.json");
+    fs::write(&db_path, db.to_string()).expect("write");
+    let (bundle, dependency) = (world.bundle(&web), format!("db={db_path}"));
+    let image = format!("db#{}", world.rootfs.reference());
+    let act = |arguments: &[&str]| {
+        let ran = world.act(&[arguments, &["--image-override", &image]].concat());
+        assert_eq!(ran.status, 0, "{arguments:?}: {ran:?}");
+        ran.stdout.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        act(&["install", "app", "-b", &bundle, "--dependency", &dependency]),
+        ["install state=<> db=<db of install>"]
+    );
+    let upgraded = act(&["upgrade", "app"]);
+    assert_eq!(upgraded[0], "upgrade state=<+> db=<db of upgrade>");
+    assert!(upgraded[1].starts_with("key:"), "the secret one came, too: {upgraded:?}");
+    assert_eq!(act(&["upgrade", "app", "-p", "state=mine", "-p", "db=other"])[0], "upgrade state=<mine> db=<other>");
+    assert_eq!(world.told(&["show", "app"])["parameters"], json!({ "db": "other", "state": "mine" }));
+    let dir = world.claims().join("claims");
+    let claims: Vec<PathBuf> = claims(&world, "app");
+    assert!(
+        claims.iter().all(|path| !fs::read_to_string(path).expect("a claim").contains("canary")),
+        "{}",
+        dir.display()
+    );
+    assert_eq!(act(&["uninstall", "app", "--reset-params"])[0], "uninstall state=<mine+> db=<db of upgrade>");
+}
