@@ -15,6 +15,7 @@
 //! | `redactor` | a process in a container | masking of secrets |
 //! | `layer` | whoever packed an image | tar archives: headers, pax records, sparse files |
 //! | `image` | a caller, and a registry | references, digests, configurations of images |
+//! | `wire` | a caller on the network | frames, blocks of header fields, the cost of messages |
 
 #![forbid(unsafe_code)]
 
@@ -26,6 +27,7 @@ pub mod protocol;
 pub mod redactor;
 pub mod request;
 pub mod users;
+pub mod wire;
 
 mod rules;
 
@@ -33,7 +35,7 @@ mod rules;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     ("request", request::run),
     ("paths", paths::run),
     ("users", users::run),
@@ -42,6 +44,7 @@ pub const TARGETS: [Target; 8] = [
     ("redactor", redactor::run),
     ("layer", layer::run),
     ("image", image::run),
+    ("wire", wire::run),
 ];
 
 /// The target of a name.

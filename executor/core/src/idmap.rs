@@ -72,6 +72,11 @@ impl Pool {
         self.ranges
     }
 
+    /// The range that an id of the host lies in, by its place in the pool.
+    pub fn range_of(&self, id: u32) -> Option<u32> {
+        id.checked_sub(self.start).map(|offset| offset / RANGE).filter(|range| *range < self.ranges)
+    }
+
     /// A range that overlaps none of those that are `taken`, by their starts. One that was given back is given out again
     /// as late as can be.
     pub fn free(&mut self, taken: &BTreeSet<u32>) -> Option<u32> {

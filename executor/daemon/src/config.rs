@@ -141,8 +141,6 @@ pub struct Config {
     pub images: executor_images::Settings,
     /// Bounds of the server.
     pub bounds: Bounds,
-    /// Largest request.
-    pub message_bytes_max: usize,
     /// Completed containers that are kept, and for how long.
     pub kept: (usize, Duration),
     /// Events that are kept.
@@ -228,8 +226,11 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
         ephemeral: args.ephemeral,
         policy: file.policy,
         capacity: Amount { memory_bytes, pids, containers, disk_bytes },
-        bounds: Bounds { connections: file.server.connections, streams: file.server.streams_per_connection },
-        message_bytes_max: usize::try_from(message_bytes_max).unwrap_or(usize::MAX),
+        bounds: Bounds {
+            connections: file.server.connections,
+            streams: file.server.streams_per_connection,
+            message_bytes: usize::try_from(message_bytes_max).unwrap_or(usize::MAX),
+        },
         kept: (file.retention.completed, Duration::from_secs(file.retention.hours.saturating_mul(3600))),
         events_kept: file.retention.events,
         file: path,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use executor_core::capacity::Amount;
 use executor_core::ident::ContainerId;
+use executor_core::idmap::Pool;
 use executor_core::time::Timestamp;
 use executor_core::validate::Policy;
 use executor_images::{ImageError, Images};
@@ -71,8 +72,6 @@ pub struct Settings {
     pub access: Access,
     /// Bounds of the server.
     pub bounds: Bounds,
-    /// Largest request.
-    pub message_bytes_max: usize,
     /// Take everything along at the end.
     pub ephemeral: bool,
 }
@@ -122,14 +121,15 @@ pub async fn serve(
     };
     tokio::spawn(launcher.keep(connection, finished, obituary));
     tokio::spawn(retention::keep(Arc::clone(&node)));
-    let routes = api::routes(&node, settings.message_bytes_max).await?;
+    let routes = api::routes(&node, settings.bounds.message_bytes).await?;
     let listener = tokio::net::UnixListener::from_std(listener).map_err(ServeError::Listen)?;
     let stopping = node.stopping.subscribe();
+    let pool = Pool::new(&node.policy).ok();
     let main = Entrance::main(listener, routes, settings.access, settings.bounds);
     let server = tokio::spawn(serve::serve(main, stopping.clone()));
     if let Some(runtime) = runtime {
         let listener = tokio::net::UnixListener::from_std(runtime).map_err(ServeError::Listen)?;
-        let runtime = Entrance::runtime(listener, api::runtime_routes(&node));
+        let runtime = Entrance::runtime(listener, api::runtime_routes(&node), pool);
         tokio::spawn(serve::serve(runtime, stopping));
     }
     ready();

@@ -42,6 +42,7 @@ pub mod retention;
 pub mod rotate;
 pub mod tag;
 pub mod telemetry;
+pub mod wire;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;

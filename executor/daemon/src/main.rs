@@ -84,7 +84,6 @@ async fn serve(config: Config, booted: Booted) -> anyhow::Result<()> {
         events_kept: config.events_kept,
         access,
         bounds: config.bounds,
-        message_bytes_max: config.message_bytes_max,
         ephemeral: config.ephemeral,
     };
     let (mut terminate, mut interrupt) =

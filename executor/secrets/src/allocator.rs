@@ -2,8 +2,8 @@
 //!
 //! Secret types wipe themselves; libraries do not. HTTP/2 keeps a read buffer, protobuf grows vectors, and each
 //! growth leaves the old bytes behind. With this allocator no freed byte of the heap keeps its content, whoever
-//! allocated it. What it cannot reach: memory that is still held (a connection's buffer: the connection is
-//! closed), stacks, and the kernel's buffers.
+//! allocated it. What it cannot reach: memory that is still held (a connection's buffers: no secret goes through
+//! them), stacks, and the kernel's buffers.
 
 #![allow(unsafe_code)] // a global allocator is an unsafe trait
 

@@ -23,13 +23,18 @@ impl Given {
         let daemon = setup.start();
         daemon.api.started(sleeper("c"));
         let canary = || Canary::random(SIZE).expect("randomness");
-        let (variable, argument, typed) = (canary(), canary(), canary());
+        let (variable, argument, typed, printed) = (canary(), canary(), canary(), canary());
         let mut needles = Needles::new().expect("randomness");
-        for (label, canary) in [("variable", &variable), ("argument", &argument), ("typed", &typed)] {
+        for (label, canary) in
+            [("variable", &variable), ("argument", &argument), ("typed", &typed), ("printed", &printed)]
+        {
             needles.add(label, canary.as_bytes());
         }
-        let env = vec![EnvironmentVariable { name: "PASSWORD".into(), value: variable.as_str().into() }];
-        let args = vec!["-c".into(), "read typed; echo read; sleep 100000".into(), argument.as_str().into()];
+        let given =
+            |name: &str, value: &Canary| EnvironmentVariable { name: name.into(), value: value.as_str().into() };
+        let env = vec![given("PASSWORD", &variable), given("PRINTED", &printed)];
+        let script = r#"read typed; echo "$PRINTED"; echo read; sleep 100000"#;
+        let args = vec!["-c".into(), script.into(), argument.as_str().into()];
         let start = ExecStart { env, args, stdin: true, ..start("c", "/bin/sh", &[]) };
         let mut process = Executed::begin(&daemon.api, start).expect("it runs");
         process.types(&[typed.as_bytes(), b"\n"].concat());
@@ -37,9 +42,8 @@ impl Given {
         Self { daemon, process, needles }
     }
 
-    /// Searches all of ours: executord, the launcher, and what is below them. Executord not while the call goes on: what
-    /// came last stands in the call's own buffer until its end.
-    fn ours(&self, with_executord: bool) -> Report {
+    /// Searches all of the executor's: executord, the launcher, and what is below them.
+    fn ours(&self) -> Report {
         let all = Process::all();
         let executord = self.daemon.pid().cast_unsigned();
         let roots = [Some(executord), self.daemon.launcher().map(i32::cast_unsigned)];
@@ -47,8 +51,7 @@ impl Given {
         for root in roots.into_iter().flatten() {
             let below = Process::descendants(&all, root).into_iter().filter(|process| !process.contained);
             let ours = Process::of(root).into_iter().chain(below);
-            ours.filter(|process| with_executord || process.pid != executord)
-                .for_each(|process| search.process(&process));
+            ours.for_each(|process| search.process(&process));
         }
         search.report()
     }
@@ -63,21 +66,27 @@ impl Given {
     }
 }
 
-/// While the process runs, none of our processes but the call's own has its values; afterwards none has.
+/// While the process runs and its call goes on, the process alone has what it was given and what it printed.
 #[test]
 fn values_are_in_the_process_alone() {
     let given = Given::by(Setup::default());
-    let report = given.ours(false);
-    assert!(report.processes >= 3, "launcher, shim and supervisor: {report:?}");
-    assert!(!report.found(), "{report}");
-    assert_eq!(given.in_process(), ["argument", "typed", "variable"], "the search finds them where they are");
+    wait::until_ok("only the process has them", || {
+        let report = given.ours();
+        assert!(report.processes >= 4, "executord, launcher, shim and supervisor: {report:?}");
+        if report.found() { Err(report.to_string()) } else { Ok(()) }
+    });
+    assert_eq!(
+        given.in_process(),
+        ["argument", "printed", "typed", "variable"],
+        "the search finds them where they are"
+    );
     given.process.send(Part::Signal(9));
     let Given { daemon, process, needles } = given;
     let process = process.end().unwrap();
     assert_eq!(process.exit, Some(Err(9)));
     let given = Given { daemon, process, needles };
     wait::until_ok("nobody has them", || {
-        let report = given.ours(true);
+        let report = given.ours();
         if report.found() { Err(report.to_string()) } else { Ok(()) }
     });
 }
@@ -85,8 +94,8 @@ fn values_are_in_the_process_alone() {
 /// The control: where nothing is overwritten, all of them are found.
 #[test]
 fn where_nothing_is_overwritten_they_are_found() {
-    let report = Given::by(Setup::default().control()).ours(true);
-    for label in ["argument", "typed", "variable"] {
+    let report = Given::by(Setup::default().control()).ours();
+    for label in ["argument", "printed", "typed", "variable"] {
         assert!(report.hits.iter().any(|hit| hit.label == label), "{label}: {report}");
     }
 }

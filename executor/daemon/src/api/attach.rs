@@ -11,32 +11,27 @@ use executor_proto::v1::attach_request::Part as In;
 use executor_proto::v1::attach_response::Part as Out;
 use executor_proto::v1::{self, AttachRequest, AttachResponse};
 use executor_sys::seqpacket::Seqpacket;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize as _, Zeroizing};
 
+use super::FIRST_MESSAGE;
 use super::exec::parsed;
-use super::input::{FIRST_MESSAGE, Messages};
-use super::serve::Scrubs;
 use crate::container::Handle;
 use crate::container::link::shim_is_gone;
 use crate::node::Node;
 use crate::packets::Packets;
 use crate::problem::{Kind, Problem};
+use crate::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
-/// Messages of output that wait for their client.
-const DEPTH: usize = 8;
-
-type Sender = mpsc::Sender<Result<AttachResponse, Status>>;
+type Sender = Outlet<AttachResponse>;
 
 /// Attaches to what the first message names.
 pub(super) async fn attach(
     node: &Arc<Node>,
     requests: Streaming<AttachRequest>,
-    scrubs: Scrubs,
-) -> Result<ReceiverStream<Result<AttachResponse, Status>>, Status> {
-    let mut requests = Messages::new(requests, scrubs);
+    conversation: &Conversation,
+) -> Result<Answers<AttachResponse>, Status> {
+    let mut requests = conversation.requests(requests);
     let first = tokio::time::timeout(FIRST_MESSAGE, requests.next()).await;
     let first = first.map_err(|_| Problem::new(Kind::Invalid, "no message came within 10 s"))??;
     let Some(In::Start(start)) = first.and_then(|first| first.part) else {
@@ -44,10 +39,10 @@ pub(super) async fn attach(
     };
     let handle = node.find(&start.id)?;
     let (packets, terminal) = connect(&handle, &start).await?;
-    let (sender, receiver) = mpsc::channel(DEPTH);
-    let _ = sender.try_send(Ok(AttachResponse { part: Some(Out::Started(v1::AttachStarted { terminal })) }));
+    let (sender, answers) = conversation.answers();
+    let _ = sender.send(Ok(AttachResponse { part: Some(Out::Started(v1::AttachStarted { terminal })) })).await;
     tokio::spawn(attend(Arc::clone(node), handle, packets, requests, sender));
-    Ok(ReceiverStream::new(receiver))
+    Ok(answers)
 }
 
 /// A connection of the client's own to the container's shim, and whether the process has a terminal.
@@ -81,7 +76,7 @@ async fn attend(
     node: Arc<Node>,
     handle: Arc<Handle>,
     packets: Packets,
-    requests: Messages<AttachRequest>,
+    requests: Requests<AttachRequest>,
     sender: Sender,
 ) {
     let last = tokio::select! {
@@ -115,6 +110,7 @@ async fn pass_on(handle: &Handle, packets: &Packets, sender: &Sender) -> Option<
             }
             None => continue, // of a newer shim
         };
+        buffer[..length].zeroize(); // it may be long until the next
         if sender.send(Ok(AttachResponse { part: Some(part) })).await.is_err() {
             return None;
         }
@@ -137,7 +133,7 @@ fn let_go(handle: &Handle) -> Option<Status> {
 /// Passes on what the client sends. Comes back only with what it does wrong.
 async fn take_input(
     packets: &Packets,
-    mut requests: Messages<AttachRequest>,
+    mut requests: Requests<AttachRequest>,
 ) -> Result<std::convert::Infallible, Status> {
     let invalid = |field: &str, why: &str| Err(Problem::invalid_field(field, why).into());
     loop {

@@ -93,7 +93,8 @@ impl Access {
                 "uid {} may not call {method}: it is open to root, to uid {} and to members of the configured group",
                 peer.uid, self.own_uid
             )),
-            None => denied(format!("uid {} may not call {method}: it is open to nobody", peer.uid)),
+            // What was called is not repeated: nobody knows what it is.
+            None => denied(format!("uid {} called a method that is not one of this socket's", peer.uid)),
         }
     }
 

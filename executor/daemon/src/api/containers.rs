@@ -22,22 +22,6 @@ const PAGE_MAX: usize = 1000;
 /// Bytes of a page, beyond which it ends early: clients refuse messages of more than 4 MiB.
 const PAGE_BYTES: usize = 2 << 20;
 
-/// The request holds something that the connection must not keep.
-pub(super) fn carries_secrets(request: &v1::RunRequest) -> bool {
-    let action = request.action.as_ref().and_then(|action| action.run.as_ref());
-    let in_action = action.is_some_and(|run| {
-        !run.args.is_empty()
-            || run.env.iter().chain(&run.secret_environment).any(|variable| !variable.value.is_empty())
-            || files_carry_secrets(&run.volume_mounted_files)
-    });
-    in_action || files_carry_secrets(&request.volume_mounted_files) || request.registry_credentials.is_some()
-}
-
-/// Files hold something that the connection must not keep.
-pub(super) fn files_carry_secrets(files: &[v1::File]) -> bool {
-    files.iter().any(|file| !file.content.is_empty())
-}
-
 pub(super) fn get(node: &Node, id: &str) -> Result<v1::Container, Problem> {
     let facts = node.find(id)?.facts().ok_or_else(|| Problem::no_container(id))?;
     Ok(convert::container(&facts))

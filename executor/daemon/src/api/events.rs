@@ -4,24 +4,23 @@ use std::sync::Arc;
 
 use executor_core::ident::ContainerId;
 use executor_proto::v1;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
 
-use super::{STREAM_DEPTH, convert};
+use super::convert;
 use crate::events::Position;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
+use crate::wire::conversation::{Answers, Conversation, Outlet};
 
 /// Events that are taken from the log at once.
 const BATCH: usize = 256;
 
-type Sender = mpsc::Sender<Result<v1::WatchEventsResponse, Status>>;
+type Sender = Outlet<v1::WatchEventsResponse>;
 
 pub(super) fn watch(
     node: &Arc<Node>,
     request: &v1::WatchEventsRequest,
-) -> Result<ReceiverStream<Result<v1::WatchEventsResponse, Status>>, Problem> {
+    conversation: &Conversation,
+) -> Result<Answers<v1::WatchEventsResponse>, Problem> {
     let only = match &*request.container_id {
         "" => None,
         id => Some(id.parse::<ContainerId>().map_err(|bad| Problem::invalid_field("container_id", bad.to_string()))?),
@@ -38,9 +37,9 @@ pub(super) fn watch(
         }
         cursor => Position::behind(cursor),
     };
-    let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
+    let (sender, answers) = conversation.answers();
     tokio::spawn(follow(Arc::clone(node), position, only, sender));
-    Ok(ReceiverStream::new(receiver))
+    Ok(answers)
 }
 
 async fn follow(node: Arc<Node>, mut position: Position, only: Option<ContainerId>, sender: Sender) {

@@ -10,51 +10,49 @@ use executor_proto::v1::{self, ExecRequest, ExecResponse, ExitStatus, exit_statu
 use executor_sys::pty::{self, Window};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize as _, Zeroizing};
 
-use super::input::{FIRST_MESSAGE, Messages};
-use super::serve::Scrubs;
+use super::FIRST_MESSAGE;
 use crate::exec::{self, Begun, End, Ends, Exit, Session, Start};
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
+use crate::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
-/// Bytes of output in a message, and how many messages wait for their client.
+/// Bytes of output in a message.
 const CHUNK: usize = 16 << 10;
-const DEPTH: usize = 8;
 /// What a pipe or a terminal may still hold of what a process wrote before it ended. Whoever holds it open beyond that is
 /// not waited for.
 const REST: usize = 1 << 20;
 /// Messages of input that wait for the process to read.
 const INPUT_DEPTH: usize = 16;
 
-type Sender = mpsc::Sender<Result<ExecResponse, Status>>;
+type Sender = Outlet<ExecResponse>;
 
 /// Executes what the first message asks for.
 pub(super) async fn exec(
     node: &Arc<Node>,
     requests: Streaming<ExecRequest>,
-    scrubs: Scrubs,
-) -> Result<ReceiverStream<Result<ExecResponse, Status>>, Status> {
-    let mut requests = Messages::new(requests, scrubs);
+    conversation: &Conversation,
+) -> Result<Answers<ExecResponse>, Status> {
+    let mut requests = conversation.requests(requests);
     let first = tokio::time::timeout(FIRST_MESSAGE, requests.next()).await;
     let first = first.map_err(|_| Problem::new(Kind::Invalid, "no message came within 10 s"))??;
     let Some(In::Start(start)) = first.and_then(|first| first.part) else {
         return Err(Problem::invalid_field("start", "is not set: the first message says what to execute").into());
     };
     let begun = exec::begin(node, Start(start)).await?;
-    let (sender, receiver) = mpsc::channel(DEPTH);
+    let (sender, answers) = conversation.answers();
     match begun {
         Begun::Running(session, ends) => {
-            let _ = sender.try_send(Ok(response(Out::Started(v1::ExecStarted { pid: session.pid }))));
+            let _ = sender.send(Ok(response(Out::Started(v1::ExecStarted { pid: session.pid })))).await;
             tokio::spawn(attend(Arc::clone(node), session, ends, requests, sender));
         }
         Begun::Failed(failure) => {
-            let _ = sender.try_send(Ok(response(Out::Failure(failure))));
+            let _ = sender.send(Ok(response(Out::Failure(failure)))).await;
         }
     }
-    Ok(ReceiverStream::new(receiver))
+    Ok(answers)
 }
 
 fn response(part: Out) -> ExecResponse {
@@ -62,7 +60,7 @@ fn response(part: Out) -> ExecResponse {
 }
 
 /// Stays until the process has ended, or its client is gone: then it is ended.
-async fn attend(node: Arc<Node>, session: Session, ends: Ends, requests: Messages<ExecRequest>, sender: Sender) {
+async fn attend(node: Arc<Node>, session: Session, ends: Ends, requests: Requests<ExecRequest>, sender: Sender) {
     let Ends { terminal, input, stdout, stderr } = ends;
     let screen = terminal.then(|| Arc::clone(&stdout));
     let (over, ended) = watch::channel(false);
@@ -119,7 +117,9 @@ async fn pump(end: Arc<End>, part: fn(Vec<u8>) -> Out, mut ended: watch::Receive
         if over {
             rest = rest.saturating_sub(length);
         }
-        if rest == 0 || sender.send(Ok(response(part(buffer[..length].to_vec())))).await.is_err() {
+        let output = response(part(buffer[..length].to_vec()));
+        buffer[..length].zeroize(); // it may be long until the next
+        if rest == 0 || sender.send(Ok(output)).await.is_err() {
             return;
         }
     }
@@ -129,7 +129,7 @@ async fn pump(end: Arc<End>, part: fn(Vec<u8>) -> Out, mut ended: watch::Receive
 /// holds up neither signals nor the window.
 async fn take_input(
     session: &Session,
-    mut requests: Messages<ExecRequest>,
+    mut requests: Requests<ExecRequest>,
     input: Option<Arc<End>>,
     screen: Option<Arc<End>>,
 ) -> Result<std::convert::Infallible, Status> {

@@ -11,18 +11,15 @@ use executor_proto::v1;
 use executor_proto::v1::images_server::{Images, ImagesServer};
 use executor_proto::v1::import_image_request::Part;
 use executor_proto::v1::pull_image_response::News;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::serve::Harmless;
-use super::{STREAM_DEPTH, convert};
+use super::convert;
+use super::serve::OTHER_MESSAGE_MAX;
 use crate::images::{self, of_image};
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
+use crate::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
-/// Largest message: a piece of an archive.
-const MESSAGE_MAX: usize = 4 << 20;
 /// Between two messages about the same pull.
 const EVERY: Duration = Duration::from_millis(100);
 /// For the next piece of an archive to come.
@@ -37,34 +34,31 @@ pub(super) struct ImageService {
 /// The service of images on a node.
 pub(super) fn service(node: &Arc<Node>) -> ImagesServer<ImageService> {
     ImagesServer::new(ImageService { node: Arc::clone(node) })
-        .max_decoding_message_size(MESSAGE_MAX)
+        .max_decoding_message_size(OTHER_MESSAGE_MAX)
         .max_encoding_message_size(usize::MAX)
 }
 
 #[tonic::async_trait]
 impl Images for ImageService {
-    type PullStream = ReceiverStream<Result<v1::PullImageResponse, Status>>;
+    type PullStream = Answers<v1::PullImageResponse>;
 
     async fn pull(&self, request: Request<v1::PullImageRequest>) -> Result<Response<Self::PullStream>, Status> {
-        let harmless = request.extensions().get::<Harmless>().cloned();
+        let conversation = Conversation::of(request.extensions())?;
         let v1::PullImageRequest { reference, credentials } = request.into_inner();
-        if let Some(harmless) = harmless.filter(|_| credentials.is_none()) {
-            harmless.declare();
-        }
         let reference = parsed(&reference, "reference")?;
         let credentials = images::credentials(credentials, "credentials")?;
         // Told at once, and not after all of it was fetched.
         self.node.launcher.session()?;
-        let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
+        let (sender, answers) = conversation.answers();
         tokio::spawn(attend(Arc::clone(&self.node), reference, credentials, sender));
-        Ok(Response::new(ReceiverStream::new(receiver)))
+        Ok(Response::new(answers))
     }
 
     async fn import(
         &self,
         request: Request<Streaming<v1::ImportImageRequest>>,
     ) -> Result<Response<v1::ImportImageResponse>, Status> {
-        let mut parts = request.into_inner();
+        let mut parts = Conversation::of(request.extensions())?.requests(request.into_inner());
         let Some(Part::Header(header)) = next(&mut parts).await?.and_then(|message| message.part) else {
             return Err(Problem::invalid_field("header", "is not the first message").into());
         };
@@ -173,9 +167,9 @@ fn parsed(text: &str, field: &str) -> Result<ImageReference, Problem> {
 }
 
 /// The next message of a client, in time.
-async fn next(parts: &mut Streaming<v1::ImportImageRequest>) -> Result<Option<v1::ImportImageRequest>, Status> {
+async fn next(parts: &mut Requests<v1::ImportImageRequest>) -> Result<Option<v1::ImportImageRequest>, Status> {
     let late = |_| Problem::new(Kind::Unavailable, format!("nothing of the archive came in {} s", PATIENCE.as_secs()));
-    tokio::time::timeout(PATIENCE, parts.message()).await.map_err(late)?
+    tokio::time::timeout(PATIENCE, parts.next()).await.map_err(late)?
 }
 
 /// Tells a client of its pull, for as long as it listens.
@@ -183,7 +177,7 @@ async fn attend(
     node: Arc<Node>,
     reference: ImageReference,
     credentials: Option<Credentials>,
-    sender: mpsc::Sender<Result<v1::PullImageResponse, Status>>,
+    sender: Outlet<v1::PullImageResponse>,
 ) {
     let (seen, told) = tokio::select! {
         told = follow(&node, &reference, credentials, &sender) => told,
@@ -210,7 +204,7 @@ async fn follow(
     node: &Arc<Node>,
     reference: &ImageReference,
     credentials: Option<Credentials>,
-    sender: &mpsc::Sender<Result<v1::PullImageResponse, Status>>,
+    sender: &Outlet<v1::PullImageResponse>,
 ) -> (Option<Progress>, Result<ImageRecord, Problem>) {
     loop {
         let mut watcher = node.images.pull(reference, credentials.clone());

@@ -5,26 +5,25 @@ use std::sync::Arc;
 use executor_core::lifecycle::State;
 use executor_core::time::Timestamp;
 use executor_proto::v1;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
 
-use super::{STREAM_DEPTH, convert};
+use super::convert;
 use crate::container::{Handle, Known};
 use crate::logs::reader::LogReader;
 use crate::logs::watch::Subscription;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
+use crate::wire::conversation::{Answers, Conversation, Outlet};
 
-type Sender = mpsc::Sender<Result<v1::StreamLogsResponse, Status>>;
+type Sender = Outlet<v1::StreamLogsResponse>;
 
 pub(super) fn stream(
     node: &Arc<Node>,
     request: &v1::StreamLogsRequest,
-) -> Result<ReceiverStream<Result<v1::StreamLogsResponse, Status>>, Problem> {
+    conversation: &Conversation,
+) -> Result<Answers<v1::StreamLogsResponse>, Problem> {
     let handle = node.find(&request.id)?;
     let since = request.since.as_ref().map(since).transpose()?.unwrap_or(Timestamp(0));
-    let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
+    let (sender, answers) = conversation.answers();
     let (node, follow) = (Arc::clone(node), request.follow);
     tokio::spawn(async move {
         let log = Log { reader: LogReader::new(node.paths.kept_container(handle.id())), since, sender };
@@ -35,7 +34,7 @@ pub(super) fn stream(
             Err(Ended::Problem(problem)) => drop(sender.send(Err(problem.into())).await),
         }
     });
-    Ok(ReceiverStream::new(receiver))
+    Ok(answers)
 }
 
 /// Why a stream ended early.

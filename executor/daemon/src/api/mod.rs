@@ -4,39 +4,36 @@ mod attach;
 pub mod auth;
 mod containers;
 pub(crate) mod convert;
-mod crowd;
 pub(crate) mod draft;
 mod events;
 mod exec;
-mod frames;
 mod health;
 mod images;
 mod info;
-mod input;
 mod logs;
 mod outputs;
-mod parting;
-mod scrub;
+mod places;
+mod remainder;
 mod secrets;
 pub mod serve;
 mod status;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use executor_proto::v1;
 use executor_proto::v1::executor_server::{Executor, ExecutorServer};
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::node::Node;
+use crate::wire::conversation::{Answers, Conversation};
 use crate::{admit, deletion, rotate};
-use serve::{Harmless, Scrubs};
 
-/// Messages that wait in a stream for their client.
-const STREAM_DEPTH: usize = 32;
+/// For the first message of a call whose requests go on: it says what the call is about.
+const FIRST_MESSAGE: Duration = Duration::from_secs(10);
 /// Largest request of a container's: an id.
-const RUNTIME_MESSAGE_MAX: usize = 4096;
+pub(crate) const RUNTIME_MESSAGE_MAX: usize = 4096;
 
 /// The service on a node.
 #[derive(Clone, Debug)]
@@ -76,11 +73,7 @@ pub(crate) fn runtime_routes(node: &Arc<Node>) -> Routes {
 #[tonic::async_trait]
 impl Executor for Service {
     async fn run(&self, request: Request<v1::RunRequest>) -> Result<Response<v1::RunResponse>, Status> {
-        let harmless = request.extensions().get::<Harmless>().cloned();
         let request = request.into_inner();
-        if let Some(harmless) = harmless.filter(|_| !containers::carries_secrets(&request)) {
-            harmless.declare();
-        }
         let (facts, created) = admit::run(&self.node, request).await?;
         Ok(Response::new(v1::RunResponse { container: Some(convert::container(&facts)), created }))
     }
@@ -99,13 +92,14 @@ impl Executor for Service {
         Ok(Response::new(v1::WaitResponse { container: Some(container) }))
     }
 
-    type StreamLogsStream = ReceiverStream<Result<v1::StreamLogsResponse, Status>>;
+    type StreamLogsStream = Answers<v1::StreamLogsResponse>;
 
     async fn stream_logs(
         &self,
         request: Request<v1::StreamLogsRequest>,
     ) -> Result<Response<Self::StreamLogsStream>, Status> {
-        Ok(Response::new(logs::stream(&self.node, request.get_ref())?))
+        let conversation = Conversation::of(request.extensions())?;
+        Ok(Response::new(logs::stream(&self.node, request.get_ref(), &conversation)?))
     }
 
     async fn stop(&self, request: Request<v1::StopRequest>) -> Result<Response<v1::StopResponse>, Status> {
@@ -124,13 +118,14 @@ impl Executor for Service {
         Ok(Response::new(v1::DeleteResponse {}))
     }
 
-    type WatchEventsStream = ReceiverStream<Result<v1::WatchEventsResponse, Status>>;
+    type WatchEventsStream = Answers<v1::WatchEventsResponse>;
 
     async fn watch_events(
         &self,
         request: Request<v1::WatchEventsRequest>,
     ) -> Result<Response<Self::WatchEventsStream>, Status> {
-        Ok(Response::new(events::watch(&self.node, request.get_ref())?))
+        let conversation = Conversation::of(request.extensions())?;
+        Ok(Response::new(events::watch(&self.node, request.get_ref(), &conversation)?))
     }
 
     async fn info(&self, _request: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
@@ -141,11 +136,7 @@ impl Executor for Service {
         &self,
         request: Request<v1::UpdateFilesRequest>,
     ) -> Result<Response<v1::UpdateFilesResponse>, Status> {
-        let harmless = request.extensions().get::<Harmless>().cloned();
         let request = request.into_inner();
-        if let Some(harmless) = harmless.filter(|_| !containers::files_carry_secrets(&request.files)) {
-            harmless.declare();
-        }
         let facts = rotate::update(&self.node, request).await?;
         Ok(Response::new(v1::UpdateFilesResponse { container: Some(convert::container(&facts)) }))
     }
@@ -160,29 +151,30 @@ impl Executor for Service {
         Ok(Response::new(secrets::get(&self.node, presented, &id).await?))
     }
 
-    type GetOutputsStream = ReceiverStream<Result<v1::GetOutputsResponse, Status>>;
+    type GetOutputsStream = Answers<v1::GetOutputsResponse>;
 
     async fn get_outputs(
         &self,
         request: Request<v1::GetOutputsRequest>,
     ) -> Result<Response<Self::GetOutputsStream>, Status> {
-        Ok(Response::new(outputs::stream(&self.node, request.into_inner()).await?))
+        let conversation = Conversation::of(request.extensions())?;
+        Ok(Response::new(outputs::stream(&self.node, request.into_inner(), &conversation).await?))
     }
 
-    type ExecStream = ReceiverStream<Result<v1::ExecResponse, Status>>;
+    type ExecStream = Answers<v1::ExecResponse>;
 
     async fn exec(&self, request: Request<Streaming<v1::ExecRequest>>) -> Result<Response<Self::ExecStream>, Status> {
-        let scrubs = request.extensions().get::<Scrubs>().cloned().unwrap_or_default();
-        Ok(Response::new(exec::exec(&self.node, request.into_inner(), scrubs).await?))
+        let conversation = Conversation::of(request.extensions())?;
+        Ok(Response::new(exec::exec(&self.node, request.into_inner(), &conversation).await?))
     }
 
-    type AttachStream = ReceiverStream<Result<v1::AttachResponse, Status>>;
+    type AttachStream = Answers<v1::AttachResponse>;
 
     async fn attach(
         &self,
         request: Request<Streaming<v1::AttachRequest>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
-        let scrubs = request.extensions().get::<Scrubs>().cloned().unwrap_or_default();
-        Ok(Response::new(attach::attach(&self.node, request.into_inner(), scrubs).await?))
+        let conversation = Conversation::of(request.extensions())?;
+        Ok(Response::new(attach::attach(&self.node, request.into_inner(), &conversation).await?))
     }
 }

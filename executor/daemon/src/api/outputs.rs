@@ -9,30 +9,28 @@ use executor_core::outputs::{CapturedFile, OutputsList};
 use executor_core::plan::OutputSource;
 use executor_proto::v1;
 use executor_proto::v1::get_outputs_response::Part;
-use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
 
-use super::STREAM_DEPTH;
 use crate::container::Handle;
 use crate::container::facts::Facts;
 use crate::node::Node;
 use crate::outputs::{Outputs, OutputsError, Reading};
 use crate::problem::{Kind, Problem};
+use crate::wire::conversation::{Answers, Conversation, Outlet};
 
 /// Bytes of a message.
 const PIECE: usize = 64 << 10;
 /// Messages that are read from the disk in one go.
 const PIECES: usize = 8;
 
-type Sender = mpsc::Sender<Result<v1::GetOutputsResponse, Status>>;
+type Sender = Outlet<v1::GetOutputsResponse>;
 
 /// Looks up what is asked for, and begins to stream it.
 pub(super) async fn stream(
     node: &Arc<Node>,
     request: v1::GetOutputsRequest,
-) -> Result<ReceiverStream<Result<v1::GetOutputsResponse, Status>>, Problem> {
+    conversation: &Conversation,
+) -> Result<Answers<v1::GetOutputsResponse>, Problem> {
     let wanted = Wanted::parse(&request.path)?;
     let handle = node.find(&request.id)?;
     let facts = handle.facts().ok_or_else(|| Problem::no_container(&request.id))?;
@@ -44,7 +42,7 @@ pub(super) async fn stream(
         let shown: String = request.path.chars().take(200).collect();
         Problem::new(Kind::NotFound, format!("container {} has no output {shown:?}", handle.id()))
     })?;
-    let (sender, receiver) = mpsc::channel(STREAM_DEPTH);
+    let (sender, answers) = conversation.answers();
     let node = Arc::clone(node);
     tokio::spawn(async move {
         let ended = tokio::select! {
@@ -52,10 +50,10 @@ pub(super) async fn stream(
             () = node.until_stopping() => Err(Ended::Problem(Problem::stopping())),
         };
         if let Err(Ended::Problem(problem)) = ended {
-            drop(sender.send(Err(problem.into())).await);
+            let _ = sender.send(Err(problem.into())).await;
         }
     });
-    Ok(ReceiverStream::new(receiver))
+    Ok(answers)
 }
 
 /// What was declared, where something was captured.

@@ -41,13 +41,6 @@ pub(super) struct Presented {
     digest: TokenDigest,
 }
 
-/// Keeps the token out of what the HTTP library prints.
-pub(super) fn mark_sensitive(headers: &mut HeaderMap) {
-    if let Some(value) = headers.get_mut(AUTHORIZATION) {
-        value.set_sensitive(true);
-    }
-}
-
 /// Looks at the token, of which nothing but the digest is kept.
 ///
 /// # Errors

@@ -1,65 +1,68 @@
 //! The accept loop: connections, whom they belong to, and their end.
 //!
-//! tonic's own server is not used, because what a connection leaves in memory must be in our hands: when a call that
-//! carried secrets is over, the connection's read buffer is overwritten (see the module `scrub`). A connection ends when
-//! its client ends it, gracefully when the daemon stops, and soon after secrets were answered (see `parting`).
+//! tonic's own server is not used, because what a connection leaves in memory must be in our hands: nothing that it
+//! carries goes through the HTTP/2 library (see the module `wire`). A connection ends when its client ends it, gracefully
+//! when the daemon stops, and where its place or the memory of its answers is wanted by others.
 //!
 //! There are two doors: the control plane's, and the one that containers see. What comes in at the second one is bounded
-//! apart from the first, in number, in number for each user, and in time.
+//! apart from the first, in number, in number for each container, and in time.
 
 use std::convert::Infallible;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use executor_core::idmap::Pool;
 use executor_sys::peer::{self, Peer};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::Status;
-use tonic::body::Body;
 use tonic::codegen::{Service as _, http};
 use tonic::service::Routes;
 
 use super::auth::{Access, Door, GET_SECRETS};
-use super::crowd::{Crowd, Place};
-use super::parting::{self, Parting, Remainder};
-use super::scrub::{Scrubbed, Scrubber};
-use super::secrets;
+use super::places::{Limits, Owner, Place, Places};
+use super::remainder::Remainder;
+use crate::wire::body::{Answered, Call};
+use crate::wire::budget::{Budget, Room};
+use crate::wire::{Calls, FIELDS_MAX, Wire};
 
-/// Largest list of headers: the tokens and trace contexts of a gRPC call fit many times.
-const HEADERS_MAX: u32 = 16 << 10;
 /// Bytes of answers that are buffered for a stream whose client does not read.
-const SEND_BUFFER: usize = 64 << 10;
+const SEND_BUFFER: usize = 32 << 10;
 /// Between looks whether a silent client is still there, and for its answer.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
 /// When no connection can be accepted (out of descriptors), before the next attempt.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The methods whose requests carry secrets.
-const CARRY_SECRETS: [&str; 5] = [
-    "/executor.v1.Executor/Run",
-    "/executor.v1.Executor/UpdateFiles",
-    "/executor.v1.Executor/Exec",
-    "/executor.v1.Executor/Attach",
-    "/executor.v1.Images/Pull",
-];
+/// For a client's first words, and for it to know the settings.
+const GREETING: Duration = Duration::from_secs(10);
+/// For an answer with secrets to be taken, and for answers on a connection that is too old.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Nothing is asked for so long on a connection that is to end: for a call that is on its way.
+const QUIET: Duration = Duration::from_millis(200);
+/// Service whose messages have a bound of the configuration, and the bound of all others' messages.
+const EXECUTOR: &str = "/executor.v1.Executor/";
+pub(super) const OTHER_MESSAGE_MAX: usize = 4 << 20;
+/// Between two words in the log about connections that were refused.
+const REFUSAL_PACE: Duration = Duration::from_secs(10);
 
 /// Bounds of the server.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Connections at once; more wait.
+    /// Connections at once.
     pub connections: usize,
     /// Calls at once on a connection.
     pub streams: u32,
+    /// Largest message of a request to the executor itself.
+    pub message_bytes: usize,
 }
 
 /// Bounds of what containers see: each asks once, for something short.
-const RUNTIME_BOUNDS: Bounds = Bounds { connections: 128, streams: 4 };
-/// Connections of one user of the host at once on what containers see.
-const RUNTIME_CROWD: usize = 32;
+const RUNTIME_BOUNDS: Bounds = Bounds { connections: 128, streams: 4, message_bytes: super::RUNTIME_MESSAGE_MAX };
+/// Connections of one container at once on what containers see.
+const RUNTIME_EACH: usize = 32;
 /// Between two connections that are taken there: clients that come as fast as they can take no more than a part of one
 /// processor from the control plane.
 const RUNTIME_PACE: Duration = Duration::from_millis(1);
@@ -73,7 +76,9 @@ pub(crate) struct Entrance {
     routes: Routes,
     door: Door,
     bounds: Bounds,
-    crowd: Option<Crowd>,
+    limits: Limits,
+    /// The host's ids that are containers'.
+    pool: Option<Pool>,
     lifetime: Option<Duration>,
     pace: Option<Duration>,
 }
@@ -81,183 +86,205 @@ pub(crate) struct Entrance {
 impl Entrance {
     /// The control plane's.
     pub(crate) fn main(listener: UnixListener, routes: Routes, access: Access, bounds: Bounds) -> Self {
-        Self { listener, routes, door: Door::Main(access), bounds, crowd: None, lifetime: None, pace: None }
+        let all = bounds.connections;
+        let limits = Limits { all, each: all, users: usize::MAX, spare: 48, few: 4, few_of_root: 16 };
+        Self { listener, routes, door: Door::Main(access), bounds, limits, pool: None, lifetime: None, pace: None }
     }
 
-    /// The containers'.
-    pub(crate) fn runtime(listener: UnixListener, routes: Routes) -> Self {
+    /// The containers', whose ids are of this pool.
+    pub(crate) fn runtime(listener: UnixListener, routes: Routes, pool: Option<Pool>) -> Self {
+        let all = RUNTIME_BOUNDS.connections;
         Self {
             listener,
             routes,
             door: Door::Runtime,
             bounds: RUNTIME_BOUNDS,
-            crowd: Some(Crowd::new(RUNTIME_CROWD)),
+            limits: Limits { all, each: RUNTIME_EACH, users: all / 2, spare: 64, few: 2, few_of_root: 2 },
+            pool,
             lifetime: Some(RUNTIME_LIFETIME),
             pace: Some(RUNTIME_PACE),
         }
     }
-}
 
-/// Attached to each of their calls: the handler says when the request held nothing secret. Left alone, the connection's buffer is
-/// overwritten, also where the request never reached the handler.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Harmless(Arc<AtomicBool>);
-
-impl Harmless {
-    /// The request held nothing secret.
-    pub(crate) fn declare(&self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Attached likewise, for calls whose requests go on: overwrites the connection's buffer whenever the handler says so.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Scrubs(Scrubber);
-
-impl Scrubs {
-    /// Overwrites what was read until now.
-    pub(crate) fn scrub(&self) {
-        self.0.scrub();
-    }
-}
-
-/// Overwrites the connection's buffer when the call that it stands for is over, however that came.
-struct EndOfCall {
-    harmless: Harmless,
-    scrubber: Scrubber,
-}
-
-impl Drop for EndOfCall {
-    fn drop(&mut self) {
-        if !self.harmless.0.load(Ordering::Relaxed) {
-            self.scrubber.scrub();
-        }
+    fn owner(&self, peer: &Peer) -> Owner {
+        Owner::of(peer.uid, self.pool.as_ref())
     }
 }
 
 /// Serves until told to stop, then until every connection has ended. The caller bounds that in time.
 pub(crate) async fn serve(entrance: Entrance, mut stopping: watch::Receiver<bool>) {
-    let Entrance { listener, routes, door, bounds, crowd, lifetime, pace } = entrance;
-    let routes = routes.prepare();
-    let permits = Arc::new(Semaphore::new(bounds.connections));
+    let routes = entrance.routes.clone().prepare();
+    let (places, budget) = (Places::new(entrance.limits), Budget::new());
+    let (alive, mut ended) = mpsc::channel::<Infallible>(1);
+    let mut refusals = Refusals::default();
     while !*stopping.borrow() {
-        if let Some(pace) = pace {
-            tokio::time::sleep(pace).await;
+        if let Some(pace) = entrance.pace {
+            sleep(pace).await;
         }
         let accepted = tokio::select! {
-            accepted = accept(&listener, &permits) => accepted,
+            accepted = entrance.listener.accept() => accepted,
             _ = stopping.changed() => continue,
         };
-        let (stream, permit) = match accepted {
-            Ok(both) => both,
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
             Err(error) => {
                 tracing::error!(%error, "cannot accept a connection");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
         let peer = match peer::of(&stream) {
             Ok(peer) => peer,
             Err(error) => {
-                tracing::warn!(%error, "a client's credentials cannot be told");
+                tracing::warn!(%error, "cannot read a client's credentials");
                 continue;
             }
         };
-        let place = crowd.as_ref().map(|crowd| crowd.enter(peer.uid));
-        if matches!(place, Some(None)) {
-            tracing::debug!(uid = peer.uid, "a user has all the connections that it may have");
+        let calls = Calls::new(entrance.bounds.streams);
+        let owner = entrance.owner(&peer);
+        let Some(place) = places.enter(owner, &calls) else {
+            refusals.tell(owner, entrance.limits);
             continue;
-        }
+        };
         let connection = Connection {
             routes: routes.clone(),
-            door,
+            door: entrance.door,
+            bounds: entrance.bounds,
             peer,
-            lifetime,
+            calls,
+            room: budget.room(matches!(entrance.door, Door::Runtime).then(|| owner.number())),
+            place,
+            lifetime: entrance.lifetime,
             stopping: stopping.clone(),
-            held: (permit, place.flatten()),
+            _alive: alive.clone(),
         };
-        tokio::spawn(connection.attend(stream, bounds.streams));
+        tokio::spawn(connection.attend(stream));
     }
-    drop(listener);
-    let all = u32::try_from(bounds.connections).unwrap_or(u32::MAX);
-    let _ = permits.acquire_many(all).await;
+    drop((entrance, alive));
+    let _ = ended.recv().await; // none is ever sent: it comes back when every connection has ended
 }
 
-async fn accept(
-    listener: &UnixListener,
-    permits: &Arc<Semaphore>,
-) -> std::io::Result<(UnixStream, OwnedSemaphorePermit)> {
-    let permit = Arc::clone(permits).acquire_owned().await.map_err(std::io::Error::other)?;
-    Ok((listener.accept().await?.0, permit))
+/// Connections that were refused, told not too often.
+#[derive(Default)]
+struct Refusals {
+    told: Option<Instant>,
+    since: usize,
+}
+
+impl Refusals {
+    fn tell(&mut self, owner: Owner, limits: Limits) {
+        self.since += 1;
+        if self.told.is_none_or(|told| told.elapsed() >= REFUSAL_PACE) {
+            let Limits { all, each, .. } = limits;
+            tracing::warn!(?owner, refused = self.since, all, each, "no place is left for a connection");
+            *self = Self { told: Some(Instant::now()), since: 0 };
+        }
+    }
 }
 
 struct Connection {
     routes: Routes,
     door: Door,
+    bounds: Bounds,
     peer: Peer,
+    calls: Calls,
+    room: Room,
+    /// Given back when the connection has ended.
+    place: Place,
     lifetime: Option<Duration>,
     stopping: watch::Receiver<bool>,
-    /// Given back when the connection has ended.
-    held: (OwnedSemaphorePermit, Option<Place>),
-}
-
-/// Why a connection is ended from here.
-enum Why {
-    Stopping,
-    Parting,
+    _alive: mpsc::Sender<Infallible>,
 }
 
 impl Connection {
-    async fn attend(self, stream: UnixStream, streams: u32) {
-        let Self { routes, door, peer, lifetime, mut stopping, held: _held } = self;
-        let (scrubber, parting) = (Scrubber::default(), Parting::default());
+    async fn attend(self, stream: UnixStream) {
+        let Self { routes, door, bounds, peer, calls, room, place, lifetime, mut stopping, _alive } = self;
         let remainder = match Remainder::of(&stream) {
             Ok(remainder) => remainder,
             Err(error) => return tracing::error!(%error, "a connection cannot be served"),
         };
-        let stream = Scrubbed::new(parting.watching(stream), scrubber.clone());
+        let uid = peer.uid;
         let service = {
-            let parting = parting.clone();
-            service_fn(move |request| call(routes.clone(), door, &peer, &scrubber, &parting, request))
+            let (calls, room) = (calls.clone(), room.clone());
+            service_fn(move |request| call(routes.clone(), door, bounds, &peer, &calls, &room, request))
         };
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.timer(TokioTimer::new())
-            .max_concurrent_streams(streams)
-            .max_header_list_size(HEADERS_MAX)
+            .max_concurrent_streams(bounds.streams)
+            .max_header_list_size(FIELDS_MAX as u32)
+            .header_table_size(0)
+            .auto_date_header(false)
             .max_send_buf_size(SEND_BUFFER)
             .keep_alive_interval(KEEPALIVE.0)
             .keep_alive_timeout(KEEPALIVE.1);
-        let mut connection = Box::pin(http.serve_connection(TokioIo::new(stream), service));
+        let mut connection = Box::pin(http.serve_connection(TokioIo::new(Wire::new(stream, &calls)), service));
         let too_old = async {
             match lifetime {
-                Some(lifetime) => tokio::time::sleep(lifetime).await,
+                Some(lifetime) => sleep(lifetime).await,
                 None => std::future::pending().await,
             }
         };
-        let why = tokio::select! {
-            over = connection.as_mut() => return told(over),
-            _ = stopping.wait_for(|stopping| *stopping) => Why::Stopping,
-            () = parting.begun() => Why::Parting,
-            () = too_old => Why::Parting,
+        let ungreeted = async {
+            sleep(GREETING).await;
+            if calls.is_settled() {
+                std::future::pending().await
+            }
         };
-        connection.as_mut().graceful_shutdown();
-        match why {
-            Why::Stopping => told(connection.await),
-            Why::Parting => {
-                let deadline = parting::deadline();
-                tokio::select! {
-                    biased; // what can be written is written first
-                    over = connection.as_mut() => told(over),
-                    // A client that does not go: what the connection holds is freed without it.
-                    () = parting.over(deadline) => {}
-                }
-                drop(connection);
-                if parting.has_begun() {
-                    remainder.taken(deadline).await;
+        tokio::select! {
+            over = connection.as_mut() => return told(over),
+            () = told_to_stop(&mut stopping) => {
+                connection.as_mut().graceful_shutdown();
+                return told(connection.await);
+            }
+            () = too_old => {}
+            () = place.lost() => {
+                tracing::debug!(uid, "an idle connection is ended: its place is wanted");
+                if !calls.is_settled() {
+                    return; // nobody speaks there
                 }
             }
+            () = ungreeted => {
+                return tracing::debug!(uid, "a connection is ended: its client did not begin to speak HTTP/2 in time");
+            }
+            () = calls.secrets_not_taken(ANSWER) => {
+                return tracing::warn!(uid, "a connection is ended: its client did not take an answer with secrets");
+            }
+            bytes = room.in_the_way(&calls) => {
+                return tracing::warn!(uid, bytes, "a connection is ended: its client does not read its answers");
+            }
+        }
+        connection.as_mut().graceful_shutdown();
+        let deadline = Instant::now() + ANSWER;
+        tokio::select! {
+            biased; // what can be written is written first
+            over = connection.as_mut() => told(over),
+            // A client that does not go: what the connection holds is freed without it.
+            () = quiet(&calls, deadline) => {}
+        }
+        drop(connection);
+        if calls.has_called() {
+            remainder.taken(deadline).await;
         }
     }
+}
+
+async fn told_to_stop(stopping: &mut watch::Receiver<bool>) {
+    let _ = stopping.wait_for(|stopping| *stopping).await;
+}
+
+/// Resolves when nothing was asked or answered for a moment, and at the deadline at the latest.
+async fn quiet(calls: &Calls, deadline: Instant) {
+    let is_quiet = || calls.is_idle() && calls.unwritten().0 == 0;
+    let moment = async {
+        loop {
+            let was = is_quiet();
+            sleep(QUIET).await;
+            if was && is_quiet() {
+                return;
+            }
+        }
+    };
+    let _ = timeout(deadline - Instant::now(), moment).await;
 }
 
 fn told(over: hyper::Result<()>) {
@@ -270,35 +297,39 @@ fn told(over: hyper::Result<()>) {
 fn call(
     mut routes: Routes,
     door: Door,
+    bounds: Bounds,
     peer: &Peer,
-    scrubber: &Scrubber,
-    parting: &Parting,
-    mut request: http::Request<Incoming>,
-) -> impl Future<Output = Result<http::Response<Body>, Infallible>> + use<> {
-    let judged = door.judge(request.uri().path(), peer);
-    let end_of_call = CARRY_SECRETS
-        .contains(&request.uri().path())
-        .then(|| EndOfCall { harmless: Harmless::default(), scrubber: scrubber.clone() });
-    if let Some(end) = &end_of_call {
-        request.extensions_mut().insert(end.harmless.clone());
-        request.extensions_mut().insert(Scrubs(scrubber.clone()));
-    }
-    let answer = (request.uri().path() == GET_SECRETS).then(|| parting.begin());
-    let parting = parting.clone();
-    secrets::mark_sensitive(request.headers_mut());
+    calls: &Calls,
+    room: &Room,
+    shadow: http::Request<Incoming>,
+) -> impl Future<Output = Result<http::Response<Answered>, Status>> + use<> {
+    let call = Call::of(calls, shadow);
+    let judged = call.as_ref().map(|call| door.judge(&call.request.path, peer));
+    let room = room.clone();
     async move {
-        let _end_of_call = end_of_call;
-        let response = match judged {
-            Ok(()) => routes.call(request).await?,
-            Err(problem) => {
-                match door {
-                    Door::Main(_) => tracing::warn!("{problem}"),
-                    // Anybody may ask there, as often as they like: the log is not theirs to fill.
-                    Door::Runtime => tracing::debug!("{problem}"),
-                }
-                Status::from(problem).into_http()
+        // Without one the library refuses the stream, or has ended it.
+        let (Some(call), Some(judged)) = (call, judged) else { return Err(Status::resource_exhausted("gone")) };
+        let size = call.request.size;
+        if size > FIELDS_MAX {
+            let why = format!("the metadata has {size} bytes, counted as in RFC 9113; at most {FIELDS_MAX}");
+            return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false));
+        }
+        if let Err(problem) = judged {
+            match door {
+                Door::Main(_) => tracing::warn!("{problem}"),
+                // Anybody may ask there, as often as they like: the log is not theirs to fill.
+                Door::Runtime => tracing::debug!("{problem}"),
             }
+            return Ok(call.refuse().answer(Status::from(problem).into_http(), None, false));
+        }
+        let share = match room.share(&call.request.path).await {
+            Ok(share) => share,
+            Err(why) => return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false)),
         };
-        Ok(response.map(|body| parting.accompany(body, answer)))
+        let secrets = call.request.path == GET_SECRETS;
+        let of_executor = call.request.path.starts_with(EXECUTOR);
+        let (request, answering) = call.open(if of_executor { bounds.message_bytes } else { OTHER_MESSAGE_MAX });
+        let Ok(response) = routes.call(request).await;
+        Ok(answering.answer(response, share, secrets))
     }
 }

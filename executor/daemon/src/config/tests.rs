@@ -16,7 +16,7 @@ fn an_empty_file_is_the_defaults() {
     let config = load("", &[]).unwrap();
     assert_eq!(config.paths.run_dir, Path::new("/run/executor"));
     assert_eq!(config.listen, Path::new("/run/executor/executor.sock"));
-    assert_eq!(config.message_bytes_max, 2 << 20);
+    assert_eq!(config.bounds.message_bytes, 2 << 20);
     assert_eq!(config.kept, (10_000, Duration::from_secs(86_400)));
     assert_eq!(config.capacity.containers, 1000);
     assert!(config.capacity.memory_bytes > 1 << 20);
@@ -38,7 +38,7 @@ fn flags_win_over_the_file() {
     let text = "run_dir = '/a'\nlisten = 'unix:///b'\nkeep_root = true\nlog_format = 'json'\n[policy]\nfiles_bytes_max = 5000000\n";
     let config = load(text, &[]).unwrap();
     assert_eq!((&*config.listen, config.keep_root), (Path::new("/b"), true));
-    assert_eq!(config.message_bytes_max, 5_000_000 + (1 << 20));
+    assert_eq!(config.bounds.message_bytes, 5_000_000 + (1 << 20));
     let flags = ["--run-dir", "/c", "--user", "x", "--log-format", "text", "--ephemeral"];
     let config = load(text, &flags).unwrap();
     assert_eq!(config.paths.run_dir, Path::new("/c"));

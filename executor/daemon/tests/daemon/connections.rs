@@ -102,6 +102,83 @@ async fn the_daemon_keeps_no_secret_in_memory() {
     }
 }
 
+/// More connections than there may be, of a client that says nothing: they make room, and clients that have their connection for
+/// long keep it where they use it.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_send_nothing_lock_nobody_out() {
+    let node = Node::start().await;
+    let (client, made) = counting(&node).await;
+    let mut events = client.clone().watch_events(v1::WatchEventsRequest::default()).await.unwrap().into_inner();
+    let mut silent = Vec::new();
+    for _ in 0..600 {
+        silent.push(UnixStream::connect(node.socket()).await.unwrap());
+    }
+    let (other, _) = counting(&node).await;
+    other.clone().info(v1::InfoRequest {}).await.unwrap();
+    let call = tokio::spawn({
+        let mut client = other.clone();
+        async move { client.run(secret_request("a", "x")).await }
+    });
+    let shim = node.launcher.launched().await;
+    shim.runs();
+    call.await.unwrap().unwrap();
+    assert!(events.next().await.unwrap().is_ok(), "a stream that was there before goes on");
+    assert_eq!(made.load(Ordering::SeqCst), 1);
+    // Those that are left are ended by themselves.
+    let mut end = [0; 64];
+    for mut stream in silent {
+        use tokio::io::AsyncReadExt as _;
+        let read = async { while !matches!(stream.read(&mut end).await, Ok(0) | Err(_)) {} };
+        tokio::time::timeout(crate::harness::PATIENCE, read).await.unwrap();
+    }
+    shim.exits(0);
+}
+
+/// Resident memory of the daemon, in bytes.
+fn resident(node: &Node) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", node.pid())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// Answers that nobody reads, of a megabyte each: they are made when there is room for them. Others are answered meanwhile, and so
+/// is the same client once it reads.
+#[tokio::test(flavor = "multi_thread")]
+async fn unread_answers_take_little_memory() {
+    let node = Node::start().await;
+    let mut request = secret_request("a", "x");
+    let file = |number| v1::File { path: format!("{number:0>220}"), content: b"x".into(), public: false };
+    request.volume_mounted_files = (0..4000).map(file).collect();
+    let call = tokio::spawn({
+        let mut client = counting(&node).await.0;
+        async move { client.run(request).await }
+    });
+    let shim = node.launcher.launched().await;
+    shim.runs();
+    call.await.unwrap().unwrap();
+    let before = resident(&node);
+    // A client that gives no window: every answer waits.
+    let endpoint = Endpoint::from_shared(format!("unix://{}", node.socket().display())).unwrap();
+    let mut calls = Vec::new();
+    for _ in 0..4 {
+        let channel = endpoint.clone().initial_connection_window_size(65_535).initial_stream_window_size(1).connect();
+        let client = ExecutorClient::new(channel.await.unwrap()).max_decoding_message_size(64 << 20);
+        for _ in 0..250 {
+            let mut client = client.clone();
+            calls.push(tokio::spawn(async move { client.list(v1::ListRequest::default()).await.map(drop) }));
+        }
+    }
+    for _ in 0..20 {
+        counting(&node).await.0.info(v1::InfoRequest {}).await.unwrap();
+    }
+    let (mut reader, _) = counting(&node).await;
+    assert_eq!(reader.list(v1::ListRequest::default()).await.unwrap().into_inner().containers.len(), 1);
+    let taken = resident(&node).saturating_sub(before);
+    assert!(taken < 256 << 20, "1,000 answers take {} MiB", taken >> 20);
+    calls.iter().for_each(tokio::task::JoinHandle::abort);
+    shim.exits(0);
+}
+
 /// Names of what is found in the daemon's process.
 fn found(node: &Node, secrets: &[(&str, &[u8])]) -> Vec<String> {
     let mut needles = Needles::new().unwrap();

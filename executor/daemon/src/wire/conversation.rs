@@ -1,0 +1,199 @@
+//! The messages of a call that goes on: they are kept out of the gRPC library, too.
+//!
+//! The gRPC library decodes what comes in out of one buffer for each stream, and encodes what goes out into another. Both
+//! stay for as long as the stream does, with what they had last: what somebody typed, what a program printed. So the
+//! library gets an empty message for each message, and the messages themselves are here, each in memory of its own.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use hyper::body::Bytes;
+use prost::Message;
+use tokio::sync::{Notify, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Extensions, Status, Streaming};
+
+use crate::locked;
+
+/// Bytes of answers that wait in a stream for its client; one message may always.
+const WAITING_MAX: usize = 32 << 10;
+/// Answers that wait likewise.
+const DEPTH: usize = 32;
+/// Methods whose requests go on.
+const LISTENING: [&str; 3] =
+    ["/executor.v1.Executor/Exec", "/executor.v1.Executor/Attach", "/executor.v1.Images/Import"];
+
+/// Shared by a call's handler and its bodies.
+#[derive(Clone, Debug)]
+pub(crate) struct Conversation(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    /// Requests come as empty messages.
+    listens: bool,
+    /// Answers do.
+    speaks: AtomicBool,
+    incoming: Mutex<VecDeque<Bytes>>,
+    outgoing: Mutex<Outgoing>,
+    room: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Outgoing {
+    messages: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Conversation {
+    /// Of a call of this method.
+    pub(super) fn new(method: &str) -> Self {
+        Self(Arc::new(Shared {
+            listens: LISTENING.contains(&method),
+            speaks: AtomicBool::new(false),
+            incoming: Mutex::default(),
+            outgoing: Mutex::default(),
+            room: Notify::new(),
+        }))
+    }
+
+    /// The one of a request.
+    ///
+    /// # Errors
+    /// It did not come through a connection: a fault of the server's.
+    pub(crate) fn of(extensions: &Extensions) -> Result<Self, Status> {
+        extensions.get::<Self>().cloned().ok_or_else(|| Status::internal("the call has no connection"))
+    }
+
+    /// Requests come as empty messages.
+    pub(super) fn listens(&self) -> bool {
+        self.0.listens
+    }
+
+    /// A message has come.
+    pub(super) fn heard(&self, message: Bytes) {
+        locked(&self.0.incoming).push_back(message);
+    }
+
+    /// Answers come as empty messages.
+    pub(super) fn speaks(&self) -> bool {
+        self.0.speaks.load(Ordering::Acquire)
+    }
+
+    /// The next answer, with what gRPC puts before it.
+    pub(super) fn next(&self) -> Option<Bytes> {
+        let mut outgoing = locked(&self.0.outgoing);
+        let message = outgoing.messages.pop_front()?;
+        outgoing.bytes -= message.len();
+        drop(outgoing);
+        self.0.room.notify_waiters();
+        Some(message)
+    }
+
+    /// Where a handler puts its answers, and the stream that it hands back.
+    pub(crate) fn answers<T: Message + Default>(&self) -> (Outlet<T>, Answers<T>) {
+        self.0.speaks.store(true, Ordering::Release);
+        let (sender, receiver) = mpsc::channel(DEPTH);
+        (Outlet { sender, conversation: self.clone() }, ReceiverStream::new(receiver))
+    }
+
+    /// The requests, one by one.
+    pub(crate) fn requests<T: Message + Default>(&self, stream: Streaming<T>) -> Requests<T> {
+        Requests { stream, conversation: self.clone() }
+    }
+}
+
+/// The stream of empty messages that a handler hands back.
+pub(crate) type Answers<T> = ReceiverStream<Result<T, Status>>;
+
+/// Nobody reads any more.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gone;
+
+/// Where answers go.
+#[derive(Debug)]
+pub(crate) struct Outlet<T> {
+    sender: mpsc::Sender<Result<T, Status>>,
+    conversation: Conversation,
+}
+
+impl<T> Clone for Outlet<T> {
+    fn clone(&self) -> Self {
+        Self { sender: self.sender.clone(), conversation: self.conversation.clone() }
+    }
+}
+
+impl<T: Message + Default> Outlet<T> {
+    /// Waits for room, and sends.
+    ///
+    /// # Errors
+    /// Nobody reads any more.
+    pub(crate) async fn send(&self, answer: Result<T, Status>) -> Result<(), Gone> {
+        let answer = match answer {
+            Ok(message) => {
+                let mut bytes = Vec::with_capacity(5 + message.encoded_len());
+                bytes.push(0);
+                bytes.extend_from_slice(&(message.encoded_len() as u32).to_be_bytes());
+                message.encode_raw(&mut bytes);
+                drop(message);
+                self.push(bytes.into()).await?;
+                Ok(T::default())
+            }
+            Err(status) => Err(status),
+        };
+        self.sender.send(answer).await.map_err(|_| Gone)
+    }
+
+    async fn push(&self, message: Bytes) -> Result<(), Gone> {
+        loop {
+            let room = self.conversation.0.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            {
+                let mut outgoing = locked(&self.conversation.0.outgoing);
+                if outgoing.bytes == 0 || outgoing.bytes + message.len() <= WAITING_MAX {
+                    outgoing.bytes += message.len();
+                    outgoing.messages.push_back(message);
+                    return Ok(());
+                }
+            }
+            tokio::select! {
+                () = room => {}
+                () = self.sender.closed() => return Err(Gone),
+            }
+        }
+    }
+
+    /// Resolves when nobody reads any more.
+    pub(crate) async fn closed(&self) {
+        self.sender.closed().await;
+    }
+}
+
+/// Requests of a call.
+#[derive(Debug)]
+pub(crate) struct Requests<T> {
+    stream: Streaming<T>,
+    conversation: Conversation,
+}
+
+impl<T: Message + Default> Requests<T> {
+    /// The next one; `None` when no more comes.
+    ///
+    /// # Errors
+    /// It is not a message of the kind, or the stream was broken off.
+    pub(crate) async fn next(&mut self) -> Result<Option<T>, Status> {
+        if self.stream.message().await?.is_none() {
+            return Ok(None);
+        }
+        let message = locked(&self.conversation.0.incoming).pop_front().unwrap_or_default();
+        let decoded = T::decode(&*message);
+        decoded.map(Some).map_err(|error| Status::invalid_argument(format!("the request cannot be decoded: {error}")))
+    }
+}
+
+impl<T> Drop for Requests<T> {
+    fn drop(&mut self) {
+        locked(&self.conversation.0.incoming).clear();
+    }
+}

@@ -1,0 +1,500 @@
+//! What a client says, frame by frame: to the calls what is theirs, to the HTTP/2 library what it has to know.
+//!
+//! The library gets a frame for each frame that means something: a header block that says which stream it is, zeros for
+//! every body, numbers where the frame has numbers. Whatever else a client writes (fields, paddings, unknown frames and
+//! settings, debug data, PINGs) ends here. What breaks the rules of this level reaches the library as a frame that breaks
+//! them, too, so that the answer to it is the library's.
+
+use std::io;
+
+use tonic::codegen::http::{HeaderName, HeaderValue, Method};
+
+use super::calls::{Calls, Request};
+use super::frame::{self, HEADER, Head, PAYLOAD_MAX, PREFACE, code, flag, kind};
+use super::hpack::{self, Decoder, ENTRY_OVERHEAD};
+
+/// Largest list of fields: the tokens and trace contexts of a gRPC call fit many times.
+pub(crate) const FIELDS_MAX: usize = 16 << 10;
+/// Largest block of fields that is looked at to be refused, and frames that it may come in.
+const BLOCK_MAX: usize = 256 << 10;
+const BLOCK_FRAMES_MAX: usize = 64;
+
+/// Follows what a client says.
+#[derive(Debug)]
+pub(super) struct Inbound {
+    calls: Calls,
+    hpack: Decoder,
+    at: At,
+    block: Option<Block>,
+    /// For the library: bytes, and behind them this many zeros.
+    told: Vec<u8>,
+    given: usize,
+    zeros: usize,
+    /// The client has broken a rule: nothing of it is looked at any more.
+    over: bool,
+}
+
+#[derive(Debug)]
+enum At {
+    /// This many bytes of the client's first words are there.
+    Preface(usize),
+    Header([u8; HEADER], usize),
+    Payload(Head, Vec<u8>),
+}
+
+/// A block of fields that goes on in another frame.
+#[derive(Debug)]
+struct Block {
+    stream: u32,
+    end_stream: bool,
+    frames: usize,
+    bytes: Vec<u8>,
+}
+
+impl Inbound {
+    /// From the client's first word on.
+    pub(super) fn new(calls: Calls) -> Self {
+        Self {
+            calls,
+            hpack: Decoder::default(),
+            at: At::Preface(0),
+            block: None,
+            told: Vec::new(),
+            given: 0,
+            zeros: 0,
+            over: false,
+        }
+    }
+
+    /// Nothing more comes out, whatever goes in.
+    pub(super) fn is_over(&self) -> bool {
+        self.over && self.waiting() == 0
+    }
+
+    /// Bytes that there are for the library.
+    pub(super) fn waiting(&self) -> usize {
+        self.told.len() - self.given + self.zeros
+    }
+
+    /// Gives what there is for the library; how much.
+    pub(super) fn give(&mut self, room: &mut [u8]) -> usize {
+        let told = room.len().min(self.told.len() - self.given);
+        room[..told].copy_from_slice(&self.told[self.given..self.given + told]);
+        self.given += told;
+        if self.given == self.told.len() {
+            self.told.clear();
+            self.given = 0;
+        }
+        let zeros = (room.len() - told).min(self.zeros);
+        room[told..told + zeros].fill(0);
+        self.zeros -= zeros;
+        told + zeros
+    }
+
+    /// Goes on over bytes, to the end of a frame at most; how many. To be called when everything is given.
+    ///
+    /// # Errors
+    /// The client speaks something else than HTTP/2.
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.over {
+            return Ok(bytes.len());
+        }
+        match &mut self.at {
+            At::Preface(have) => {
+                let taken = bytes.len().min(PREFACE.len() - *have);
+                if bytes[..taken] != PREFACE[*have..*have + taken] {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "the client does not speak HTTP/2"));
+                }
+                *have += taken;
+                if *have == PREFACE.len() {
+                    self.told.extend_from_slice(PREFACE);
+                    self.at = At::Header([0; HEADER], 0);
+                }
+                Ok(taken)
+            }
+            At::Header(header, have) => {
+                let taken = bytes.len().min(HEADER - *have);
+                header[*have..*have + taken].copy_from_slice(&bytes[..taken]);
+                *have += taken;
+                if *have == HEADER {
+                    let head = Head::parse(*header);
+                    if head.length > PAYLOAD_MAX {
+                        self.fail(code::FRAME_SIZE_ERROR);
+                    } else if head.length == 0 {
+                        self.frame(head, Vec::new());
+                    } else {
+                        self.at = At::Payload(head, Vec::with_capacity(head.length));
+                    }
+                }
+                Ok(taken)
+            }
+            At::Payload(head, payload) => {
+                let taken = bytes.len().min(head.length - payload.len());
+                payload.extend_from_slice(&bytes[..taken]);
+                if payload.len() == head.length {
+                    let (head, payload) = (*head, std::mem::take(payload));
+                    self.frame(head, payload);
+                }
+                Ok(taken)
+            }
+        }
+    }
+
+    /// The connection ends, for this reason: by a frame that belongs to nothing, which the library refuses.
+    fn fail(&mut self, code: u32) {
+        self.calls.failed(code);
+        frame::put(&mut self.told, kind::CONTINUATION, flag::END_HEADERS, 1, &[]);
+        self.over = true;
+        (self.at, self.block) = (At::Preface(0), None);
+    }
+
+    fn frame(&mut self, head: Head, payload: Vec<u8>) {
+        self.at = At::Header([0; HEADER], 0);
+        let goes_on = self.block.as_ref().map(|block| block.stream);
+        match (goes_on, head.kind) {
+            (Some(stream), kind::CONTINUATION) if stream == head.stream => {}
+            (None, kind::CONTINUATION) | (Some(_), _) => return self.fail(code::PROTOCOL_ERROR),
+            (None, _) => {}
+        }
+        match head.kind {
+            kind::DATA => self.data(head, payload),
+            kind::HEADERS => match fragment(&head, &payload) {
+                Some(bytes) => {
+                    let end_stream = head.has(flag::END_STREAM);
+                    self.more(head, Block { stream: head.stream, end_stream, frames: 0, bytes: bytes.to_vec() });
+                }
+                None => self.fail(code::PROTOCOL_ERROR),
+            },
+            kind::CONTINUATION => {
+                if let Some(mut block) = self.block.take() {
+                    block.bytes.extend_from_slice(&payload);
+                    self.more(head, block);
+                }
+            }
+            kind::RST_STREAM => {
+                self.calls.reset(head.stream);
+                self.tell(head, known_code(&payload, 0));
+            }
+            kind::SETTINGS => self.settings(head, &payload),
+            kind::PING => self.ping(head, &payload),
+            // Without its debug data.
+            kind::GOAWAY => self.tell(head, known_code(payload.get(..8).unwrap_or_default(), 4)),
+            kind::WINDOW_UPDATE => self.tell(head, payload),
+            kind::PUSH_PROMISE => self.fail(code::PROTOCOL_ERROR),
+            // RFC 9113, 5.3.2 and 5.5: without a meaning.
+            kind::PRIORITY => {}
+            _ => {}
+        }
+    }
+
+    /// Tells the library of a frame with numbers; its own rules about sizes hold.
+    fn tell(&mut self, head: Head, mut payload: Vec<u8>) {
+        payload.truncate(8);
+        frame::put(&mut self.told, head.kind, 0, head.stream, &payload);
+    }
+
+    fn data(&mut self, head: Head, mut payload: Vec<u8>) {
+        let flags = head.flags & (flag::END_STREAM | flag::PADDED);
+        Head { flags, ..head }.put(&mut self.told);
+        self.zeros = payload.len();
+        let mut whole = true;
+        if head.has(flag::PADDED)
+            && let Some(padding) = payload.first().copied()
+        {
+            // How much of it is padding decides what the library hands on.
+            self.told.push(padding);
+            self.zeros -= 1;
+            whole = usize::from(padding) < payload.len();
+            payload.truncate(payload.len().saturating_sub(usize::from(padding)).max(1));
+            payload.remove(0);
+        }
+        if whole {
+            self.calls.received(head.stream, payload, head.has(flag::END_STREAM));
+        }
+    }
+
+    fn settings(&mut self, head: Head, payload: &[u8]) {
+        /// Those that the library acts on: no push, the window, the largest frame.
+        const TOLD: [u16; 3] = [2, 4, 5];
+        if head.has(flag::ACK) {
+            self.calls.settle();
+            self.hpack.remember_nothing();
+        }
+        let (entries, rest) = payload.as_chunks::<6>();
+        let mut last = [None; TOLD.len()];
+        for entry in entries {
+            let id = u16::from_be_bytes([entry[0], entry[1]]);
+            if let Some(place) = TOLD.iter().position(|told| *told == id) {
+                last[place] = Some(entry);
+            }
+        }
+        let mut told: Vec<u8> = last.iter().flatten().flat_map(|entry| entry.iter().copied()).collect();
+        // A size that cannot be is left as wrong as it is.
+        told.extend(rest.iter().map(|_| 0));
+        if head.has(flag::ACK) && !payload.is_empty() {
+            told.resize(payload.len().min(6), 0);
+        }
+        frame::put(&mut self.told, kind::SETTINGS, head.flags & flag::ACK, head.stream, &told);
+    }
+
+    fn ping(&mut self, head: Head, payload: &[u8]) {
+        let mut told = vec![0; payload.len().min(9)];
+        if let Ok(said) = <[u8; 8]>::try_from(payload)
+            && head.stream == 0
+        {
+            if head.has(flag::ACK) {
+                if !self.calls.answers_ping(&said) {
+                    return;
+                }
+                told.copy_from_slice(&said); // the library's own
+            } else if !self.calls.pinged(said) {
+                return self.fail(code::ENHANCE_YOUR_CALM);
+            }
+        }
+        frame::put(&mut self.told, kind::PING, head.flags & flag::ACK, head.stream, &told);
+    }
+
+    /// A part of a block of fields has come.
+    fn more(&mut self, head: Head, mut block: Block) {
+        block.frames += 1;
+        if block.bytes.len() > BLOCK_MAX || block.frames > BLOCK_FRAMES_MAX {
+            return self.fail(code::ENHANCE_YOUR_CALM);
+        }
+        if !head.has(flag::END_HEADERS) {
+            self.block = Some(block);
+            return;
+        }
+        let mut fields = Fields::default();
+        if self.hpack.decode(&block.bytes, |name, value| fields.add(name, value)).is_err() {
+            return self.fail(code::COMPRESSION_ERROR);
+        }
+        let mut told = Vec::new();
+        if self.calls.is_new(block.stream) {
+            // Without a field the block is malformed, which ends the stream (RFC 9113, 8.1.1).
+            if let Some(request) = fields.request() {
+                hpack::put_request(&mut told, &format!("/{}", block.stream));
+                self.calls.opened(block.stream, request, block.end_stream);
+            }
+        } else if block.end_stream {
+            // What a client says behind a request has no meaning in gRPC.
+            self.calls.client_is_done(block.stream);
+        }
+        let flags = flag::END_HEADERS | if block.end_stream { flag::END_STREAM } else { 0 };
+        frame::put(&mut self.told, kind::HEADERS, flags, block.stream, &told);
+    }
+}
+
+/// The block of a HEADERS frame without padding and priority.
+fn fragment<'a>(head: &Head, mut payload: &'a [u8]) -> Option<&'a [u8]> {
+    let mut padding = 0;
+    if head.has(flag::PADDED) {
+        (padding, payload) = payload.split_first().map(|(padding, rest)| (usize::from(*padding), rest))?;
+    }
+    if head.has(flag::PRIORITY) {
+        payload = payload.get(5..)?;
+    }
+    payload.get(..payload.len().checked_sub(padding)?)
+}
+
+/// A payload whose code, at this place, is one that has a meaning.
+fn known_code(payload: &[u8], at: usize) -> Vec<u8> {
+    let mut told = payload.to_vec();
+    if let Some(place) = told.get_mut(at..at + 4)
+        && let Ok(number) = <[u8; 4]>::try_from(&*place)
+        && u32::from_be_bytes(number) > code::LAST
+    {
+        place.copy_from_slice(&code::INTERNAL_ERROR.to_be_bytes());
+    }
+    told
+}
+
+/// A request's fields, as they come (RFC 9113, 8.2 and 8.3).
+#[derive(Default)]
+struct Fields {
+    request: Request,
+    method: bool,
+    scheme: bool,
+    path: bool,
+    authority: bool,
+    /// A field that is none of HTTP/2's own has come: those come first.
+    regular: bool,
+    malformed: bool,
+}
+
+impl Fields {
+    fn add(&mut self, name: &[u8], value: &[u8]) {
+        self.request.size = self.request.size.saturating_add(name.len() + value.len() + ENTRY_OVERHEAD);
+        if name.first() == Some(&b':') {
+            return self.add_own(name, value);
+        }
+        self.regular = true;
+        // Of a connection, of which there is none here (RFC 9113, 8.2.2).
+        let of_connection: [&[u8]; 5] =
+            [b"connection", b"transfer-encoding", b"upgrade", b"keep-alive", b"proxy-connection"];
+        if of_connection.contains(&name)
+            || name.iter().any(u8::is_ascii_uppercase)
+            || (name == b"te" && value != b"trailers")
+        {
+            self.malformed = true;
+        }
+        if self.request.size > FIELDS_MAX {
+            self.request.fields.clear();
+            return;
+        }
+        match (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+            (Ok(name), Ok(mut value)) => {
+                value.set_sensitive(true); // none is printed
+                self.malformed |= self.request.fields.try_append(name, value).is_err();
+            }
+            _ => self.malformed = true,
+        }
+    }
+
+    fn add_own(&mut self, name: &[u8], value: &[u8]) {
+        let seen = match name {
+            b":method" => {
+                self.request.method = Method::from_bytes(value).unwrap_or_else(|_| {
+                    self.malformed = true;
+                    Method::GET
+                });
+                &mut self.method
+            }
+            b":path" => {
+                // What is no path is that of no method.
+                self.request.path = str::from_utf8(value).unwrap_or_default().to_owned();
+                &mut self.path
+            }
+            b":scheme" => &mut self.scheme,
+            // The name by which a client calls the server says nothing here. Clients on gRPC's C core send a socket's path,
+            // which is not an authority (RFC 3986, 3.2).
+            b":authority" => &mut self.authority,
+            _ => return self.malformed = true,
+        };
+        if std::mem::replace(seen, true) || self.regular {
+            self.malformed = true;
+        }
+    }
+
+    fn request(self) -> Option<Request> {
+        (self.method && self.scheme && self.path && !self.malformed).then_some(self.request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::shadow;
+    use super::*;
+
+    const CANARY: &[u8] = b"a canary that is long enough to be found again";
+
+    fn frame_of(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        frame::put(&mut bytes, kind, flags, stream, payload);
+        bytes
+    }
+
+    /// A request's block with one more field.
+    fn block(name: &str, value: &[u8]) -> Vec<u8> {
+        let mut block = Vec::new();
+        hpack::put_request(&mut block, "/executor.v1.Executor/Run");
+        hpack::put_field(&mut block, name, value);
+        block
+    }
+
+    /// What the library is told of frames, behind the first words.
+    fn told(frames: &[Vec<u8>]) -> Vec<u8> {
+        let said = [PREFACE.to_vec(), frames.concat()].concat();
+        let told = shadow(&said, 7);
+        assert_eq!(told, shadow(&said, 1 << 20));
+        assert!(!told.windows(16).any(|window| CANARY.windows(16).any(|canary| canary == window)));
+        told[PREFACE.len()..].to_vec()
+    }
+
+    #[test]
+    fn the_library_is_told_shapes() {
+        let mut request = Vec::new();
+        hpack::put_request(&mut request, "/1");
+        let opened = frame_of(kind::HEADERS, flag::END_HEADERS, 1, &request);
+        let zeros = frame_of(kind::DATA, flag::END_STREAM, 1, &[0; CANARY.len()]);
+        let head = block("authorization", CANARY);
+        let data = frame_of(kind::DATA, flag::END_STREAM, 1, CANARY);
+        let whole = frame_of(kind::HEADERS, flag::END_HEADERS, 1, &head);
+        assert_eq!(told(&[whole.clone(), data.clone()]), [&opened[..], &zeros].concat());
+        // In pieces, with padding and priority.
+        let first = [&[9][..], &[0; 5], &head[..20], CANARY[..9].as_ref()].concat();
+        let pieces = [
+            frame_of(kind::HEADERS, flag::PADDED | flag::PRIORITY, 1, &first),
+            frame_of(kind::CONTINUATION, 0, 1, &head[20..30]),
+            frame_of(kind::CONTINUATION, flag::END_HEADERS, 1, &head[30..]),
+        ];
+        assert_eq!(told(&pieces), opened);
+        let padded = frame_of(kind::DATA, flag::PADDED, 1, &[&[40][..], b"xy", &CANARY[..40]].concat());
+        let without = frame_of(kind::DATA, flag::PADDED, 1, &[&[40][..], &[0; 42]].concat());
+        assert_eq!(told(&[padded]), without);
+        // What has no meaning is left out; what has only numbers keeps them.
+        assert_eq!(told(&[frame_of(0xfa, 0xff, 9, CANARY), frame_of(kind::PRIORITY, 0, 3, &CANARY[..5])]), b"");
+        let settings = [&[0xf0][..], &CANARY[..5], &[0, 4, 0, 1, 0, 0], &[0, 4, 0, 2, 0, 0]].concat();
+        let known = frame_of(kind::SETTINGS, 0, 0, &[0, 4, 0, 2, 0, 0]);
+        assert_eq!(told(&[frame_of(kind::SETTINGS, 0, 0, &settings)]), known);
+        let goaway = frame_of(kind::GOAWAY, 0, 0, &[&[0, 0, 0, 0, 0, 0, 0, 1], CANARY].concat());
+        assert_eq!(told(&[goaway]), frame_of(kind::GOAWAY, 0, 0, &[0, 0, 0, 0, 0, 0, 0, 1]));
+        assert_eq!(told(&[frame_of(kind::PING, 0, 0, &CANARY[..8])]), frame_of(kind::PING, 0, 0, &[0; 8]));
+        assert_eq!(told(&[frame_of(kind::PING, 1, 0, &CANARY[..8])]), b"", "an answer to nothing");
+        let reset = frame_of(kind::RST_STREAM, 0, 1, b"code");
+        assert_eq!(told(&[reset]), frame_of(kind::RST_STREAM, 0, 1, &[0, 0, 0, 2]));
+    }
+
+    /// A malformed request ends its stream, by a block without a field; trailers say nothing.
+    #[test]
+    fn malformed_requests_stay_so() {
+        let empty = |flags| frame_of(kind::HEADERS, flags, 1, &[]);
+        for (name, value) in
+            [("Upper", &b"x"[..]), ("connection", b"close"), (":path", b"/"), ("x", b"a\nb"), ("te", b"x")]
+        {
+            let said = frame_of(kind::HEADERS, flag::END_HEADERS, 1, &block(name, value));
+            assert_eq!(told(&[said]), empty(flag::END_HEADERS), "{name}");
+        }
+        let mut no_path = Vec::new();
+        hpack::put_field(&mut no_path, ":method", b"POST");
+        let said = frame_of(kind::HEADERS, flag::END_HEADERS, 1, &no_path);
+        assert_eq!(told(&[said]), empty(flag::END_HEADERS));
+        let call = frame_of(kind::HEADERS, flag::END_HEADERS, 1, &block("x", b"y"));
+        let mut trailers = Vec::new();
+        hpack::put_field(&mut trailers, "x", CANARY);
+        let flags = flag::END_HEADERS | flag::END_STREAM;
+        let all = told(&[call, frame_of(kind::HEADERS, flags, 1, &trailers)]);
+        assert!(all.ends_with(&empty(flags)));
+    }
+
+    /// Faults of the connection are one frame that belongs to nothing, and nothing behind it.
+    #[test]
+    fn faults_end_the_connection_with_their_code() {
+        let fault = frame_of(kind::CONTINUATION, flag::END_HEADERS, 1, &[]);
+        let open = frame_of(kind::HEADERS, 0, 1, &block("x", CANARY));
+        let flood = vec![frame_of(kind::CONTINUATION, 0, 1, b""); BLOCK_FRAMES_MAX];
+        let cases = [
+            (vec![frame_of(kind::HEADERS, flag::END_HEADERS, 1, b"\x80")], code::COMPRESSION_ERROR),
+            (vec![vec![0, 0x40, 1, 0, 0, 0, 0, 0, 1]], code::FRAME_SIZE_ERROR),
+            (vec![open.clone(), frame_of(kind::DATA, 0, 1, CANARY)], code::PROTOCOL_ERROR),
+            (vec![open.clone(), frame_of(kind::CONTINUATION, 4, 3, CANARY)], code::PROTOCOL_ERROR),
+            (vec![frame_of(kind::CONTINUATION, 4, 1, CANARY)], code::PROTOCOL_ERROR),
+            (vec![frame_of(kind::PUSH_PROMISE, 4, 1, CANARY)], code::PROTOCOL_ERROR),
+            (vec![frame_of(kind::HEADERS, flag::PADDED | 4, 1, &[200, 1, 2])], code::PROTOCOL_ERROR),
+            ([vec![open], flood].concat(), code::ENHANCE_YOUR_CALM),
+        ];
+        for (frames, expected) in cases {
+            let more = frame_of(kind::DATA, 0, 1, CANARY);
+            assert_eq!(told(&[frames.concat(), more]), fault);
+            let calls = Calls::new(8);
+            let mut inbound = Inbound::new(calls.clone());
+            let said = [PREFACE.to_vec(), frames.concat()].concat();
+            let mut rest = &said[..];
+            while !rest.is_empty() {
+                let taken = inbound.feed(rest).unwrap();
+                rest = &rest[taken..];
+            }
+            assert_eq!(calls.goes_away(1), Some(expected));
+        }
+        assert!(Inbound::new(Calls::new(8)).feed(b"GET / HTTP/1.1\r\n").is_err());
+    }
+}

@@ -1,0 +1,267 @@
+//! What the HTTP/2 library says, frame by frame, on its way to the socket: blocks of fields and bodies are put in where it
+//! has zeros and blocks of no meaning.
+
+use std::collections::VecDeque;
+
+use hyper::body::{Buf as _, Bytes};
+
+use super::calls::Calls;
+use super::frame::{self, HEADER, Head, PAYLOAD_MAX, code, flag, kind};
+
+/// Follows what the library says.
+#[derive(Debug)]
+pub(super) struct Outbound {
+    calls: Calls,
+    at: At,
+    /// For the socket, and whether it is a body's.
+    waiting: VecDeque<(Bytes, bool)>,
+    bytes: usize,
+    /// The same, not yet cut off: what is small comes together.
+    small: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum At {
+    Header([u8; HEADER], usize),
+    /// This many bytes of the library's own are left out.
+    Skip(usize),
+    /// A frame of numbers.
+    Payload(Head, Vec<u8>),
+}
+
+impl Outbound {
+    /// From the library's first word on.
+    pub(super) fn new(calls: Calls) -> Self {
+        Self { calls, at: At::Header([0; HEADER], 0), waiting: VecDeque::new(), bytes: 0, small: Vec::new() }
+    }
+
+    /// Bytes that the socket has not taken.
+    pub(super) fn waiting(&self) -> usize {
+        self.bytes + self.small.len()
+    }
+
+    /// What the socket is to take next.
+    pub(super) fn pieces(&mut self) -> impl Iterator<Item = &[u8]> {
+        self.cut();
+        self.waiting.iter().map(|(piece, _)| &**piece)
+    }
+
+    /// The socket has taken this many bytes.
+    pub(super) fn taken(&mut self, mut count: usize) {
+        self.bytes -= count;
+        let mut of_bodies = 0;
+        while count > 0
+            && let Some((piece, body)) = self.waiting.front_mut()
+        {
+            let taken = count.min(piece.len());
+            piece.advance(taken);
+            count -= taken;
+            of_bodies += if *body { taken } else { 0 };
+            if piece.is_empty() {
+                self.waiting.pop_front();
+            }
+        }
+        self.calls.written(of_bodies);
+    }
+
+    /// Goes on over bytes of the library's.
+    pub(super) fn feed(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let taken = match &mut self.at {
+                At::Header(header, have) => {
+                    let taken = bytes.len().min(HEADER - *have);
+                    header[*have..*have + taken].copy_from_slice(&bytes[..taken]);
+                    *have += taken;
+                    if *have == HEADER {
+                        let head = Head::parse(*header);
+                        self.begin(head);
+                    }
+                    taken
+                }
+                At::Skip(left) => {
+                    let taken = bytes.len().min(*left);
+                    *left -= taken;
+                    if *left == 0 {
+                        self.at = At::Header([0; HEADER], 0);
+                    }
+                    taken
+                }
+                At::Payload(head, payload) => {
+                    let taken = bytes.len().min(head.length - payload.len());
+                    payload.extend_from_slice(&bytes[..taken]);
+                    if payload.len() == head.length {
+                        let (head, payload) = (*head, std::mem::take(payload));
+                        self.numbers(head, payload);
+                        self.at = At::Header([0; HEADER], 0);
+                    }
+                    taken
+                }
+            };
+            bytes = &bytes[taken..];
+        }
+    }
+
+    fn begin(&mut self, head: Head) {
+        let skipped = |length| if length == 0 { At::Header([0; HEADER], 0) } else { At::Skip(length) };
+        match head.kind {
+            kind::DATA => {
+                // The library pads nothing.
+                head.put(&mut self.small);
+                if head.length > 0 {
+                    self.cut();
+                    let (waiting, bytes) = (&mut self.waiting, &mut self.bytes);
+                    self.calls.data(head.stream, head.length, |part| {
+                        *bytes += part.len();
+                        waiting.push_back((part, true));
+                    });
+                }
+                self.at = skipped(head.length);
+            }
+            kind::HEADERS => {
+                let block = self.calls.block(head.stream);
+                self.put_block(&head, &block);
+                self.at = skipped(head.length);
+            }
+            // Where the library's own block has one.
+            kind::CONTINUATION => return self.at = skipped(head.length),
+            _ if head.length > 0 => self.at = At::Payload(head, Vec::with_capacity(head.length)),
+            _ => {
+                self.numbers(head, Vec::new());
+                self.at = At::Header([0; HEADER], 0);
+            }
+        }
+        if matches!(head.kind, kind::DATA | kind::HEADERS) && head.has(flag::END_STREAM) {
+            self.calls.server_is_done(head.stream);
+        }
+    }
+
+    /// A block of fields, in as many frames as it takes.
+    fn put_block(&mut self, head: &Head, block: &[u8]) {
+        let mut parts = block.chunks(PAYLOAD_MAX).peekable();
+        let mut kind = kind::HEADERS;
+        let mut flags = head.flags & flag::END_STREAM;
+        loop {
+            let part = parts.next().unwrap_or_default();
+            let last = parts.peek().is_none();
+            frame::put(&mut self.small, kind, flags | if last { flag::END_HEADERS } else { 0 }, head.stream, part);
+            if last {
+                return;
+            }
+            (kind, flags) = (kind::CONTINUATION, 0);
+        }
+    }
+
+    fn numbers(&mut self, head: Head, mut payload: Vec<u8>) {
+        match head.kind {
+            kind::RST_STREAM => self.calls.reset(head.stream),
+            kind::PING if head.has(flag::ACK) => payload = self.calls.pong().to_vec(),
+            kind::PING => {
+                if let Ok(said) = <[u8; 8]>::try_from(&*payload) {
+                    self.calls.pings(said);
+                }
+            }
+            kind::GOAWAY => {
+                let last = payload.first_chunk().map_or(0, |last| u32::from_be_bytes(*last) & 0x7fff_ffff);
+                let fault = self.calls.goes_away(last);
+                if let (Some(fault), Some(place)) = (fault, payload.get_mut(4..8)) {
+                    let library = u32::from_be_bytes([place[0], place[1], place[2], place[3]]);
+                    if library == code::PROTOCOL_ERROR {
+                        place.copy_from_slice(&fault.to_be_bytes());
+                    }
+                }
+            }
+            _ => {}
+        }
+        frame::put(&mut self.small, head.kind, head.flags, head.stream, &payload);
+    }
+
+    fn cut(&mut self) {
+        if !self.small.is_empty() {
+            let piece = Bytes::from(std::mem::take(&mut self.small));
+            self.bytes += piece.len();
+            self.waiting.push_back((piece, false));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::calls::Request;
+    use super::*;
+
+    fn frame_of(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        frame::put(&mut bytes, kind, flags, stream, payload);
+        bytes
+    }
+
+    /// Blocks and bodies stand where the library has its own, whatever pieces it writes and the socket takes.
+    #[test]
+    fn contents_are_put_in() {
+        let (head, trailers) = (vec![0x88; 20_000], b"\x10\x01x\x01y".to_vec());
+        let said = [
+            frame_of(kind::SETTINGS, 0, 0, &[0; 6]),
+            frame_of(kind::HEADERS, flag::END_HEADERS, 1, b"its own block"),
+            frame_of(kind::DATA, 0, 1, &[0; 4]),
+            frame_of(kind::DATA, 0, 1, &[0; 3]),
+            frame_of(kind::PING, flag::ACK, 0, &[0; 8]),
+            frame_of(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, b""),
+            frame_of(kind::GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 1]),
+        ]
+        .concat();
+        let written = [
+            frame_of(kind::SETTINGS, 0, 0, &[0; 6]),
+            frame_of(kind::HEADERS, 0, 1, &[&[0x20][..], &head[..PAYLOAD_MAX - 1]].concat()),
+            frame_of(kind::CONTINUATION, flag::END_HEADERS, 1, &head[PAYLOAD_MAX - 1..]),
+            frame_of(kind::DATA, 0, 1, b"answ"),
+            frame_of(kind::DATA, 0, 1, b"er!"),
+            frame_of(kind::PING, flag::ACK, 0, b"12345678"),
+            frame_of(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, &trailers),
+            frame_of(kind::GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 9]),
+        ]
+        .concat();
+        for piece in [1, 5, 9, 1000] {
+            let calls = Calls::new(8);
+            calls.opened(1, Request::default(), true);
+            calls.answer(1, head.clone(), None, false);
+            for part in ["an", "swer", "!"] {
+                assert!(calls.send(1, Bytes::from_static(part.as_bytes())));
+            }
+            calls.finish(1, trailers.clone());
+            assert!(calls.pinged(*b"12345678"));
+            calls.failed(code::COMPRESSION_ERROR);
+            let mut outbound = Outbound::new(calls.clone());
+            let mut taken = Vec::new();
+            for part in said.chunks(piece) {
+                outbound.feed(part);
+                let waiting: Vec<u8> = outbound.pieces().flat_map(<[u8]>::to_vec).collect();
+                assert_eq!(waiting.len(), outbound.waiting());
+                let some = waiting.len().min(7);
+                outbound.taken(some);
+                taken.extend_from_slice(&waiting[..some]);
+            }
+            taken.extend(outbound.pieces().flat_map(<[u8]>::to_vec).collect::<Vec<u8>>());
+            outbound.taken(outbound.waiting());
+            assert!(taken == written, "{piece}");
+            assert!(calls.is_idle() && calls.unwritten().0 == 0, "nothing is kept of a stream that is over");
+            assert!(!calls.send(1, Bytes::from_static(b"late")));
+        }
+    }
+
+    /// Of a stream that the client has ended there is nothing left to say.
+    #[test]
+    fn what_is_gone_is_made_up() {
+        let calls = Calls::new(8);
+        calls.opened(1, Request::default(), false);
+        calls.send(1, Bytes::from_static(b"secret"));
+        calls.reset(1);
+        let mut outbound = Outbound::new(calls.clone());
+        outbound.feed(&frame_of(kind::HEADERS, flag::END_HEADERS, 1, b"own"));
+        outbound.feed(&frame_of(kind::DATA, flag::END_STREAM, 1, &[0; 6]));
+        let written: Vec<u8> = outbound.pieces().flat_map(<[u8]>::to_vec).collect();
+        let block = frame_of(kind::HEADERS, flag::END_HEADERS, 1, b"\x20\x08\x03500");
+        assert_eq!(written, [block, frame_of(kind::DATA, flag::END_STREAM, 1, &[0; 6])].concat());
+        outbound.taken(written.len());
+        assert_eq!(calls.unwritten().0, 0);
+    }
+}

@@ -1,0 +1,133 @@
+//! The stream that the HTTP/2 library reads and writes: a socket, seen through [`Inbound`] and [`Outbound`].
+
+use std::io::{self, IoSlice};
+use std::ops::Range;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::calls::Calls;
+use super::frame::wipe;
+use super::inbound::Inbound;
+use super::outbound::Outbound;
+
+/// Bytes that are read at once.
+const READ: usize = 16 << 10;
+/// Bytes that wait for the socket before the library has to.
+const WAITING_MAX: usize = 64 << 10;
+/// Pieces that are written at once.
+const PIECES: usize = 64;
+
+/// A connection's stream.
+#[derive(Debug)]
+pub(crate) struct Wire<S> {
+    stream: S,
+    inbound: Inbound,
+    outbound: Outbound,
+    /// Read and not looked at: everything else in it is zeros.
+    buffer: Vec<u8>,
+    unseen: Range<usize>,
+}
+
+impl<S> Wire<S> {
+    /// The stream of a connection whose calls are these.
+    pub(crate) fn new(stream: S, calls: &Calls) -> Self {
+        let (inbound, outbound) = (Inbound::new(calls.clone()), Outbound::new(calls.clone()));
+        Self { stream, inbound, outbound, buffer: vec![0; READ], unseen: 0..0 }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, inbound, buffer, unseen, .. } = self.get_mut();
+        let mut given = false;
+        loop {
+            let ready = inbound.waiting().min(room.remaining());
+            if ready > 0 {
+                let ready = inbound.give(room.initialize_unfilled_to(ready));
+                room.advance(ready);
+                given = true;
+            }
+            // A client that has broken a rule is heard no more.
+            if room.remaining() == 0 || inbound.is_over() {
+                return Poll::Ready(Ok(()));
+            }
+            if unseen.start < unseen.end {
+                let taken = inbound.feed(&buffer[unseen.clone()])?;
+                wipe(&mut buffer[unseen.start..unseen.start + taken]);
+                unseen.start += taken;
+                continue;
+            }
+            if given {
+                return Poll::Ready(Ok(()));
+            }
+            let mut read = ReadBuf::new(buffer);
+            ready!(Pin::new(&mut *stream).poll_read(context, &mut read))?;
+            *unseen = 0..read.filled().len();
+            if unseen.end == 0 {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Wire<S> {
+    /// Writes until no more than this many bytes wait.
+    fn poll_drain(&mut self, context: &mut Context<'_>, most: usize) -> Poll<io::Result<()>> {
+        while self.outbound.waiting() > most {
+            let mut pieces = [IoSlice::new(&[]); PIECES];
+            let mut count = 0;
+            for (slot, piece) in pieces.iter_mut().zip(self.outbound.pieces()) {
+                *slot = IoSlice::new(piece);
+                count += 1;
+            }
+            let written = Pin::new(&mut self.stream).poll_write_vectored(context, &pieces[..count]);
+            match ready!(written)? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => self.outbound.taken(written),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_pieces(&mut self, context: &mut Context<'_>, pieces: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        ready!(self.poll_drain(context, WAITING_MAX))?;
+        let mut taken = 0;
+        for piece in pieces {
+            self.outbound.feed(piece);
+            taken += piece.len();
+        }
+        Poll::Ready(Ok(taken))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Wire<S> {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.get_mut().poll_pieces(context, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.get_mut().poll_pieces(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_drain(context, 0))?;
+        Pin::new(&mut this.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        ready!(this.poll_drain(context, 0))?;
+        Pin::new(&mut this.stream).poll_shutdown(context)
+    }
+}

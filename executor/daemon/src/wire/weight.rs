@@ -1,0 +1,283 @@
+//! What a request's message costs once it is decoded, told before it is.
+//!
+//! An empty message has two bytes on the wire and some hundred in memory, and messages lie in messages: 1.9 MB of empty actions
+//! take 736 MB. So the bytes are gone over first, by the interface's own description, and nothing is allocated
+//! for it but a stack of places.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use prost::Message as _;
+use prost_types::field_descriptor_proto::{Label, Type};
+use prost_types::{DescriptorProto, FileDescriptorSet};
+use tonic::Status;
+
+/// Messages in messages. An action in an action is two of them.
+const DEPTH_MAX: usize = 64;
+/// Bytes that a decoded message may take, beside four times its length.
+const DECODED_MAX: usize = 16 << 20;
+/// Times that a list's elements are there while it grows.
+const GROWTH: usize = 2;
+/// A text, a list.
+const POINTED: usize = 24;
+/// A field of any other kind.
+const SCALAR: usize = 8;
+
+/// What is known of one type of messages.
+#[derive(Debug, Default)]
+struct Shape {
+    /// Bytes that one takes in memory, more or less.
+    size: usize,
+    /// By number: fields that are messages, and of which type; texts and bytes.
+    fields: HashMap<u64, Field>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Field {
+    Message(usize),
+    Text,
+}
+
+#[derive(Debug, Default)]
+struct Shapes {
+    types: Vec<Shape>,
+    /// Types of the methods' requests.
+    methods: HashMap<String, usize>,
+}
+
+static SHAPES: LazyLock<Shapes> = LazyLock::new(|| Shapes::of(executor_proto::FILE_DESCRIPTOR_SET));
+
+/// Judges a method's requests.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Weigher(Option<usize>);
+
+impl Weigher {
+    /// For a method; those of other interfaces (health, reflection) have nothing that could cost.
+    pub(super) fn of(method: &str) -> Self {
+        Self(SHAPES.methods.get(method).copied())
+    }
+
+    /// Looks at a message.
+    ///
+    /// # Errors
+    /// It would cost too much.
+    pub(super) fn judge(self, message: &[u8]) -> Result<(), Status> {
+        let Some(root) = self.0 else { return Ok(()) };
+        let most = message.len().saturating_mul(4).saturating_add(DECODED_MAX);
+        let mut cost = SHAPES.types[root].size;
+        let mut places = vec![(root, message)];
+        while let Some((shape, rest)) = places.last_mut() {
+            let Some((number, kind)) = key(rest) else {
+                // Its end, or what is no message at all: the decoder says what is wrong with it.
+                places.pop();
+                continue;
+            };
+            let payload = match kind {
+                2 => varint(rest).and_then(|length| split(rest, length)),
+                0 => varint(rest).map(|_| &[][..]),
+                1 => split(rest, 8),
+                5 => split(rest, 4),
+                _ => Some(&[][..]), // groups: what is in them is looked at like all else
+            };
+            let Some(payload) = payload else { return Ok(()) };
+            match SHAPES.types[*shape].fields.get(&number) {
+                Some(Field::Message(of)) if kind == 2 => {
+                    cost += GROWTH * SHAPES.types[*of].size;
+                    places.push((*of, payload));
+                    if places.len() > DEPTH_MAX {
+                        return Err(Status::invalid_argument(format!(
+                            "the request has messages in messages to a depth of more than {DEPTH_MAX}"
+                        )));
+                    }
+                }
+                Some(Field::Text) if kind == 2 => cost += GROWTH * POINTED + payload.len(),
+                _ => {}
+            }
+            if cost > most {
+                return Err(Status::resource_exhausted(format!(
+                    "the request has too many elements: decoded, its {} bytes take more than {most}, the limit for \
+                     this size",
+                    message.len()
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The next field's number and its kind on the wire.
+fn key(rest: &mut &[u8]) -> Option<(u64, u8)> {
+    let key = varint(rest)? as u64;
+    Some((key >> 3, key as u8 & 7))
+}
+
+fn varint(rest: &mut &[u8]) -> Option<usize> {
+    let mut value = 0_u64;
+    for place in 0..10 {
+        let (byte, behind) = rest.split_first()?;
+        *rest = behind;
+        value |= u64::from(byte & 0x7f) << (7 * place);
+        if byte & 0x80 == 0 {
+            return usize::try_from(value).ok();
+        }
+    }
+    None
+}
+
+fn split<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+    let (taken, behind) = rest.split_at_checked(length)?;
+    *rest = behind;
+    Some(taken)
+}
+
+impl Shapes {
+    fn of(descriptors: &[u8]) -> Self {
+        let Ok(set) = FileDescriptorSet::decode(descriptors) else { return Self::default() };
+        let mut named: Vec<(String, &DescriptorProto)> = Vec::new();
+        for file in &set.file {
+            collect(&format!(".{}", file.package()), &file.message_type, &mut named);
+        }
+        let places: HashMap<&str, usize> =
+            named.iter().enumerate().map(|(place, (name, _))| (name.as_str(), place)).collect();
+        let types = named.iter().map(|(_, message)| {
+            let fields = message.field.iter().filter_map(|field| {
+                let kind = match field.r#type() {
+                    Type::Message => Field::Message(*places.get(field.type_name())?),
+                    Type::String | Type::Bytes => Field::Text,
+                    _ => return None,
+                };
+                Some((u64::try_from(field.number()).ok()?, kind))
+            });
+            Shape { size: size(message, &named, &places, &mut Vec::new()), fields: fields.collect() }
+        });
+        let types = types.collect();
+        let mut methods = HashMap::new();
+        for file in &set.file {
+            for service in &file.service {
+                for method in &service.method {
+                    if let Some(place) = places.get(method.input_type()) {
+                        let path = format!("/{}.{}/{}", file.package(), service.name(), method.name());
+                        methods.insert(path, *place);
+                    }
+                }
+            }
+        }
+        Self { types, methods }
+    }
+}
+
+fn collect<'a>(scope: &str, messages: &'a [DescriptorProto], named: &mut Vec<(String, &'a DescriptorProto)>) {
+    for message in messages {
+        let name = format!("{scope}.{}", message.name());
+        collect(&name, &message.nested_type, named);
+        named.push((name, message));
+    }
+}
+
+/// Bytes that a message takes: its lists and texts by their pointers, what lies in it in place. `above` are the types that
+/// it lies in: one of them again is behind a pointer.
+fn size<'a>(
+    message: &'a DescriptorProto,
+    named: &[(String, &'a DescriptorProto)],
+    places: &HashMap<&str, usize>,
+    above: &mut Vec<&'a str>,
+) -> usize {
+    above.push(message.name());
+    let mut sum = 0;
+    for field in &message.field {
+        sum += match field.r#type() {
+            _ if field.label() == Label::Repeated => 2 * POINTED, // a map is larger than a list
+            Type::Message => match places.get(field.type_name()).map(|place| named[*place].1) {
+                Some(inner) if !above.contains(&inner.name()) => SCALAR + size(inner, named, places, above),
+                _ => SCALAR,
+            },
+            Type::String | Type::Bytes => POINTED,
+            _ => SCALAR,
+        };
+    }
+    above.pop();
+    sum.max(SCALAR)
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_proto::v1;
+
+    use super::*;
+
+    const RUN: &str = "/executor.v1.Executor/Run";
+
+    fn judged(message: &[u8]) -> Result<(), Status> {
+        Weigher::of(RUN).judge(message)
+    }
+
+    /// A field that is a message or bytes.
+    fn field(number: u8, payload: &[u8]) -> Vec<u8> {
+        let mut field = vec![number << 3 | 2];
+        prost::encoding::encode_varint(payload.len() as u64, &mut field);
+        [&field, payload].concat()
+    }
+
+    #[test]
+    fn every_method_is_known_and_no_size_is_far_off() {
+        for method in [RUN, "/executor.v1.Executor/Exec", "/executor.v1.Images/Pull"] {
+            assert!(Weigher::of(method).0.is_some(), "{method}");
+        }
+        assert_eq!(SHAPES.methods.len(), 21);
+        let told = |method| SHAPES.types[SHAPES.methods[method]].size;
+        for (told, real) in [
+            (told(RUN), size_of::<v1::RunRequest>()),
+            (told("/executor.v1.Executor/Exec"), size_of::<v1::ExecRequest>()),
+            (told("/executor.v1.Executor/UpdateFiles"), size_of::<v1::UpdateFilesRequest>()),
+        ] {
+            assert!(real / 2 <= told && told <= 16 * real, "{told} for {real}");
+        }
+    }
+
+    #[test]
+    fn requests_as_large_as_they_may_be_pass() {
+        let variable = || v1::EnvironmentVariable { name: "A".into(), value: "b".into() };
+        let file = || v1::File { path: "/a".into(), content: vec![1; 90], public: false };
+        let run = v1::RunAction {
+            path: "/bin/true".into(),
+            args: vec!["a".into(); 10_000],
+            env: vec![variable(); 10_000],
+            volume_mounted_files: vec![file(); 10_000],
+            ..Default::default()
+        };
+        let action = v1::Action { run: Some(run), ..Default::default() };
+        let request = v1::RunRequest { action: Some(action), ..Default::default() };
+        judged(&request.encode_to_vec()).unwrap();
+        judged(&[]).unwrap();
+    }
+
+    /// The control of the second: what it stands for is what it says.
+    #[test]
+    fn what_grows_in_memory_is_refused_by_name() {
+        // RunRequest.action, Action.parallel, ParallelAction.actions
+        let (action, parallel, actions) = (2, 7, 1);
+        let flat = field(action, &field(parallel, &field(actions, &[]).repeat(900_000)));
+        let refused = judged(&flat).unwrap_err();
+        assert!(
+            refused.code() == tonic::Code::ResourceExhausted && refused.message().contains("elements"),
+            "{refused}"
+        );
+        let mut deep = Vec::new();
+        for _ in 0..DEPTH_MAX {
+            deep = field(parallel, &field(actions, &deep));
+        }
+        let refused = judged(&field(action, &deep)).unwrap_err();
+        assert!(refused.code() == tonic::Code::InvalidArgument && refused.message().contains("64"), "{refused}");
+        let few = field(action, &field(parallel, &field(actions, &[]).repeat(100)));
+        judged(&few).unwrap();
+        let request = v1::RunRequest::decode(&*few).unwrap();
+        assert_eq!(request.action.unwrap().parallel.unwrap().actions.len(), 100);
+    }
+
+    #[test]
+    fn what_is_no_message_is_left_to_the_decoder() {
+        for bytes in [&b"\xff"[..], b"\x0a\x7f", b"\x0b\x0b\x0b", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"] {
+            judged(bytes).unwrap();
+        }
+    }
+}

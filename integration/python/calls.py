@@ -1,0 +1,25 @@
+"""Calls what it is told to over one connection that it keeps, on gRPC's C core.
+
+Usage: calls.py SOCKET. Reads lines of "METHOD REQUEST", the request in base64, and prints "OK" or the status of each answer.
+"""
+
+import base64
+import sys
+
+import grpc
+
+
+def main(socket):
+    with grpc.insecure_channel(f"unix://{socket}") as channel:
+        for line in sys.stdin:
+            method, request = line.split(" ")
+            call = channel.unary_unary(method)
+            try:
+                call(base64.b64decode(request), timeout=60)
+                answer = "OK"
+            except grpc.RpcError as error:
+                answer = f"{error.code().name} {error.details()}"
+            print(answer, flush=True)
+
+
+main(sys.argv[1])

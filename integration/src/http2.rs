@@ -1,0 +1,170 @@
+//! A client of HTTP/2 that says exactly what it is told to, and keeps its connection whatever it is told: for what no library
+//! sends.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use crate::wait::PATIENCE;
+
+/// DATA, HEADERS, RST_STREAM and SETTINGS.
+pub const DATA: u8 = 0;
+/// See [`DATA`].
+pub const HEADERS: u8 = 1;
+/// See [`DATA`].
+pub const RST_STREAM: u8 = 3;
+/// See [`DATA`].
+pub const SETTINGS: u8 = 4;
+/// See [`DATA`].
+pub const PING: u8 = 6;
+/// See [`DATA`].
+pub const GOAWAY: u8 = 7;
+/// See [`DATA`].
+pub const CONTINUATION: u8 = 9;
+/// Flags.
+pub const END_STREAM: u8 = 1;
+/// See [`END_STREAM`].
+pub const END_HEADERS: u8 = 4;
+/// See [`END_STREAM`].
+pub const PADDED: u8 = 8;
+
+/// The client.
+pub struct Raw {
+    stream: UnixStream,
+    read: Vec<u8>,
+    newest: u32,
+    pings: u64,
+}
+
+/// A message as gRPC carries it.
+pub fn message(bytes: &[u8]) -> Vec<u8> {
+    [&[0], &(bytes.len() as u32).to_be_bytes()[..], bytes].concat()
+}
+
+/// A frame.
+fn frame(kind: u8, flags: u8, on: u32, payload: &[u8]) -> Vec<u8> {
+    [&(payload.len() as u32).to_be_bytes()[1..], &[kind, flags], &on.to_be_bytes(), payload].concat()
+}
+
+/// A string of a header, not Huffman-coded.
+fn text(text: &[u8]) -> Vec<u8> {
+    let mut coded = Vec::new();
+    let mut left = text.len();
+    if left < 127 {
+        coded.push(left as u8);
+    } else {
+        coded.push(127);
+        left -= 127;
+        while left >= 128 {
+            coded.push(left as u8 | 128);
+            left >>= 7;
+        }
+        coded.push(left as u8);
+    }
+    [&coded, text].concat()
+}
+
+/// A field that the other side is to remember (literal with incremental indexing).
+pub fn field(name: &str, value: &[u8]) -> Vec<u8> {
+    [vec![0x40], text(name.as_bytes()), text(value)].concat()
+}
+
+/// The fields of a gRPC call of a method.
+pub fn fields(method: &str) -> Vec<u8> {
+    let own = [field(":path", method.as_bytes()), field(":authority", b"/run/x.sock")];
+    let others = [field("content-type", b"application/grpc"), field("te", b"trailers")];
+    [&[0x83, 0x86][..], &own.concat(), &others.concat()].concat()
+}
+
+impl Raw {
+    /// Connects, and says the first words of the protocol. It never acknowledges the settings.
+    pub fn connect(socket: &Path) -> Self {
+        let stream = UnixStream::connect(socket).expect("a socket that is served");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let mut raw = Self { stream, read: Vec::new(), newest: 0, pings: 0 };
+        raw.say(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        // A window that every answer fits into.
+        raw.frame(SETTINGS, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff]);
+        raw.frame(8, 0, 0, &[0x7f, 0, 0, 0]);
+        raw
+    }
+
+    /// Says bytes.
+    pub fn say(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).expect("the connection is open");
+    }
+
+    /// Says a frame.
+    pub fn frame(&mut self, kind: u8, flags: u8, on: u32, payload: &[u8]) {
+        self.say(&frame(kind, flags, on, payload));
+    }
+
+    /// Opens a stream with these fields; gives its id.
+    pub fn open(&mut self, fields: &[u8], end: bool) -> u32 {
+        self.newest += if self.newest == 0 { 1 } else { 2 };
+        let on = self.newest;
+        let mut parts = fields.chunks(16_384).peekable();
+        let mut kind = HEADERS;
+        let mut flags = if end { END_STREAM } else { 0 };
+        while let Some(part) = parts.next() {
+            flags |= if parts.peek().is_none() { END_HEADERS } else { 0 };
+            self.frame(kind, flags, on, part);
+            (kind, flags) = (CONTINUATION, 0);
+        }
+        on
+    }
+
+    /// Makes a whole call, its body in pieces of this size.
+    pub fn call(&mut self, fields: &[u8], body: &[u8], piece: usize) -> u32 {
+        let on = self.open(fields, false);
+        for part in body.chunks(piece) {
+            self.frame(DATA, 0, on, part);
+        }
+        self.frame(DATA, END_STREAM, on, &[]);
+        on
+    }
+
+    /// Reads until a frame fits; gives its flags and its payload. None is answered.
+    pub fn until(&mut self, mut fits: impl FnMut(u8, u8, u32, &[u8]) -> bool) -> Vec<u8> {
+        loop {
+            while let Some(length) =
+                self.read.get(..3).map(|length| u32::from_be_bytes([0, length[0], length[1], length[2]]))
+            {
+                let whole = 9 + length as usize;
+                if self.read.len() < whole {
+                    break;
+                }
+                let frame: Vec<u8> = self.read.drain(..whole).collect();
+                let on = u32::from_be_bytes([frame[5], frame[6], frame[7], frame[8]]);
+                if fits(frame[3], frame[4], on, &frame[9..]) {
+                    return frame[9..].to_vec();
+                }
+            }
+            let mut buffer = [0; 16_384];
+            let count = self.stream.read(&mut buffer).expect("something to read");
+            assert_ne!(count, 0, "the connection was closed");
+            self.read.extend_from_slice(&buffer[..count]);
+        }
+    }
+
+    /// Waits until a stream was answered or ended.
+    pub fn answered(&mut self, stream: u32) {
+        self.until(|kind, flags, on, _| {
+            on == stream && (kind == RST_STREAM || (matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0))
+        });
+    }
+
+    /// Waits until everything that was said was heard: the connection is open, and answers.
+    pub fn heard(&mut self) {
+        self.pings += 1;
+        let payload = self.pings.to_be_bytes();
+        self.frame(PING, 0, 0, &payload);
+        self.until(|kind, flags, _, said| kind == PING && flags == 1 && said == payload);
+    }
+
+    /// The code with which the connection is ended.
+    pub fn goes_away(&mut self) -> u32 {
+        let said = self.until(|kind, ..| kind == GOAWAY);
+        u32::from_be_bytes([said[4], said[5], said[6], said[7]])
+    }
+}
