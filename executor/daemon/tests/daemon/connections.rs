@@ -161,8 +161,8 @@ async fn unread_answers_take_little_memory() {
     let endpoint = Endpoint::from_shared(format!("unix://{}", node.socket().display())).unwrap();
     let mut calls = Vec::new();
     for _ in 0..4 {
-        let channel = endpoint.clone().initial_connection_window_size(65_535).initial_stream_window_size(1).connect();
-        let client = ExecutorClient::new(channel.await.unwrap()).max_decoding_message_size(64 << 20);
+        let endpoint = endpoint.clone().initial_connection_window_size(65_535).initial_stream_window_size(1);
+        let client = ExecutorClient::new(endpoint.connect().await.unwrap()).max_decoding_message_size(64 << 20);
         for _ in 0..250 {
             let mut client = client.clone();
             calls.push(tokio::spawn(async move { client.list(v1::ListRequest::default()).await.map(drop) }));
