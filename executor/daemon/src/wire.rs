@@ -15,7 +15,7 @@
 //! ```
 //! h2 reads into one buffer for each connection, hands out pieces of it, keeps header fields that a client has it
 //! remember, and copies small answers into a buffer for writing. What is kept, and for how long, depends on what a
-//! client sends. So nothing that a client sends or is answered goes through it (ADR 13): this module reads the frames, keeps fields and
+//! client sends. So nothing that a client sends or is answered goes through it (ADR 14): this module reads the frames, keeps fields and
 //! bodies by their streams, and lets the library have frames of the same shape without content. What a
 //! stream holds is freed with the stream, and what is freed is overwritten (`executor_secrets::ZeroOnFree`).
 //!

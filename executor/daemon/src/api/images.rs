@@ -214,7 +214,7 @@ async fn follow(
             if let Some(outcome) = state.outcome {
                 return (is_new.then_some(state.progress), outcome.map_err(|error| of_image(&error)));
             }
-            if is_new && sender.try_send(Ok(news(&state.progress))).is_ok() {
+            if is_new && sender.try_send(&news(&state.progress)) {
                 before = Some(state.progress);
                 tokio::time::sleep(EVERY).await;
             }

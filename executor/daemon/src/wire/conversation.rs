@@ -45,6 +45,27 @@ struct Outgoing {
     bytes: usize,
 }
 
+impl Outgoing {
+    /// Takes a message where there is room, or gives it back.
+    fn push(&mut self, message: Bytes) -> Result<(), Bytes> {
+        if self.bytes > 0 && self.bytes + message.len() > WAITING_MAX {
+            return Err(message);
+        }
+        self.bytes += message.len();
+        self.messages.push_back(message);
+        Ok(())
+    }
+}
+
+/// A message as gRPC carries it.
+fn encoded(message: &impl Message) -> Bytes {
+    let mut bytes = Vec::with_capacity(5 + message.encoded_len());
+    bytes.push(0);
+    bytes.extend_from_slice(&(message.encoded_len() as u32).to_be_bytes());
+    message.encode_raw(&mut bytes);
+    bytes.into()
+}
+
 impl Conversation {
     /// Of a call of this method.
     pub(super) fn new(method: &str) -> Self {
@@ -131,12 +152,9 @@ impl<T: Message + Default> Outlet<T> {
     pub(crate) async fn send(&self, answer: Result<T, Status>) -> Result<(), Gone> {
         let answer = match answer {
             Ok(message) => {
-                let mut bytes = Vec::with_capacity(5 + message.encoded_len());
-                bytes.push(0);
-                bytes.extend_from_slice(&(message.encoded_len() as u32).to_be_bytes());
-                message.encode_raw(&mut bytes);
+                let bytes = encoded(&message);
                 drop(message);
-                self.push(bytes.into()).await?;
+                self.push(bytes).await?;
                 Ok(T::default())
             }
             Err(status) => Err(status),
@@ -144,18 +162,24 @@ impl<T: Message + Default> Outlet<T> {
         self.sender.send(answer).await.map_err(|_| Gone)
     }
 
-    async fn push(&self, message: Bytes) -> Result<(), Gone> {
+    /// Sends where there is room now; `false` where there is none.
+    pub(crate) fn try_send(&self, message: &T) -> bool {
+        let Ok(permit) = self.sender.try_reserve() else { return false };
+        let fits = locked(&self.conversation.0.outgoing).push(encoded(message)).is_ok();
+        if fits {
+            permit.send(Ok(T::default()));
+        }
+        fits
+    }
+
+    async fn push(&self, mut message: Bytes) -> Result<(), Gone> {
         loop {
             let room = self.conversation.0.room.notified();
             tokio::pin!(room);
             room.as_mut().enable();
-            {
-                let mut outgoing = locked(&self.conversation.0.outgoing);
-                if outgoing.bytes == 0 || outgoing.bytes + message.len() <= WAITING_MAX {
-                    outgoing.bytes += message.len();
-                    outgoing.messages.push_back(message);
-                    return Ok(());
-                }
+            match locked(&self.conversation.0.outgoing).push(message) {
+                Ok(()) => return Ok(()),
+                Err(back) => message = back,
             }
             tokio::select! {
                 () = room => {}
