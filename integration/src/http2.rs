@@ -164,7 +164,7 @@ impl Raw {
 
     /// The code with which the connection is ended.
     pub fn goes_away(&mut self) -> u32 {
-        let said = self.until(|kind, ..| kind == GOAWAY);
+        let said = self.until(|kind, _, _, _| kind == GOAWAY);
         u32::from_be_bytes([said[4], said[5], said[6], said[7]])
     }
 }
