@@ -48,12 +48,13 @@ fn main() {
     let value = match fault {
         0 => unsafe { heap.as_ptr().add(beyond).read() },
         1 => {
-            let freed = std::hint::black_box(vec![1_u8; 64]).as_ptr();
-            unsafe { freed.read() }
+            let at = heap.as_ptr();
+            drop(heap);
+            unsafe { at.read() }
         }
         2 => unsafe { stack.as_ptr().add(beyond).read() },
         3 => unsafe { TABLE.as_ptr().add(beyond).read() },
-        _ => heap[5],
+        _ => 1,
     };
     println!("{}", std::hint::black_box(value));
 }
