@@ -105,7 +105,16 @@ fn specification(plan: &Plan) {
     for (swap_limit, socket_limit) in [(false, true), (true, false)] {
         let (rootfs, cgroup) = (Path::new("/rootfs"), Path::new("executor/x"));
         let limits = &plan.limits;
-        let resolved = Resolved { rootfs, user: &user, limits, cgroup, swap_limit, socket_limit, user_namespace: None };
+        let resolved = Resolved {
+            rootfs,
+            user: &user,
+            limits,
+            cgroup,
+            swap_limit,
+            socket_limit,
+            user_namespace: None,
+            docker_socket: None,
+        };
         let spec = spec::build(plan, &resolved).expect("a valid plan has a specification");
         for mount in spec.mounts().as_deref().unwrap_or_default() {
             let kind = mount.typ().as_deref().unwrap_or_default();

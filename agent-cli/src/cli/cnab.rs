@@ -157,6 +157,13 @@ pub(crate) struct ActionArgs {
     /// Run the image also where its digest cannot be verified
     #[arg(long)]
     pub(crate) insecure_ignore_digest: bool,
+    /// Let a bundle that asks for it (io.cnab.docker) use the Docker daemon of this machine, where executord's configuration
+    /// allows it
+    ///
+    /// Its socket is at /var/run/docker.sock in the container, whose users are the host's. Who can use it is root on this
+    /// machine.
+    #[arg(long)]
+    pub(crate) allow_docker_host_access: bool,
     /// No file for a parameter that has no value, instead of an empty one
     #[arg(long)]
     pub(crate) omit_unset_files: bool,

@@ -15,6 +15,7 @@ use executor_cnab::action::{Action, INSTALL, UNINSTALL, UPGRADE};
 use executor_cnab::bundle::Bundle;
 use executor_cnab::claim::Status;
 use executor_cnab::dependencies::{Dependencies, EXTENSION};
+use executor_cnab::docker::Docker;
 use executor_cnab::invocation::{Platform, choose};
 use executor_cnab::relocation::Relocation;
 use executor_cnab::store::{Locked, Record, Store};
@@ -149,7 +150,7 @@ impl Maker<'_> {
             }
         };
         // Rule 36: before anything else.
-        extension::check(&loaded.bundle).map_err(wrong("the bundle cannot be run here"))?;
+        extension::check(&loaded.bundle, self.allowed()).map_err(wrong("the bundle cannot be run here"))?;
         let dependencies = Dependencies::of(&loaded.bundle.custom).unwrap_or_default();
         let files = input::pairs(&self.args.dependencies, "--dependency", '=')?;
         let named = self.given.keys().chain(self.images.keys()).filter(|name| !name.is_empty()).chain(files.keys());
@@ -196,7 +197,7 @@ impl Maker<'_> {
                     if criteria.prereleases { "" } else { ", no prerelease" }
                 )));
             }
-            extension::check(&loaded.bundle)
+            extension::check(&loaded.bundle, self.allowed())
                 .map_err(wrong(format!("the dependency {dependency} cannot be run here")))?;
             self.step(&installation, dependency, loaded, &history, &[]).map(Some)
         };
@@ -254,6 +255,8 @@ impl Maker<'_> {
         let image = choose(&bundle, Platform::here()).map_err(wrong("the bundle has no image for this machine"))?;
         let companions = bundle.images.values().filter(|other| thick.is_some() && other.image != image.image);
         let companions = companions.map(|image| (image.image.clone(), image.content_digest.clone())).collect();
+        let docker = Docker::of(&bundle.custom, &bundle.required_extensions).unwrap_or_default();
+        let docker = docker.filter(|_| self.args.allow_docker_host_access);
         let mut prepared = Prepared {
             installation: installation.to_owned(),
             given,
@@ -266,6 +269,7 @@ impl Maker<'_> {
                 companions,
             },
             reset: self.args.reset_params,
+            docker,
             omit_unset_files: self.args.omit_unset_files,
             warnings: Vec::new(),
             bundle,
@@ -276,6 +280,10 @@ impl Maker<'_> {
         // Last, because a credential's source may be a program that asks somebody.
         prepared.credentials = secrets::read(&credentials::wanted(&prepared.bundle, &prepared.action, &self.sources))?;
         Ok(prepared)
+    }
+
+    fn allowed(&self) -> extension::Allowed {
+        extension::Allowed { docker: self.args.allow_docker_host_access }
     }
 
     fn lock(&self, installation: &str) -> Result<Locked, CnabError> {

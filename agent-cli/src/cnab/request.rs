@@ -6,8 +6,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use executor_cnab::docker::Docker;
 use executor_cnab::invocation::Invocation;
-use executor_proto::v1::{Action, EnvironmentVariable, File, Outputs, PullPolicy, Redaction, RunAction, RunRequest};
+use executor_proto::v1::{
+    Action, EnvironmentVariable, File, Outputs, PullPolicy, Redaction, RunAction, RunRequest, UserNamespace,
+};
 
 use crate::cli::LimitArgs;
 use crate::failure::Failure;
@@ -38,7 +41,13 @@ pub(crate) struct Rootfs {
 }
 
 /// Builds the request of a container with this id, of this root file system.
-pub(crate) fn build(id: &str, rootfs: &Rootfs, invocation: &Invocation, options: &Options) -> Result<Request, Failure> {
+pub(crate) fn build(
+    id: &str,
+    rootfs: &Rootfs,
+    invocation: &Invocation,
+    docker: Option<Docker>,
+    options: &Options,
+) -> Result<Request, Failure> {
     let variable = |name: &String, value: &str| EnvironmentVariable { name: name.clone(), value: value.to_owned() };
     let file = |path: &String, content: &[u8], public| File { path: path.clone(), content: content.to_vec(), public };
     let public = invocation.files.iter().map(|(path, content)| file(path, content, true));
@@ -71,6 +80,11 @@ pub(crate) fn build(id: &str, rootfs: &Rootfs, invocation: &Invocation, options:
         redaction: Redaction::All.into(),
         ..RunRequest::default()
     };
+    if let Some(docker) = docker {
+        request.docker_socket = true;
+        request.user_namespace = UserNamespace::Host.into();
+        request.privileged = docker.privileged;
+    }
     options.network.apply(&mut request);
     Ok(Request::of(request))
 }

@@ -44,6 +44,9 @@ pub const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sy
 /// (`kernel.pty.max`, 4096) away from the host and from other containers.
 pub const TERMINALS_MAX: u32 = 256;
 
+/// Where a container finds the Docker daemon's socket.
+pub const DOCKER_SOCKET: &str = "/var/run/docker.sock";
+
 /// What was found out on the host for a plan.
 pub struct Resolved<'a> {
     /// Where the root file system stands, in the shim's mount namespace.
@@ -60,6 +63,8 @@ pub struct Resolved<'a> {
     pub socket_limit: bool,
     /// The user namespace to enter, made before.
     pub user_namespace: Option<&'a Path>,
+    /// The Docker daemon's socket on the host, where the container gets it.
+    pub docker_socket: Option<&'a Path>,
 }
 
 /// Builds the specification.
@@ -84,7 +89,7 @@ pub fn build(plan: &Plan, resolved: &Resolved<'_>) -> Result<Spec, OciSpecError>
         .version("1.0.2")
         .root(root)
         .hostname(names::hostname(plan))
-        .mounts(mounts(plan)?)
+        .mounts(mounts(plan, resolved.docker_socket)?)
         .process(process(plan, resolved)?)
         .linux(linux)
         .build()
@@ -190,7 +195,7 @@ fn process(plan: &Plan, resolved: &Resolved<'_>) -> Result<Process, OciSpecError
         .build()
 }
 
-fn mounts(plan: &Plan) -> Result<Vec<Mount>, OciSpecError> {
+fn mounts(plan: &Plan, docker_socket: Option<&Path>) -> Result<Vec<Mount>, OciSpecError> {
     let writable_sys = plan.isolation.privileged;
     let terminals = format!("max={TERMINALS_MAX}");
     let mut all = vec![
@@ -212,6 +217,14 @@ fn mounts(plan: &Plan) -> Result<Vec<Mount>, OciSpecError> {
     if plan.rootfs == Rootfs::Host {
         all.push(mount("/tmp", "tmpfs", "tmpfs", &["nosuid", "nodev", "mode=1777", "size=50%"])?);
         all.push(mount("/run", "tmpfs", "tmpfs", &["nosuid", "nodev", "noexec", "mode=755", "size=16m"])?);
+    }
+    if let Some(socket) = docker_socket {
+        all.push(mount(
+            DOCKER_SOCKET,
+            "bind",
+            &socket.to_string_lossy(),
+            &["bind", "rw", "nosuid", "nodev", "noexec"],
+        )?);
     }
     Ok(all)
 }

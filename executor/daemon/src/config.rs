@@ -257,6 +257,9 @@ impl Check {
     /// The defaults must pass the validation that they will fill requests for.
     fn policy(&self, policy: &Policy) -> Result<(), ConfigError> {
         self.absolute("policy.files_root", &policy.files_root)?;
+        if !policy.docker_socket.as_os_str().is_empty() {
+            self.absolute("policy.docker_socket", &policy.docker_socket)?;
+        }
         for dir in &policy.rootfs_dirs {
             self.absolute("policy.rootfs_dirs", dir)?;
         }

@@ -42,6 +42,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         terminal,
         stdin,
         stop_signal,
+        docker_socket,
     } = request;
     let mut parts = Parts::default();
     parts.text(rootfs);
@@ -69,7 +70,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
             parts.text(directory);
         }
     }
-    let flags = [*privileged, *read_only_rootfs, *egress, *terminal, *stdin];
+    let flags = [*docker_socket, *privileged, *read_only_rootfs, *egress, *terminal, *stdin];
     parts.numbers(&flags.map(u64::from));
     parts.numbers(&[u64::from(user_namespace.cast_unsigned()), u64::from(*stop_signal)]);
     [seccomp_profile, network_name, hostname].into_iter().for_each(|text| parts.text(text));
@@ -238,6 +239,7 @@ mod tests {
             |r, _| r.limits = Some(Limits { io_weight: 1, ..Default::default() }),
             |r, _| r.user_namespace = 1,
             |r, _| r.privileged = true,
+            |r, _| r.docker_socket = true,
             |r, _| r.capabilities = Some(Capabilities::default()),
             |r, _| r.capabilities = Some(Capabilities { add: vec!["KILL".into()], drop: vec![] }),
             |r, _| r.capabilities = Some(Capabilities { add: vec![], drop: vec!["KILL".into()] }),

@@ -2,18 +2,26 @@
 
 use crate::bundle::Bundle;
 use crate::dependencies::{self, Dependencies};
+use crate::docker;
 use crate::parameter_sources;
 use crate::violation::Violations;
 
 /// Those that are understood here.
-pub const SUPPORTED: [&str; 2] = [dependencies::EXTENSION, parameter_sources::EXTENSION];
+pub const SUPPORTED: [&str; 3] = [dependencies::EXTENSION, docker::EXTENSION, parameter_sources::EXTENSION];
+
+/// What a person allows a bundle beyond a container of its own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Allowed {
+    /// The Docker daemon of this machine.
+    pub docker: bool,
+}
 
 /// Checks ahead of any action that every extension is supported that the bundle requires (rule 36). One that it does not
 /// require may be unknown.
 ///
 /// # Errors
 /// Each that is not, by name.
-pub fn check(bundle: &Bundle) -> Result<(), Violations> {
+pub fn check(bundle: &Bundle, allowed: Allowed) -> Result<(), Violations> {
     let mut wrong = Violations::default();
     for (index, name) in bundle.required_extensions.iter().enumerate() {
         let path = format!("/requiredExtensions/{index}");
@@ -25,6 +33,13 @@ pub fn check(bundle: &Bundle) -> Result<(), Violations> {
                     );
                     wrong.add(path, 36, message);
                 }
+            }
+            docker::EXTENSION if !allowed.docker => {
+                let message = format!(
+                    "the bundle requires {name:?}: the Docker daemon of this machine, which makes it root here; \
+                     --allow-docker-host-access allows that"
+                );
+                wrong.add(path, 50, message);
             }
             known if SUPPORTED.contains(&known) => {}
             _ => {

@@ -1,8 +1,11 @@
-//! Records that other programs wrote, records that cannot be read, and outputs that are parameters later (rules 40, 44, 49).
+//! Records that other programs wrote, records that cannot be read, and outputs that are parameters later (rules 40, 44, 49); and the socket of Docker (rule 50).
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
+use integration::daemon::Setup;
 use serde_json::{Value, json};
 
 use crate::world::{PASS, World, lamp};
@@ -112,4 +115,42 @@ fn outputs_become_parameters() {
         dir.display()
     );
     assert_eq!(act(&["uninstall", "app", "--reset-params"])[0], "uninstall state=<mine+> db=<db of upgrade>");
+}
+
+/// Rule 50: the very socket of the host, where the operator and the person allow it; a bundle that can do without runs without.
+#[test]
+fn docker_is_there_where_both_allow_it() {
+    const TELL: &str =
+        "[ -S /var/run/docker.sock ] && stat -c %i /var/run/docker.sock || echo none; id -u; cat /proc/self/uid_map";
+    let bundle = |required: bool| {
+        let mut bundle = json!({ "schemaVersion": "v1", "name": "d", "version": "1.0.0", "invocationImages": [{ "image": "d" }],
+            "custom": { "io.cnab.docker": { "privileged": false } } });
+        if required {
+            bundle["requiredExtensions"] = json!(["io.cnab.docker"]);
+        }
+        bundle
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("docker.sock");
+    let _docker = UnixListener::bind(&socket).expect("a socket");
+    let inode = fs::metadata(&socket).expect("a socket").ino();
+    let config = format!("[policy]\ndocker_socket = '{}'\nallow_host_userns = true\n", socket.display());
+    let world = World::of(Setup::default().config(&config).start(), TELL);
+    let path = world.bundle(&bundle(true));
+    let ran = world.act(&["install", "app", "-b", &path]);
+    assert!(ran.status == 125 && ran.stderr.contains("--allow-docker-host-access allows that"), "{ran:?}");
+    let ran = world.acts(&["install", "app", "-b", &path, "--allow-docker-host-access"]);
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(lines[..2], [inode.to_string().as_str(), "0"], "{ran:?}");
+    assert!(lines[2].split_whitespace().eq(["0", "0", "4294967295"]), "its users are the host's: {ran:?}");
+    let path = world.bundle(&bundle(false));
+    assert!(world.acts(&["install", "without", "-b", &path]).stdout.starts_with("none\n"));
+    fs::remove_file(&socket).expect("remove");
+    let ran = world.act(&["upgrade", "app", "--allow-docker-host-access"]);
+    assert!(ran.status == 125 && ran.stderr.contains("docker.sock cannot be given to a container"), "{ran:?}");
+
+    let closed = World::new(TELL);
+    let path = closed.bundle(&bundle(true));
+    let ran = closed.act(&["install", "app", "-b", &path, "--allow-docker-host-access"]);
+    assert!(ran.status == 125 && ran.stderr.contains("(docker_socket)"), "{ran:?}");
 }

@@ -27,7 +27,12 @@ pub(crate) struct World {
 impl World {
     /// One whose run tool is this script.
     pub(crate) fn new(script: &str) -> Self {
-        let world = Self { daemon: Daemon::start(), rootfs: Rootfs::busybox() };
+        Self::of(Daemon::start(), script)
+    }
+
+    /// The same with this daemon.
+    pub(crate) fn of(daemon: Daemon, script: &str) -> Self {
+        let world = Self { daemon, rootfs: Rootfs::busybox() };
         let outputs = world.rootfs.path().join("cnab/app/outputs");
         fs::create_dir_all(&outputs).expect("mkdir");
         fs::set_permissions(&outputs, fs::Permissions::from_mode(0o777)).expect("chmod");

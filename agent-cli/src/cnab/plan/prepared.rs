@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use executor_cnab::action::Action;
 use executor_cnab::bundle::{Bundle, applies};
 use executor_cnab::claim::{Claim, New};
+use executor_cnab::docker::Docker;
 use executor_cnab::invocation::{Invocation, Lowering, Platform, lower};
 use executor_cnab::parameter_sources::{ParameterSources, Source, Sourced, value};
 use executor_cnab::parameters::{Earlier, Resolved, resolve};
@@ -29,6 +30,8 @@ pub(crate) struct Prepared {
     pub(super) credentials: BTreeMap<String, Secret>,
     pub(super) relocation: Option<Relocation>,
     pub(super) image: Wanted,
+    /// The Docker daemon of this machine, where the bundle asks for it and it is allowed.
+    pub(super) docker: Option<Docker>,
     /// What was given to earlier actions is forgotten.
     pub(super) reset: bool,
     pub(super) omit_unset_files: bool,
@@ -44,6 +47,7 @@ pub(crate) struct Step {
     pub(crate) claim: Claim,
     pub(crate) invocation: Invocation,
     pub(crate) image: Wanted,
+    pub(crate) docker: Option<Docker>,
     /// What a person should know.
     pub(crate) warnings: Vec<String>,
     _lock: Option<Locked>,
@@ -71,8 +75,8 @@ impl Prepared {
         if invocation.content_digest.is_none() {
             warnings.push("the bundle's image has no contentDigest: what it holds is not verified".into());
         }
-        let Self { bundle, action, image, _lock, .. } = self;
-        Ok(Step { bundle, action, claim, invocation, image, warnings, _lock })
+        let Self { bundle, action, image, docker, _lock, .. } = self;
+        Ok(Step { bundle, action, claim, invocation, image, docker, warnings, _lock })
     }
 
     fn lower(&self, history: &[Record], values: &Resolved) -> Result<(Claim, Invocation), Failure> {

@@ -53,7 +53,11 @@ impl<'a> Validated<'a> {
         }
         match (self.name, self.version) {
             (Some(name), Some(version)) => text.push_str(&format!("{} {} is valid\n", plain(name), plain(version))),
-            _ => text.push_str(&format!("{} is not valid: {} violations\n", plain(file), self.violations.len())),
+            _ => {
+                let count = self.violations.len();
+                let plural = if count == 1 { "" } else { "s" };
+                text.push_str(&format!("{} is not valid: {count} violation{plural}\n", plain(file)));
+            }
         }
         text
     }

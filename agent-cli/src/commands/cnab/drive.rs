@@ -106,7 +106,7 @@ async fn carry_out(
     let invocation = operation.invocation();
     let rootfs = image::reference(session, &invocation, wanted).await?;
     let id = format!("cnab-driver-{}", uuid::Uuid::new_v4());
-    let request = request::build(&id, &rootfs, &invocation, options)?;
+    let request = request::build(&id, &rootfs, &invocation, None, options)?;
     drop(invocation);
     let mut printer = Printer::new(session.output.clone(), Form::AsItWas);
     let (container, failure) = match run::attend(session, request, interrupts, &mut printer, || Ok(())).await {

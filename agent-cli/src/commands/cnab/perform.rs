@@ -44,7 +44,7 @@ pub(super) async fn perform(
         step.bundle.version
     ));
     let id = step.claim.container();
-    let request = request::build(&id, &rootfs, &step.invocation, options)?;
+    let request = request::build(&id, &rootfs, &step.invocation, step.docker, options)?;
     let Step { bundle, action, claim, invocation, .. } = &step;
     let recorded = !action.is_stateless();
     let mut last = None;

@@ -12,6 +12,9 @@ pub(super) fn table(spec: &ContainerSpec) -> Table {
     if spec.privileged {
         table.pair("privileged", "yes");
     }
+    if spec.docker_socket {
+        table.pair("Docker's socket", "the host's");
+    }
     let capabilities = spec.capabilities.clone().unwrap_or_default();
     for (name, list) in [("capabilities dropped", capabilities.drop), ("capabilities added", capabilities.add)] {
         if !list.is_empty() {

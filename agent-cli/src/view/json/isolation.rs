@@ -8,6 +8,7 @@ use serde::Serialize;
 pub(super) struct Isolation {
     user_namespace: &'static str,
     privileged: bool,
+    docker_socket: bool,
     capabilities: Capabilities,
     read_only_rootfs: bool,
     custom_seccomp_profile: bool,
@@ -30,6 +31,7 @@ impl From<&ContainerSpec> for Isolation {
                 UserNamespace::Host => "host",
             },
             privileged: spec.privileged,
+            docker_socket: spec.docker_socket,
             capabilities: Capabilities { add: capabilities.add, drop: capabilities.drop },
             read_only_rootfs: spec.read_only_rootfs,
             custom_seccomp_profile: spec.custom_seccomp_profile,

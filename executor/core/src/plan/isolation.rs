@@ -25,6 +25,8 @@ pub struct Isolation {
     pub capabilities_added: Vec<String>,
     /// Capabilities that are taken away first, likewise.
     pub capabilities_dropped: Vec<String>,
+    /// The Docker daemon's socket of the host is in the container.
+    pub docker_socket: bool,
     /// The root file system cannot be written to.
     pub read_only_rootfs: bool,
     /// A filter of the request's own, as JSON; empty for the default one.

@@ -15,6 +15,7 @@ fn spec_of(draft: Draft<'_>, uid: u32) -> serde_json::Value {
         swap_limit: true,
         socket_limit: true,
         user_namespace: own.then_some(Path::new("/proc/self/fd/9")),
+        docker_socket: None,
     };
     serde_json::to_value(build(&plan, &resolved).unwrap()).unwrap()
 }
@@ -135,6 +136,7 @@ fn a_privileged_container_has_nothing_hidden() {
         swap_limit: false,
         socket_limit: false,
         user_namespace: None,
+        docker_socket: None,
     };
     let spec = serde_json::to_value(build(&plan, &resolved).unwrap()).unwrap();
     assert_eq!(spec["process"]["capabilities"]["effective"].as_array().unwrap().len(), 41);

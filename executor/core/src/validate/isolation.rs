@@ -63,6 +63,13 @@ pub(super) fn check(asked: &Isolation, policy: &Policy, report: &mut Report) -> 
     if asked.user_namespace == UserNamespace::Host && !policy.allow_host_userns {
         report.add("user_namespace", format!("`host` {}", refused("allow_host_userns")));
     }
+    if asked.docker_socket && policy.docker_socket.as_os_str().is_empty() {
+        report.add("docker_socket", refused("docker_socket"));
+    }
+    // Its owner and its group are ids of the host.
+    if asked.docker_socket && asked.user_namespace == UserNamespace::Own {
+        report.add("docker_socket", "needs `user_namespace: host`: the socket belongs to users of the host");
+    }
     if !asked.seccomp_profile.is_empty() {
         let bytes = asked.seccomp_profile.len();
         if bytes > SECCOMP_PROFILE_MAX {

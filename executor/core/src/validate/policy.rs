@@ -67,6 +67,8 @@ pub struct Policy {
     pub allow_privileged: bool,
     /// `user_namespace: host` may be asked for.
     pub allow_host_userns: bool,
+    /// The Docker daemon's socket, where it may be asked for; nobody may where this is empty.
+    pub docker_socket: PathBuf,
     /// A filter on system calls may come with a request.
     pub allow_seccomp_profile: bool,
     /// Capabilities that may be added, in the kernel's spelling; `ALL` for every one.
@@ -104,6 +106,7 @@ impl Default for Policy {
             unenforceable_limits: Unenforceable::Refuse,
             allow_privileged: false,
             allow_host_userns: false,
+            docker_socket: PathBuf::new(),
             allow_seccomp_profile: false,
             capabilities_allowed: CAPABILITIES_ALLOWED.map(str::to_owned).into(),
             // Beyond what distributions, systemd's containers and its dynamic users take.

@@ -105,6 +105,7 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         }
         .into(),
         privileged: plan.isolation.privileged,
+        docker_socket: plan.isolation.docker_socket,
         capabilities: Some(v1::Capabilities {
             add: plan.isolation.capabilities_added.clone(),
             drop: plan.isolation.capabilities_dropped.clone(),

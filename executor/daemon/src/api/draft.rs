@@ -77,6 +77,7 @@ fn isolation(request: &RunRequest, violations: &mut Vec<Violation>) -> Isolation
     Isolation {
         user_namespace,
         privileged: request.privileged,
+        docker_socket: request.docker_socket,
         capabilities_added: capabilities.add,
         capabilities_dropped: capabilities.drop,
         read_only_rootfs: request.read_only_rootfs,

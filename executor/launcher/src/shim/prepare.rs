@@ -1,7 +1,8 @@
 //! From a plan to a container that stands: each step undone when a later one fails, so that a refusal leaves
 //! nothing and the id is free.
 
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use executor_core::lifecycle::State;
@@ -9,7 +10,7 @@ use executor_core::plan::Plan;
 use executor_core::protocol::{PLAN_MAX, Reason, Refused};
 use executor_core::record::{ContainerRecord, Prepared, RECORD_VERSION};
 use executor_core::time::Timestamp;
-use executor_core::validate::recheck;
+use executor_core::validate::{Violation, recheck};
 use executor_core::{placement, spec};
 use executor_secrets::TokenDigest;
 use executor_secrets::volume::Volume;
@@ -154,6 +155,22 @@ struct Built {
     watch: Watch,
 }
 
+/// The Docker daemon's socket, where the container asked for it. Which one that is is the launcher's own configuration.
+fn docker_socket<'a>(host: &'a Host, plan: &Plan) -> Result<Option<&'a Path>, Refused> {
+    if !plan.isolation.docker_socket {
+        return Ok(None);
+    }
+    let path = host.policy.docker_socket.as_path();
+    match std::fs::metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() => Ok(Some(path)),
+        found => {
+            let why = found.map_or_else(|error| error.to_string(), |_| "it is no socket".to_owned());
+            let why = format!("{} cannot be given to a container: {why}", path.display());
+            Err(Refused::of_fields(Reason::Precondition, &[Violation::new("docker_socket", why)]))
+        }
+    }
+}
+
 /// Makes the container, step by step.
 fn build(
     host: &Host,
@@ -192,6 +209,7 @@ fn build(
         swap_limit: host.hierarchies.swap_limit(),
         socket_limit: host.hierarchies.socket_limit(),
         user_namespace: namespace.as_deref(),
+        docker_socket: docker_socket(host, &record.plan)?,
     };
     let spec = spec::build(&record.plan, &resolved)
         .map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{Bundle, Destination, OUTPUTS, applies, rooted};
 use crate::action::BUILT_IN;
+use crate::docker::Docker;
 use crate::invocation::{BUNDLE_PATH, CLAIM_PATH, RELOCATION_PATH, RUN};
 use crate::parameter_sources::ParameterSources;
 use crate::violation::{Violations, pointer};
@@ -240,7 +241,7 @@ fn definitions(bundle: &Bundle, object: &Map<String, Value>, wrong: &mut Violati
 
 fn extensions(bundle: &Bundle, wrong: &mut Violations, warnings: &mut Vec<String>) {
     for name in &bundle.required_extensions {
-        if !bundle.custom.contains_key(name) {
+        if !bundle.custom.contains_key(name) && name != crate::docker::EXTENSION {
             warnings.push(format!("/requiredExtensions names {name:?}, and `custom` says nothing of it"));
         }
         if !extension::SUPPORTED.contains(&name.as_str()) {
@@ -261,4 +262,5 @@ fn extensions(bundle: &Bundle, wrong: &mut Violations, warnings: &mut Vec<String
         Ok(sources) => warnings.extend(sources.oddities(bundle)),
         Err(violations) => wrong.append(violations),
     }
+    wrong.append(Docker::of(&bundle.custom, &[]).err().unwrap_or_default());
 }

@@ -166,3 +166,23 @@ fn without_egress_nothing_may_undo_that() {
     assert!(asked(Network::Cni, false, "CAP_CHOWN", false).is_empty());
     assert_eq!(asked(Network::Cni, false, "CAP_CHOWN", true), ["privileged"]);
 }
+
+/// Its users are the host's, and who has it is root there.
+#[test]
+fn dockers_socket_is_the_operators_to_allow() {
+    let isolation = |user_namespace| Isolation { docker_socket: true, user_namespace, ..Isolation::default() };
+    let with = |user_namespace, policy: &Policy| {
+        let asked = Draft { isolation: isolation(user_namespace), ..draft() };
+        validate(&asked, policy).map(|plan| plan.isolation.docker_socket)
+    };
+    let closed = Policy { allow_host_userns: true, ..Policy::default() };
+    let open = Policy { docker_socket: "/var/run/docker.sock".into(), ..closed.clone() };
+    assert!(with(UserNamespace::Host, &open).unwrap());
+    for (user_namespace, policy, words) in
+        [(UserNamespace::Host, &closed, "(docker_socket)"), (UserNamespace::Own, &open, "needs `user_namespace: host`")]
+    {
+        let violations = with(user_namespace, policy).unwrap_err();
+        assert_eq!(violations[0].field, "docker_socket");
+        assert!(violations[0].description.contains(words), "{}", violations[0].description);
+    }
+}
