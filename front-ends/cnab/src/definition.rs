@@ -11,9 +11,12 @@ use serde_json::Value;
 use crate::violation::Violations;
 use crate::write_only;
 
-/// Encodings of contents (RFC 2045, section 6.1), and whether a text is in one. What programs print ends with a newline, and
+/// A name, and whether a text is in that encoding.
+type Encoding = (&'static str, fn(&str) -> bool);
+
+/// Encodings of contents (RFC 2045, section 6.1), known by their names. What programs print ends with a newline, and
 /// may be broken into lines, so white space does not count in base64.
-const ENCODINGS: [(&str, fn(&str) -> bool); 5] = [
+const ENCODINGS: [Encoding; 5] = [
     ("base64", |text| {
         let text: String = text.split_ascii_whitespace().collect();
         base64::engine::general_purpose::STANDARD.decode(text).is_ok()

@@ -67,7 +67,7 @@ fn rule_49_the_order_of_sources_is_the_bundles() {
         (json!({ "priority": ["dependencies.output", "output"], "sources": both }), vec![other.clone(), own.clone()]),
         (json!({ "priority": ["dependencies.output"], "sources": both }), vec![other.clone()]),
         (json!({ "priority": ["org.example.x", "output", "output"], "sources": both }), vec![own.clone()]),
-        (json!({ "sources": both }), vec![own.clone(), other.clone()]),
+        (json!({ "sources": both }), vec![own, other]),
         (json!({ "priority": ["output"] }), vec![]),
     ] {
         let custom = json!({ "io.cnab.parameter-sources": { "p": written } });
