@@ -101,7 +101,8 @@ fn vcap_services(
         let (first, second) = (Flag::VcapServices.name().to_owned(), format!("{flag} {other}"));
         return Err(SourceError::StdinTwice { first, second }.into());
     }
-    let argument = Argument { flag: Flag::VcapServices, key: text.to_owned(), source };
+    let argument =
+        Argument { flag: Flag::VcapServices, key: text.to_owned(), source, access: source::Access::default() };
     let mut contents = source::read_all(vec![argument], stdin, variable)?;
     contents.pop().ok_or_else(|| BindingsError::Shape.into())
 }
@@ -111,12 +112,16 @@ pub(crate) struct Delivery {
     bindings: Bindings,
     /// Of the container, if it is not executord's.
     root: Option<String>,
+    /// Of every file.
+    access: source::Access,
 }
 
 /// A delivery with its place.
 pub(crate) struct Lowered {
     /// The files of the request.
     pub(crate) files: Vec<v1::File>,
+    /// The directory that they lie in, if it is not executord's.
+    pub(crate) directory: Option<String>,
     /// What leads the process to them.
     pub(crate) variable: EnvironmentVariable,
 }
@@ -131,7 +136,8 @@ impl Delivery {
     ) -> Result<Option<Self>, Failure> {
         let root = args.binding_root.as_deref().map(absolute).transpose()?;
         let bindings = read(&args.from, others, stdin, variable)?;
-        Ok(bindings.map(|bindings| Self { bindings, root }))
+        let access = source::Access { mode: args.binding_mode, group: args.binding_group.clone() };
+        Ok(bindings.map(|bindings| Self { bindings, root, access }))
     }
 
     /// Refuses to stand beside a VCAP_SERVICES: the modes exclude one another.
@@ -142,7 +148,7 @@ impl Delivery {
 
     /// Lowers it. `files_root` is executord's; empty where it is too old to tell.
     pub(crate) fn lower(self, files_root: &str) -> Lowered {
-        let Self { bindings, root } = self;
+        let Self { bindings, root, access } = self;
         // Below executord's own root the paths stay relative: the limit counts them as Cloud Controller does.
         let place = |path: String| root.as_ref().map_or_else(|| path.clone(), |root| format!("{root}/{path}"));
         let layout = bindings.layout();
@@ -150,18 +156,21 @@ impl Delivery {
             path: place(std::mem::take(&mut file.path)),
             content: std::mem::take(&mut *file.content),
             public: file.public,
+            mode: access.mode,
+            group: access.group.clone(),
         });
         let mut files: Vec<v1::File> = files.collect();
         if files.is_empty() {
-            files.push(v1::File { path: place(NONE_YET.to_owned()), content: Vec::new(), public: true });
+            files.push(v1::File { path: place(NONE_YET.to_owned()), public: true, ..v1::File::default() });
         }
+        let directory = root.clone();
         let root = root.unwrap_or_else(|| known(files_root));
         let value = match layout {
             Layout::Directories => root,
             Layout::OneFile => format!("{root}/{ONE_FILE}"),
         };
         let variable = EnvironmentVariable { name: layout.variable().to_owned(), value };
-        Lowered { files, variable }
+        Lowered { files, directory, variable }
     }
 }
 

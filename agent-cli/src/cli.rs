@@ -118,9 +118,9 @@ pub(crate) enum Command {
     /// Replace, add and remove secret files of a running container, all of them at once
     ///
     /// Prints the new generation of the files. A program sees the old files or the new ones and no mixture, if it
-    /// opens a directory of them once and reads through that; one path alone is always whole. Files can be
-    /// added where a directory of secret files is mounted (`agent-cli inspect` shows where). A file that is mounted by
-    /// itself can be replaced and not removed.
+    /// opens the directory that one of them leads to (realpath) once and reads through that; one path alone is always
+    /// whole. Files can be added where a directory of secret files is mounted (`agent-cli inspect` shows where). A file that
+    /// is mounted by itself can be replaced and not removed.
     ///
     /// Old contents stay readable through what was open before, for half a second; then they are overwritten with zeros.
     Rotate(RotateArgs),

@@ -77,6 +77,7 @@ impl Request {
             }
             .into(),
             runtime_token_path: args.runtime_token.unwrap_or_default(),
+            file_directories: args.file_directories,
             ..RunRequest::default()
         };
         args.network.apply(&mut request);
@@ -118,9 +119,12 @@ impl Request {
         flags.into_iter().find_map(|(flag, variables)| sets(variables).then_some(flag))
     }
 
-    /// Adds the files of bindings and the variable that names them, unless somebody gave that himself.
-    pub(crate) fn bind(&mut self, files: Vec<v1::File>, variable: EnvironmentVariable) {
+    /// Adds the files of bindings and the variable that names them, unless somebody gave that himself; and the directory that
+    /// they lie in, if it is not executord's own.
+    pub(crate) fn bind(&mut self, files: Vec<v1::File>, directory: Option<String>, variable: EnvironmentVariable) {
         let ours = self.flag_of(&variable.name).is_none();
+        let declared = directory.filter(|directory| !self.0.file_directories.contains(directory));
+        self.0.file_directories.extend(declared);
         let run = self.0.action.get_or_insert_default().run.get_or_insert_default();
         run.volume_mounted_files.extend(files);
         if ours {
@@ -157,13 +161,10 @@ struct Secrets {
 impl Secrets {
     fn sort(contents: Vec<Content>) -> Result<Self, Failure> {
         let mut secrets = Self::default();
-        for mut content in contents {
+        for content in contents {
             let key = content.key.clone();
             match content.flag {
-                Flag::File | Flag::PublicFile => {
-                    let public = content.flag == Flag::PublicFile;
-                    secrets.files.push(v1::File { path: key, content: std::mem::take(&mut *content.bytes), public });
-                }
+                Flag::File | Flag::PublicFile => secrets.files.push(content.into_file()),
                 Flag::Param => {} // of bundles, which sort their own
                 Flag::SecretEnv => {
                     let value = std::mem::take(&mut *content.into_text()?);

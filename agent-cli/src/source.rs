@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
 
+use executor_proto::v1;
 use zeroize::Zeroizing;
 
 /// Most bytes of all secrets together. The daemon's limit is lower; this one only keeps `@/dev/zero` from
@@ -70,6 +71,42 @@ pub(crate) struct Argument {
     /// What it is for: a path in the container, a variable's name, an argument's index.
     pub(crate) key: String,
     pub(crate) source: Source,
+    /// Of a file.
+    pub(crate) access: Access,
+}
+
+/// Who may do what with a file in the container, as far as it is said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Access {
+    pub(crate) mode: Option<u32>,
+    pub(crate) group: Option<String>,
+}
+
+impl Access {
+    /// Takes `,mode=0640` and `,group=app` off the end of a source.
+    fn split<'a>(flag: Flag, key: &str, mut source: &'a str) -> Result<(Self, &'a str), SourceError> {
+        let mut access = Self::default();
+        while let Some((rest, option)) = source.rsplit_once(',') {
+            match option.split_once('=') {
+                Some(("mode", text)) => {
+                    let mode = mode(text);
+                    let bad = || SourceError::Mode { flag, key: key.to_owned(), text: text.to_owned() };
+                    access.mode = Some(mode.map_err(|_| bad())?);
+                }
+                Some(("group", name)) => access.group = Some(name.to_owned()),
+                _ => break,
+            }
+            source = rest;
+        }
+        Ok((access, source))
+    }
+}
+
+/// Permission bits in octal digits.
+pub(crate) fn mode(text: &str) -> Result<u32, String> {
+    let digits = (1..=5).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+    let mode = digits.then(|| u32::from_str_radix(text, 8).ok()).flatten().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| format!("{text:?} is not 0 to 0777 in octal digits"))
 }
 
 /// Where content comes from.
@@ -95,6 +132,8 @@ pub(crate) enum SourceError {
          use {flag} @FILE, @- (standard input) or @env:VARIABLE"
     )]
     Bare { flag: Flag },
+    #[error("{flag} {key}: the mode {text:?} is not 0 to 0777 in octal digits")]
+    Mode { flag: Flag, key: String, text: String },
     #[error("{flag} {key}=@{what}: {what} names no {kind}")]
     Empty { flag: Flag, key: String, what: &'static str, kind: &'static str },
     #[error("{second}=@-: standard input is already the content of {first}; it can be read once")]
@@ -133,6 +172,10 @@ impl Argument {
             return Err(SourceError::Shape { flag });
         }
         let empty = |what, kind| SourceError::Empty { flag, key: key.to_owned(), what, kind };
+        let (access, source) = match flag {
+            Flag::File | Flag::PublicFile => Access::split(flag, key, source)?,
+            _ => (Access::default(), source),
+        };
         let source = match source.strip_prefix("env:") {
             Some("") => return Err(empty("env:", "variable")),
             Some(variable) => Source::Environment(variable.to_owned()),
@@ -140,7 +183,7 @@ impl Argument {
             None if source.is_empty() => return Err(empty("", "file")),
             None => Source::File(source.into()),
         };
-        Ok(Self { flag, key: key.to_owned(), source })
+        Ok(Self { flag, key: key.to_owned(), source, access })
     }
 }
 
@@ -161,11 +204,23 @@ pub(crate) struct Content {
     /// What it is for.
     pub(crate) key: String,
     source: Source,
+    access: Access,
     /// The bytes as they came.
     pub(crate) bytes: Zeroizing<Vec<u8>>,
 }
 
 impl Content {
+    /// As a file of a request.
+    pub(crate) fn into_file(mut self) -> v1::File {
+        v1::File {
+            path: self.key,
+            content: std::mem::take(&mut *self.bytes),
+            public: self.flag == Flag::PublicFile,
+            mode: self.access.mode,
+            group: self.access.group,
+        }
+    }
+
     /// As text for a variable or an argument. One newline at the end of a file or of standard input is left out: editors
     /// and `echo` put it there, and nobody means it.
     pub(crate) fn into_text(mut self) -> Result<Zeroizing<String>, SourceError> {
@@ -214,8 +269,8 @@ pub(crate) fn read_all(
     for argument in arguments {
         let bytes = read_one(&argument, left, stdin, variable)?;
         left -= bytes.len();
-        let Argument { flag, key, source } = argument;
-        contents.push(Content { flag, key, source, bytes });
+        let Argument { flag, key, source, access } = argument;
+        contents.push(Content { flag, key, source, access, bytes });
     }
     Ok(contents)
 }
@@ -226,7 +281,7 @@ fn read_one(
     stdin: &mut dyn Read,
     variable: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<Zeroizing<Vec<u8>>, SourceError> {
-    let Argument { flag, key, source } = argument;
+    let Argument { flag, key, source, access: _ } = argument;
     let flag = *flag;
     let too_large = |size: Option<u64>| SourceError::TooLarge {
         flag,
@@ -310,8 +365,33 @@ mod tests {
             ("x=@env:TOKEN", "x", Source::Environment("TOKEN".into())),
         ];
         for (text, path, source) in table {
-            assert_eq!(parsed(text), Argument { flag: Flag::File, key: path.into(), source }, "{text}");
+            let access = Access::default();
+            assert_eq!(parsed(text), Argument { flag: Flag::File, key: path.into(), source, access }, "{text}");
         }
+    }
+
+    #[test]
+    fn mode_and_group_of_a_file_stand_behind_its_source() {
+        let table = [
+            ("x=@/tmp/pw,mode=0640,group=app", "/tmp/pw", Some(0o640), Some("app")),
+            ("x=@/tmp/pw,group=70", "/tmp/pw", None, Some("70")),
+            ("x=@/tmp/a,b,mode=444", "/tmp/a,b", Some(0o444), None),
+            ("x=@/tmp/a,b=c", "/tmp/a,b=c", None, None),
+            ("x=@/tmp/pw,mode=0", "/tmp/pw", Some(0), None),
+        ];
+        for (text, file, mode, group) in table {
+            let Argument { source, access, .. } = parsed(text);
+            assert_eq!(source, Source::File(file.into()), "{text}");
+            assert_eq!(access, Access { mode, group: group.map(str::to_owned) }, "{text}");
+        }
+        assert_eq!(parsed("x=@env:TOKEN,mode=0400").source, Source::Environment("TOKEN".into()));
+        for bad in ["", "9", "1000", "4755", "rw", "0o600", "-1"] {
+            let error = Argument::parse(Flag::File, &format!("x=@/tmp/pw,mode={bad}")).unwrap_err().to_string();
+            assert!(error.contains("--file x") && error.contains("0777"), "{error}");
+        }
+        // A variable's source is a file's name and nothing else.
+        let argument = Argument::parse(Flag::SecretEnv, "PW=@/tmp/pw,mode=0640").unwrap();
+        assert_eq!(argument.source, Source::File("/tmp/pw,mode=0640".into()));
     }
 
     /// What may be a secret appears in no message.

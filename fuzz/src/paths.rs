@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
-use executor_core::placement::{Entry, MountPoint, PlacementError, RootfsView, place};
+use executor_core::placement::{Asked, Entry, MountPoint, PlacementError, RootfsView, place};
 use executor_core::plan::{Plan, Rootfs};
 use executor_core::spec::fresh_mounts;
 use executor_core::update::{FileUpdate, Next};
@@ -64,7 +64,8 @@ pub fn run(data: &[u8]) {
 
 /// Places the plan's files in the tree.
 fn against(plan: &Plan, tree: &Tree<'_>, update: &UpdateDraft<'_>, policy: &Policy) {
-    match place(&plan.files, tree.fresh, tree) {
+    let (directories, home) = (&plan.file_directories[..], Path::new("/root"));
+    match place(Asked { files: &plan.files, directories, files_root: &policy.files_root, home }, tree.fresh, tree) {
         Err(PlacementError::View(_, never)) => match never {},
         Err(PlacementError::Violations(violations)) => {
             assert!(!violations.is_empty() && violations.len() <= plan.files.len());
@@ -74,13 +75,22 @@ fn against(plan: &Plan, tree: &Tree<'_>, update: &UpdateDraft<'_>, policy: &Poli
             updated(plan, &mounts, update, policy);
             for mount in &mounts {
                 // Where it is mounted is where it seems to be: nothing on the way is a link or changes its meaning.
-                for parent in mount.target.ancestors().skip(1).filter(|path| *path != Path::new("/")) {
+                // What is missing is made.
+                let mut way: Vec<&Path> = mount.target.ancestors().skip(1).collect();
+                way.reverse();
+                let made = |path: &Path| {
+                    tree.fresh.iter().any(|fresh| path.starts_with(fresh) && path != fresh)
+                        || (path != Path::new("/") && !tree.is_directory(path) && tree.at(path) == Entry::Missing)
+                };
+                let real = way.iter().take_while(|path| !made(path)).count();
+                for parent in way[..real].iter().skip(1) {
                     assert!(tree.is_directory(parent), "{parent:?} on the way to {:?}", mount.target);
                 }
+                let is_made = real < way.len();
                 let in_fresh = tree.fresh.iter().any(|fresh| mount.target.starts_with(fresh));
                 assert_eq!(mount.in_fresh_mount, in_fresh);
                 assert!(!tree.fresh.contains(&mount.target), "{:?}", mount.target);
-                if !in_fresh {
+                if !in_fresh && !is_made {
                     assert!(matches!(tree.at(&mount.target), Entry::Missing | Entry::File), "{:?}", mount.target);
                 }
             }

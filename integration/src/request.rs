@@ -50,7 +50,7 @@ pub fn sleeper(id: &str) -> RunRequest {
 /// Replaces or adds files of a container.
 pub fn update(id: &str, files: &[(&str, &[u8])]) -> UpdateFilesRequest {
     let file =
-        |(path, content): &(&str, &[u8])| File { path: (*path).into(), content: content.to_vec(), public: false };
+        |(path, content): &(&str, &[u8])| File { path: (*path).into(), content: content.to_vec(), ..File::default() };
     UpdateFilesRequest { id: id.into(), files: files.iter().map(file).collect(), ..UpdateFilesRequest::default() }
 }
 
@@ -116,7 +116,7 @@ impl Words for RunRequest {
 
     fn file(self, path: &str, content: &[u8]) -> Self {
         self.action(|run| {
-            run.volume_mounted_files.push(File { path: path.into(), content: content.into(), public: false });
+            run.volume_mounted_files.push(File { path: path.into(), content: content.into(), ..File::default() });
         })
     }
 

@@ -140,7 +140,7 @@ fn files(canaries: &[Canary]) -> Vec<v1::File> {
     let file = |canary: &Canary| v1::File {
         path: format!("{DIR}/file-{}", canary.as_bytes().len()),
         content: canary.as_bytes().into(),
-        public: false,
+        ..v1::File::default()
     };
     canaries.iter().map(file).collect()
 }

@@ -58,7 +58,7 @@ fn files_that_cannot_be() {
     let first = "action.run.volume_mounted_files[0].path";
     let second = "action.run.volume_mounted_files[1].path";
     let of_container = |path: &str| RunRequest {
-        volume_mounted_files: vec![File { path: path.into(), content: b"x".into(), public: false }],
+        volume_mounted_files: vec![File { path: path.into(), content: b"x".into(), ..File::default() }],
         ..with_files(&[("a/b", 1)])
     };
     let absolute = "/etc/cf-service-bindings/a/b";

@@ -124,7 +124,7 @@ impl History {
         let file = |path: &str| File {
             path: path.into(),
             content: format!("{path} of {id} for the {}. time", known.generation).into(),
-            public: false,
+            ..File::default()
         };
         let request = UpdateFilesRequest {
             id: id.clone(),

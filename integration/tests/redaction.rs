@@ -73,7 +73,7 @@ fn short_values_and_public_ones() {
         let mut request = sh("cd /etc/cf-service-bindings; cat pin type token").id(id);
         request = request.file("pin", b"4711x").file("token", b"long-enough-to-mask").action(|run| {
             let content = b"small-postgres-plan".to_vec();
-            run.volume_mounted_files.push(File { path: "type".into(), content, public: true });
+            run.volume_mounted_files.push(File { path: "type".into(), content, public: true, ..File::default() });
         });
         request.redaction = redaction.into();
         request

@@ -18,6 +18,8 @@ impl fmt::Debug for File {
             .field("path", &self.path)
             .field("content", &format_args!("[REDACTED] ({} bytes)", self.content.len()))
             .field("public", &self.public)
+            .field("mode", &self.mode)
+            .field("group", &self.group)
             .finish()
     }
 }
@@ -75,7 +77,7 @@ mod tests {
     #[test]
     fn debug_of_a_request_names_no_value() {
         const CANARY: &str = "canary-5f1d";
-        let file = File { path: "a/b".into(), content: CANARY.into(), public: false };
+        let file = File { path: "a/b".into(), content: CANARY.into(), ..File::default() };
         let run = RunAction {
             path: "/bin/true".into(),
             args: vec![CANARY.into()],

@@ -130,7 +130,7 @@ impl Inputs {
     }
 
     fn file(&self, path: &str, kind: Kind) -> File {
-        File { path: path.to_owned(), content: self.text(kind).into_bytes(), public: false }
+        File { path: path.to_owned(), content: self.text(kind).into_bytes(), ..File::default() }
     }
 
     pub(crate) fn request(&self, args: &AuditArgs) -> RunRequest {

@@ -24,7 +24,7 @@ impl Delivery {
         container: &Container,
         files_root: &str,
     ) -> Result<Update, Failure> {
-        let Self { bindings, root } = self;
+        let Self { bindings, root, access } = self;
         let absolute = root.clone().unwrap_or_else(|| known(files_root));
         let spec = container.spec.as_ref();
         let token = spec.map_or("", |spec| spec.runtime_token_path.as_str());
@@ -45,6 +45,8 @@ impl Delivery {
             path: place(&file.path),
             content: file.content.to_vec(),
             public: file.public,
+            mode: access.mode,
+            group: access.group.clone(),
         }));
         if bindings.layout() == Layout::Directories {
             update.0.removed_paths.extend(obsolete(&present, bindings).iter().map(|path| place(path)));

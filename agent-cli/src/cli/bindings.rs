@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use executor_bindings::Profile;
 
+use crate::source::mode;
+
 /// Where bindings come from, and how they become files.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Service bindings", group = ArgGroup::new("bindings").multiple(true))]
@@ -23,8 +25,9 @@ pub(crate) struct BindingArgs {
     pub(crate) vcap_file: bool,
     /// Directory of bindings in the Kubernetes layout (DIR/BINDING/ENTRY), or one binding (DIR/type); may be repeated
     ///
-    /// Taken as it is, whatever bytes the entries hold. Names that begin with a dot and directories in a binding are left
-    /// out, links are followed. Where there is a `..data`, as Kubernetes writes it, all is read through that.
+    /// Taken as it is, whatever bytes the entries hold. Names that begin with a dot (but for `.metadata`) and directories in
+    /// a binding are left out, links are followed. Entries that describe the binding are not masked: those that `.metadata`
+    /// lists, or label, name, plan and the like beside a label. Where there is a `..data`, as Kubernetes writes it, all is read through that.
     #[arg(long, value_name = "DIR", group = "bindings")]
     pub(crate) bind: Vec<PathBuf>,
 }
@@ -37,9 +40,17 @@ pub(crate) struct DeliveryArgs {
     pub(crate) from: BindingArgs,
     /// Directory of the container that the bindings lie in [default: executord's root, /etc/cf-service-bindings]
     ///
-    /// The root file system must lack it and have its parent. `rotate` must be given the same as `run`.
+    /// Where the root file system lacks it, bindings can be added to it by `rotate`, which must be given the same as `run`.
     #[arg(long, value_name = "PATH", requires = "bindings")]
     pub(crate) binding_root: Option<String>,
+    /// Permission bits of the bindings' files [default: 0600]
+    ///
+    /// For an image that starts as root and then becomes another user. `rotate` gives files that it adds 0600 without it.
+    #[arg(long, value_name = "MODE", value_parser = mode, requires = "bindings")]
+    pub(crate) binding_mode: Option<u32>,
+    /// Group of the bindings' files, as for --file [default: the process's]
+    #[arg(long, value_name = "GROUP", requires = "bindings")]
+    pub(crate) binding_group: Option<String>,
 }
 
 /// As it is written.

@@ -32,12 +32,19 @@ pub(crate) struct RunArgs {
     ///
     /// A relative PATH lies under executord's root for such files (/etc/cf-service-bindings by default). The
     /// content itself cannot be given here, where everyone on the machine could read it. A file called `-` or
-    /// `env:x` is written @./- or @./env:x.
+    /// `env:x` is written @./- or @./env:x. It is 0600 and its user's; `,mode=0640` and `,group=GROUP` behind the source, a
+    /// number or a name in the container's /etc/group, let an image read it that becomes another user by itself.
     #[arg(long = "file", value_name = "PATH=SOURCE")]
     pub(crate) files: Vec<String>,
     /// The same for a file that is no secret in itself, such as a binding's type: it is not masked in the output
     #[arg(long = "public-file", value_name = "PATH=SOURCE")]
     pub(crate) public_files: Vec<String>,
+    /// Directory that holds secret files alone; may be repeated
+    ///
+    /// Where the root file system lacks it, it is mounted as a whole: its files change in one step, and `rotate` can add
+    /// some. Without it, a file that comes alone to a directory is mounted by itself, and all around it stays writable.
+    #[arg(long = "file-directory", value_name = "PATH")]
+    pub(crate) file_directories: Vec<String>,
     /// Secret variable of the process's environment: NAME=@FILE, NAME=@- or NAME=@env:VARIABLE
     ///
     /// One newline at the end of FILE or of standard input is left out. Every process of the same user can read a

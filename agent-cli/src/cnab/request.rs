@@ -49,7 +49,12 @@ pub(crate) fn build(
     options: &Options,
 ) -> Result<Request, Failure> {
     let variable = |name: &String, value: &str| EnvironmentVariable { name: name.clone(), value: value.to_owned() };
-    let file = |path: &String, content: &[u8], public| File { path: path.clone(), content: content.to_vec(), public };
+    let file = |path: &String, content: &[u8], public| File {
+        path: path.clone(),
+        content: content.to_vec(),
+        public,
+        ..File::default()
+    };
     let public = invocation.files.iter().map(|(path, content)| file(path, content, true));
     let secret = invocation.secret_files.iter().map(|(path, content)| file(path, content.bytes(), false));
     let run = RunAction {

@@ -132,7 +132,7 @@ pub(super) async fn deliver(
         signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
     };
     let lowered = delivery.lower(&root);
-    request.bind(lowered.files, lowered.variable);
+    request.bind(lowered.files, lowered.directory, lowered.variable);
     Ok(())
 }
 

@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::io::Read;
 
-use executor_proto::v1::{self, UpdateFilesRequest};
+use executor_proto::v1::UpdateFilesRequest;
 use tonic::{Code, Status};
 use zeroize::Zeroize as _;
 
@@ -35,14 +35,9 @@ impl Request {
         let flags = [(Flag::File, &args.files), (Flag::PublicFile, &args.public_files)];
         let arguments = flags.into_iter().flat_map(|(flag, texts)| texts.iter().map(move |text| (flag, text)));
         let arguments = arguments.map(|(flag, text)| Argument::parse(flag, text)).collect::<Result<Vec<_>, _>>()?;
-        let file = |mut content: Content| v1::File {
-            path: std::mem::take(&mut content.key),
-            content: std::mem::take(&mut *content.bytes),
-            public: content.flag == Flag::PublicFile,
-        };
         Ok(Self(UpdateFilesRequest {
             id: args.id,
-            files: source::read_all(arguments, stdin, variable)?.into_iter().map(file).collect(),
+            files: source::read_all(arguments, stdin, variable)?.into_iter().map(Content::into_file).collect(),
             removed_paths: args.remove,
             expected_generation: args.expect_generation,
             signal: args.signal.unwrap_or(0),

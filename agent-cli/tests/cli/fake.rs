@@ -497,7 +497,7 @@ impl Executor for Service {
             return Err(Status::permission_denied("this is no runtime token of a running container"));
         }
         let variable = |name: &str, value: &str| EnvironmentVariable { name: name.into(), value: value.into() };
-        let file = |path: &str, content: &[u8]| File { path: path.into(), content: content.into(), public: false };
+        let file = |path: &str, content: &[u8]| File { path: path.into(), content: content.into(), ..File::default() };
         Ok(Response::new(GetSecretsResponse {
             files: vec![file("/etc/a", b"x\ny"), file("/etc/b", b"\xff\0")],
             environment: vec![variable("PW", "canary one")],

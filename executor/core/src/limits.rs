@@ -14,6 +14,10 @@ pub const ARG_TOTAL_MAX: usize = 2_000_000;
 pub const FILE_PATHS_MAX: usize = 1 << 20;
 /// Most arguments, most variables, most files.
 pub const LIST_MAX: usize = 10_000;
+/// Permission bits that a secret file can have: none that changes whom a program runs as.
+pub const MODE_MAX: u32 = 0o777;
+/// Most directories that a request declares to hold secret files alone.
+pub const DIRECTORIES_MAX: usize = 100;
 /// Most labels.
 pub const LABELS_MAX: usize = 64;
 /// Longest grace period.

@@ -1,14 +1,23 @@
 //! Where in a container the secret files are mounted, and how large their file system is.
 //!
-//! The rule (DESIGN 4): the mount point is the shallowest directory on the path that the rootfs lacks; where
-//! all parents exist, the one file is mounted. In goes a view of the rootfs, out come mount points and what
-//! lies in each; a symbolic link anywhere on the way is refused, because it could lead the mount elsewhere.
+//! What is around a secret file stays the container's own, so that a program can write there: nothing is mounted but
+//!
+//! - a directory that holds secret files alone because somebody says so: the one of files with relative paths, and those that
+//!   the request declares. Where the rootfs has it already, what is missing right below it (each binding by itself);
+//! - a directory that the rootfs lacks, that one of the files lies in and others in it or below it, so that they change in one
+//!   step. A home, or a directory that lies in the root directory itself (`/root`, `/home/app`, `/srv`), is not: programs
+//!   expect to write there;
+//! - else the one file.
+//!
+//! Other directories that the rootfs lacks are made in the container's own layer. In goes a view of the rootfs, out come mount
+//! points and what lies in each; a symbolic link anywhere on the way is refused, because it could lead the mount elsewhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::limits::PATH_MAX;
 use crate::plan::PlannedFile;
 use crate::validate::Violation;
 
@@ -69,13 +78,27 @@ pub enum Content {
 }
 
 impl MountPoint {
-    /// What an entry of the directory leads to: its namesake in the generation in force. Relative, so that it means the same
-    /// to whoever looks at the container from outside.
-    pub fn link(&self, number: usize, entry: &Path) -> PathBuf {
-        let depth = self.target.components().filter(|part| matches!(part, Component::Normal(_))).count();
-        let root = if depth > RELATIVE_DEPTH_MAX { PathBuf::from("/") } else { "../".repeat(depth).into() };
+    /// What a file of the directory leads to: its namesake in the generation in force. Relative, so that it means the same
+    /// to whoever looks at the container from outside; absolute where that text would be too long for a link.
+    pub fn link(&self, number: usize, file: &Path) -> PathBuf {
+        let names = |path: &Path| path.components().filter(|part| matches!(part, Component::Normal(_))).count();
+        let depth = names(&self.target) + names(file) - 1;
         let below = GENERATIONS_DIR.trim_start_matches('/');
-        [root.as_path(), below.as_ref(), number.to_string().as_ref(), IN_FORCE.as_ref(), entry].iter().collect()
+        let from = |root: &Path| -> PathBuf {
+            [root, below.as_ref(), number.to_string().as_ref(), IN_FORCE.as_ref(), file].iter().collect()
+        };
+        let relative = from("../".repeat(depth.min(RELATIVE_DEPTH_MAX)).as_ref());
+        let fits = depth <= RELATIVE_DEPTH_MAX && relative.as_os_str().len() < PATH_MAX;
+        if fits { relative } else { from(Path::new("/")) }
+    }
+
+    /// Why a file of the directory cannot be shown there, if it cannot: the text of a link has an end.
+    pub fn unfit(&self, number: usize, file: &Path) -> Option<String> {
+        let length = self.link(number, file).as_os_str().len();
+        (length >= PATH_MAX).then(|| {
+            let (most, path) = (file.as_os_str().len() + PATH_MAX - 1 - length, file.as_os_str().len());
+            format!("has {path} bytes below {}; at most {most}", self.target.display())
+        })
     }
 }
 
@@ -93,75 +116,174 @@ pub enum PlacementError<E> {
     View(PathBuf, E),
 }
 
+/// What is to be placed.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The files.
+    pub files: &'a [PlannedFile],
+    /// Directories that the request declares to hold such files alone.
+    pub directories: &'a [PathBuf],
+    /// The directory of files with relative paths: one of these wherever a file lies below it.
+    pub files_root: &'a Path,
+    /// Home of the process's user.
+    pub home: &'a Path,
+}
+
+impl Asked<'_> {
+    /// Programs expect to write in a directory, or in one below it.
+    fn is_lived_in(&self, directory: &Path) -> bool {
+        let parent = directory.parent().unwrap_or(directory);
+        parent.parent().is_none() || parent == Path::new("/home") || self.home.starts_with(directory)
+    }
+}
+
 /// Places every file. `fresh` are the mount points of file systems that the container gets empty.
 ///
 /// # Errors
 /// See [`PlacementError`].
 pub fn place<V: RootfsView>(
-    files: &[PlannedFile],
+    asked: Asked<'_>,
     fresh: &[PathBuf],
     view: &V,
 ) -> Result<Vec<MountPoint>, PlacementError<V::Error>> {
+    let Asked { files, directories, files_root, home: _ } = asked;
+    let look = Look { fresh, view };
     let mut violations = Vec::new();
-    let mut points: BTreeMap<PathBuf, MountPoint> = BTreeMap::new();
-    for (index, file) in files.iter().enumerate() {
-        match target(&file.path, fresh, view)? {
-            Ok((target, in_fresh_mount)) => {
-                let below = file.path.strip_prefix(&target).ok().filter(|rest| !rest.as_os_str().is_empty());
-                let empty = || match below {
-                    None => Content::File(index),
-                    Some(_) => Content::Directory(Vec::new()),
-                };
-                let point = points.entry(target.clone()).or_insert_with(|| MountPoint {
-                    target,
-                    content: empty(),
-                    in_fresh_mount,
-                });
-                if let (Content::Directory(list), Some(below)) = (&mut point.content, below) {
-                    list.push((index, below.to_owned()));
-                }
-            }
-            Err(why) => violations.push(Violation::new(file.path_field(), why)),
+    // Directories that may become mount points. Of those that lie in one another the outermost is taken.
+    let mut own: BTreeSet<PathBuf> = BTreeSet::new();
+    // How many files lie in a directory that is missing, and how many in it or below it.
+    let mut held: BTreeMap<&Path, (usize, usize)> = BTreeMap::new();
+    for (index, directory) in directories.iter().enumerate() {
+        match look.first_missing(directory, directory)? {
+            Ok(missing) => own.extend(missing.map(|_| directory.clone())),
+            Err(why) => violations.push(Violation::new(format!("file_directories[{index}]"), why)),
         }
     }
-    if violations.is_empty() { Ok(points.into_values().collect()) } else { Err(PlacementError::Violations(violations)) }
+    let mut ways = Vec::with_capacity(files.len());
+    for file in files {
+        match look.way(&file.path)? {
+            Err(why) => violations.push(Violation::new(file.path_field(), why)),
+            Ok(missing) => ways.push(missing),
+        }
+    }
+    if !violations.is_empty() {
+        return Err(PlacementError::Violations(violations));
+    }
+    for (file, missing) in files.iter().zip(&ways) {
+        let (Some(missing), Some(parent)) = (missing, file.path.parent()) else { continue };
+        let mut roots = directories.iter().map(PathBuf::as_path).chain([files_root]);
+        match roots.find(|root| parent.starts_with(root)) {
+            // It is missing, or what is missing lies below it.
+            Some(root) => drop(own.insert(if root.starts_with(missing) { root } else { missing }.to_owned())),
+            None => {
+                held.entry(parent).or_default().0 += 1;
+                let above = parent.ancestors().take_while(|above| above.starts_with(missing));
+                above.for_each(|above| held.entry(above).or_default().1 += 1);
+            }
+        }
+    }
+    let several = held.into_iter().filter(|(_, (in_it, in_all))| *in_it > 0 && *in_all > 1);
+    own.extend(several.map(|(path, _)| path.to_owned()).filter(|path| !asked.is_lived_in(path)));
+
+    let outermost = |path: &Path| path.ancestors().filter(|above| own.contains(*above)).last().map(Path::to_owned);
+    let point = |target: PathBuf, content| {
+        let in_fresh_mount = fresh.iter().any(|mount| target.starts_with(mount));
+        MountPoint { target, content, in_fresh_mount }
+    };
+    let mut points: BTreeMap<PathBuf, MountPoint> = BTreeMap::new();
+    for target in directories.iter().filter_map(|directory| outermost(directory)) {
+        points.entry(target.clone()).or_insert_with(|| point(target, Content::Directory(Vec::new())));
+    }
+    for (index, (file, missing)) in files.iter().zip(&ways).enumerate() {
+        let target = missing.as_ref().and_then(|_| outermost(&file.path));
+        let Some(target) = target else {
+            points.insert(file.path.clone(), point(file.path.clone(), Content::File(index)));
+            continue;
+        };
+        let below = file.path.strip_prefix(&target).unwrap_or(&file.path).to_owned();
+        let point = points.entry(target.clone()).or_insert_with(|| point(target, Content::Directory(Vec::new())));
+        if let Content::Directory(list) = &mut point.content {
+            list.push((index, below));
+        }
+    }
+    let points: Vec<MountPoint> = points.into_values().collect();
+    for (number, point) in points.iter().enumerate() {
+        if let Content::Directory(list) = &point.content {
+            let unfit = list.iter().filter_map(|(index, below)| Some((*index, point.unfit(number, below)?)));
+            violations.extend(unfit.map(|(index, why)| Violation::new(files[index].path_field(), why)));
+        }
+    }
+    if violations.is_empty() { Ok(points) } else { Err(PlacementError::Violations(violations)) }
 }
 
-type Target = Result<(PathBuf, bool), String>;
+/// Looks at what a container is going to have.
+struct Look<'a, V> {
+    fresh: &'a [PathBuf],
+    view: &'a V,
+}
 
-/// The mount point for one path, and whether it lies on a fresh file system.
-fn target<V: RootfsView>(path: &Path, fresh: &[PathBuf], view: &V) -> Result<Target, PlacementError<V::Error>> {
-    let look = |at: &Path| view.entry(at).map_err(|error| PlacementError::View(at.to_owned(), error));
-    let mut prefixes: Vec<&Path> = path.ancestors().collect();
-    prefixes.pop(); // the root itself
-    prefixes.reverse();
-    for prefix in &prefixes {
-        let last = *prefix == path;
-        if fresh.iter().any(|mount| mount == prefix) {
-            if last {
-                return Ok(Err(format!("`{}` is a directory of the container", path.display())));
-            }
-            continue; // a directory, whatever the rootfs has there
-        }
-        if fresh.iter().any(|mount| prefix.starts_with(mount)) {
-            return Ok(Ok((prefix.to_path_buf(), true)));
-        }
-        match (look(prefix)?, last) {
-            (Entry::Directory, false) => {}
-            (Entry::Missing, _) | (Entry::File, true) => return Ok(Ok((prefix.to_path_buf(), false))),
-            (Entry::Symlink, _) => {
-                return Ok(Err(format!("`{}`: {} is a symbolic link in the rootfs", path.display(), prefix.display())));
-            }
-            (Entry::Directory, true) => return Ok(Err(format!("`{}` is a directory in the rootfs", path.display()))),
-            (Entry::Special, true) => {
-                return Ok(Err(format!("`{}` is neither a file nor absent in the rootfs", path.display())));
-            }
-            (Entry::File | Entry::Special, false) => {
-                return Ok(Err(format!("`{}`: {} is no directory in the rootfs", path.display(), prefix.display())));
-            }
-        }
+impl<V: RootfsView> Look<'_, V> {
+    fn entry(&self, at: &Path) -> Result<Entry, PlacementError<V::Error>> {
+        self.view.entry(at).map_err(|error| PlacementError::View(at.to_owned(), error))
     }
-    Ok(Err(format!("`{}` is the root directory", path.display())))
+
+    fn is_fresh(&self, path: &Path) -> bool {
+        self.fresh.iter().any(|mount| mount == path)
+    }
+
+    /// The first directory on the way to `directory`, itself included, that is not there; none where all of them are. The
+    /// inner error is why `path`, which lies there, cannot be.
+    fn first_missing(
+        &self,
+        directory: &Path,
+        path: &Path,
+    ) -> Result<Result<Option<PathBuf>, String>, PlacementError<V::Error>> {
+        let mut prefixes: Vec<&Path> = directory.ancestors().filter(|prefix| prefix.parent().is_some()).collect();
+        prefixes.reverse();
+        for prefix in prefixes {
+            if self.is_fresh(prefix) {
+                continue; // a directory, whatever the rootfs has there
+            }
+            if self.fresh.iter().any(|mount| prefix.starts_with(mount)) {
+                return Ok(Ok(Some(prefix.to_owned())));
+            }
+            match self.entry(prefix)? {
+                Entry::Directory => {}
+                Entry::Missing => return Ok(Ok(Some(prefix.to_owned()))),
+                Entry::Symlink => {
+                    let why = format!("`{}`: {} is a symbolic link in the rootfs", path.display(), prefix.display());
+                    return Ok(Err(why));
+                }
+                Entry::File | Entry::Special => {
+                    let why = format!("`{}`: {} is no directory in the rootfs", path.display(), prefix.display());
+                    return Ok(Err(why));
+                }
+            }
+        }
+        Ok(Ok(None))
+    }
+
+    /// The first directory above a file that is not there; none where the file alone is to be mounted.
+    fn way(&self, path: &Path) -> Result<Result<Option<PathBuf>, String>, PlacementError<V::Error>> {
+        let Some(parent) = path.parent() else { return Ok(Err(format!("`{}` is the root directory", path.display()))) };
+        match self.first_missing(parent, path)? {
+            Ok(None) => {}
+            missing => return Ok(missing),
+        }
+        if self.is_fresh(path) {
+            return Ok(Err(format!("`{}` is a directory of the container", path.display())));
+        }
+        if self.fresh.iter().any(|mount| path.starts_with(mount)) {
+            return Ok(Ok(None));
+        }
+        let shown = path.display();
+        Ok(match self.entry(path)? {
+            Entry::Missing | Entry::File => Ok(None),
+            Entry::Symlink => Err(format!("`{shown}`: {shown} is a symbolic link in the rootfs")),
+            Entry::Directory => Err(format!("`{shown}` is a directory in the rootfs")),
+            Entry::Special => Err(format!("`{shown}` is neither a file nor absent in the rootfs")),
+        })
+    }
 }
 
 /// How large the secret file system is made.
@@ -182,11 +304,11 @@ impl VolumeSize {
 }
 
 /// Content twice over (an old and a new generation during a rotation) plus slack, counted in pages: 90,000
-/// files of one byte fit a byte limit of 1 MB and need 355 MiB.
+/// files of one byte fit a byte limit of 1 MB and need 355 MiB. What leads to a generation has its shape.
 pub fn volume_size(files: &[PlannedFile], page: u64) -> VolumeSize {
     let VolumeSize { bytes, inodes } = content_size(files, page);
-    // A link with a long text takes a page, and each file may have one.
-    VolumeSize { bytes: 2 * bytes + (16 + files.len() as u64) * page, inodes: 2 * inodes + 3 * files.len() as u64 + 64 }
+    // A link with a long text takes a page, and each file may have one, and another one while it is exchanged.
+    VolumeSize { bytes: 2 * bytes + (16 + 2 * files.len() as u64) * page, inodes: 4 * inodes + 64 }
 }
 
 /// One generation of files: pages, files and directories, without the links that lead to it.
@@ -210,13 +332,7 @@ mod tests {
     }
 
     fn planned(paths: &[&str]) -> Vec<PlannedFile> {
-        let file = |(i, path): (usize, &&str)| PlannedFile {
-            path: path.into(),
-            size: 1,
-            field: format!("f[{i}]"),
-            public: false,
-            token: false,
-        };
+        let file = |(i, path): (usize, &&str)| PlannedFile::private(path, 1, format!("f[{i}]"));
         paths.iter().enumerate().map(file).collect()
     }
 
@@ -236,70 +352,126 @@ mod tests {
         vec!["/tmp".into(), "/run".into()]
     }
 
-    #[test]
-    fn the_shallowest_missing_directory_is_the_mount_point() {
-        let points = place(&planned(&["/etc/cf/a/user", "/etc/cf/b", "/srv/x/y"]), &fresh(), &tree()).unwrap();
-        assert_eq!(points.len(), 2);
-        assert_eq!(points[0].target, Path::new("/etc/cf"));
-        assert_eq!(points[0].content, Content::Directory(vec![(0, "a/user".into()), (1, "b".into())]));
-        assert_eq!(points[1].target, Path::new("/srv"));
+    fn placed(paths: &[&str], directories: &[&str]) -> Vec<(String, Vec<String>)> {
+        let directories: Vec<PathBuf> = directories.iter().map(PathBuf::from).collect();
+        let points = place(asked(&planned(paths), &directories), &fresh(), &tree()).unwrap();
+        let name = |index: usize, below: &Path| format!("{} = {}", below.display(), paths[index]);
+        let files = |content: &Content| match content {
+            Content::File(index) => vec![paths[*index].to_owned()],
+            Content::Directory(files) => files.iter().map(|(index, below)| name(*index, below)).collect(),
+        };
+        points.iter().map(|point| (point.target.display().to_string(), files(&point.content))).collect()
+    }
+
+    fn asked<'a>(files: &'a [PlannedFile], directories: &'a [PathBuf]) -> Asked<'a> {
+        Asked { files, directories, files_root: Path::new("/etc/cf"), home: Path::new("/var/lib/me") }
     }
 
     #[test]
-    fn where_all_parents_exist_the_one_file_is_mounted() {
-        let points = place(&planned(&["/etc/passwd", "/etc/new", "/x"]), &fresh(), &tree()).unwrap();
-        let contents: Vec<_> = points.iter().map(|p| (p.target.to_str().unwrap(), &p.content)).collect();
-        assert_eq!(
-            contents,
-            [("/etc/new", &Content::File(1)), ("/etc/passwd", &Content::File(0)), ("/x", &Content::File(2))]
-        );
+    fn what_lies_around_a_file_is_the_containers_own() {
+        type Row<'a> = (&'a [&'a str], &'a [&'a str], &'a [(&'a str, &'a [&'a str])]);
+        let table: [Row<'_>; 11] = [
+            // The root of relative paths is one mount, however few files there are.
+            (&["/etc/cf/a/user"], &[], &[("/etc/cf", &["a/user = /etc/cf/a/user"])]),
+            // A file that comes alone is mounted alone: no directory above it is there, and none is hidden.
+            (&["/root/.kube/config"], &[], &[("/root/.kube/config", &["/root/.kube/config"])]),
+            (&["/etc/passwd", "/etc/new"], &[], &[("/etc/new", &["/etc/new"]), ("/etc/passwd", &["/etc/passwd"])]),
+            // Those that come together change together.
+            (
+                &["/srv/db/user", "/srv/db/pw", "/srv/db/tls/key", "/srv/key"],
+                &[],
+                &[
+                    ("/srv/db", &["user = /srv/db/user", "pw = /srv/db/pw", "tls/key = /srv/db/tls/key"]),
+                    ("/srv/key", &["/srv/key"]),
+                ],
+            ),
+            (&["/srv/a/x", "/srv/b/x"], &[], &[("/srv/a/x", &["/srv/a/x"]), ("/srv/b/x", &["/srv/b/x"])]),
+            (&["/run/c/a/x/y", "/run/c/m"], &[], &[("/run/c", &["a/x/y = /run/c/a/x/y", "m = /run/c/m"])]),
+            // Nobody's home is one mount.
+            (
+                &["/root/.a", "/root/.k/c", "/home/u/.a", "/home/u/.b"],
+                &[],
+                &[
+                    ("/home/u/.a", &["/home/u/.a"]),
+                    ("/home/u/.b", &["/home/u/.b"]),
+                    ("/root/.a", &["/root/.a"]),
+                    ("/root/.k/c", &["/root/.k/c"]),
+                ],
+            ),
+            (
+                &["/var/lib/me/a", "/var/lib/me/b"],
+                &[],
+                &[("/var/lib/me/a", &["/var/lib/me/a"]), ("/var/lib/me/b", &["/var/lib/me/b"])],
+            ),
+            // What is declared is mounted as it is, the outermost of several, and an empty one, too.
+            (
+                &["/srv/b/db/type"],
+                &["/srv/b", "/srv/b/db", "/srv/none"],
+                &[("/srv/b", &["db/type = /srv/b/db/type"]), ("/srv/none", &[])],
+            ),
+            // One that is there already: what is missing right below it.
+            (&["/opt/db/type", "/opt/x"], &["/opt"], &[("/opt/db", &["type = /opt/db/type"]), ("/opt/x", &["/opt/x"])]),
+            (&["/run/b/type"], &["/run"], &[("/run/b", &["type = /run/b/type"])]),
+        ];
+        for (paths, directories, expected) in table {
+            let expected: Vec<(String, Vec<String>)> = expected
+                .iter()
+                .map(|(target, files)| ((*target).to_owned(), files.iter().map(|file| (*file).to_owned()).collect()))
+                .collect();
+            assert_eq!(placed(paths, directories), expected, "{paths:?} {directories:?}");
+        }
     }
 
     #[test]
     fn fresh_mounts_are_empty_directories() {
-        let points = place(&planned(&["/run/secrets/a", "/tmp/f"]), &fresh(), &tree()).unwrap();
+        let files = planned(&["/run/secrets/a", "/run/secrets/b", "/tmp/f"]);
+        let points = place(asked(&files, &[]), &fresh(), &tree()).unwrap();
         assert_eq!(points[0].target, Path::new("/run/secrets"));
         assert!(points.iter().all(|p| p.in_fresh_mount));
-        assert_eq!(points[1].content, Content::File(1));
+        assert_eq!(points[1].content, Content::File(2));
+    }
+
+    #[test]
+    fn a_link_that_would_be_too_long_is_told() {
+        let path = format!("/etc/cf/{}f", "d/".repeat(2035));
+        let Err(PlacementError::Violations(violations)) = place(asked(&planned(&[&path]), &[]), &fresh(), &tree())
+        else {
+            panic!("placed");
+        };
+        assert!(violations[0].description.contains("below /etc/cf; at most 4066"), "{}", violations[0]);
     }
 
     /// DESIGN 4: the way to a mount point has no symbolic link; a path through one is refused, by name.
     #[test]
     fn links_and_things_in_the_way_are_refused_all_at_once() {
         let paths = ["/bin/x", "/etc/mtab", "/etc/passwd/x", "/opt", "/opt/pipe", "/opt/pipe/x", "/tmp"];
-        let Err(PlacementError::Violations(violations)) = place(&planned(&paths), &fresh(), &tree()) else {
-            panic!("placed");
-        };
-        assert_eq!(violations.len(), paths.len());
-        assert!(violations[0].description.contains("/bin is a symbolic link"), "{}", violations[0]);
-        assert_eq!(violations[0].field, "f[0].path");
+        let directories = ["/bin/x".into()];
+        let placed = place(asked(&planned(&paths), &directories), &fresh(), &tree());
+        let Err(PlacementError::Violations(violations)) = placed else { panic!("placed") };
+        assert_eq!(violations.len(), 1 + paths.len());
+        assert!(violations[1].description.contains("/bin is a symbolic link"), "{}", violations[1]);
+        assert_eq!((&*violations[0].field, &*violations[1].field), ("file_directories[0]", "f[0].path"));
     }
 
     #[test]
-    fn entries_lead_to_the_generation_in_force_wherever_they_are() {
-        let link = |target: &str| {
+    fn files_lead_to_the_generation_in_force_wherever_they_are() {
+        let link = |target: &str, file: &str| {
             let content = Content::Directory(Vec::new());
-            MountPoint { target: target.into(), content, in_fresh_mount: false }.link(3, Path::new("db"))
+            MountPoint { target: target.into(), content, in_fresh_mount: false }.link(3, Path::new(file))
         };
-        assert_eq!(link("/srv"), Path::new("../dev/executor-files/3/..data/db"));
-        assert_eq!(link("/etc/cf/x"), Path::new("../../../dev/executor-files/3/..data/db"));
-        assert_eq!(link(&"/d".repeat(2000)), Path::new("/dev/executor-files/3/..data/db"));
+        assert_eq!(link("/srv", "token"), Path::new("../dev/executor-files/3/..data/token"));
+        assert_eq!(link("/etc/cf", "db/x/y"), Path::new("../../../../dev/executor-files/3/..data/db/x/y"));
+        assert_eq!(link(&"/d".repeat(2000), "db/x"), Path::new("/dev/executor-files/3/..data/db/x"));
+        let long = format!("{}/f", "d".repeat(4060));
+        assert_eq!(link("/s/x", &long), Path::new("/dev/executor-files/3/..data").join(&long));
     }
 
     #[test]
     fn size_counts_pages() {
-        let many: Vec<_> = (0..90_000)
-            .map(|i| PlannedFile {
-                path: format!("/s/{i}").into(),
-                size: 1,
-                field: String::new(),
-                public: false,
-                token: false,
-            })
-            .collect();
+        let many: Vec<_> = (0..90_000).map(|i| PlannedFile::private(format!("/s/{i}"), 1, "")).collect();
         assert!(volume_size(&many, 4096).bytes >= 355 << 20);
         assert!(volume_size(&many, 4096).inodes > 180_000);
-        let one = [PlannedFile { path: "/s/a".into(), size: 4097, field: String::new(), public: false, token: false }];
-        assert_eq!(volume_size(&one, 4096).bytes, (2 * 2 + 16 + 1) * 4096);
+        let one = [PlannedFile::private("/s/a", 4097, "")];
+        assert_eq!(volume_size(&one, 4096).bytes, (2 * 2 + 16 + 2) * 4096);
     }
 }

@@ -83,16 +83,19 @@ pub struct UserRef {
     pub group: Option<Principal>,
 }
 
+impl std::fmt::Display for Principal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Id(id) => id.fmt(f),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
 impl std::fmt::Display for UserRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        fn one(p: &Principal) -> String {
-            match p {
-                Principal::Id(id) => id.to_string(),
-                Principal::Name(name) => name.clone(),
-            }
-        }
-        f.write_str(&one(&self.user))?;
-        self.group.as_ref().map_or(Ok(()), |group| write!(f, ":{}", one(group)))
+        self.user.fmt(f)?;
+        self.group.as_ref().map_or(Ok(()), |group| write!(f, ":{group}"))
     }
 }
 
@@ -111,9 +114,28 @@ pub struct PlannedFile {
     /// It holds the container's runtime token, which the shim makes: no content of it comes with the request.
     #[serde(default)]
     pub token: bool,
+    /// Permission bits.
+    #[serde(default = "file_mode")]
+    pub mode: u32,
+    /// Its group; the one of the process's user where none is named.
+    #[serde(default)]
+    pub group: Option<Principal>,
+}
+
+/// Permission bits of a secret file where nobody says otherwise: its owner's alone.
+pub const FILE_MODE: u32 = 0o600;
+
+fn file_mode() -> u32 {
+    FILE_MODE
 }
 
 impl PlannedFile {
+    /// A secret file, as private as it is where nobody says otherwise.
+    pub fn private(path: impl Into<PathBuf>, size: u64, field: impl Into<String>) -> Self {
+        let (path, field) = (path.into(), field.into());
+        Self { path, size, field, public: false, token: false, mode: FILE_MODE, group: None }
+    }
+
     /// The request's own name of its path.
     pub fn path_field(&self) -> String {
         if self.token { self.field.clone() } else { format!("{}.path", self.field) }
@@ -199,6 +221,9 @@ pub struct Plan {
     pub labels: BTreeMap<String, String>,
     /// Its secret files. The runtime token's is the last one, where there is one.
     pub files: Vec<PlannedFile>,
+    /// Directories that hold such files alone, and are mounted as a whole where the root file system lacks them.
+    #[serde(default)]
+    pub file_directories: Vec<PathBuf>,
     /// What is masked in its output.
     #[serde(default)]
     pub redaction: Redaction,

@@ -4,6 +4,7 @@
 //! or a launcher that was dead can find the container again; at the end it writes an [`ExitRecord`] into the
 //! state directory, from which everything is known without any process of ours.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::ident::ProcessIdentity;
 use crate::idmap::IdMap;
 use crate::lifecycle::State;
 use crate::placement::{Content, MountPoint};
-use crate::plan::Plan;
+use crate::plan::{Plan, PlannedFile, Principal};
 use crate::time::Timestamp;
 use crate::users::ResolvedUser;
 
@@ -42,6 +43,9 @@ pub struct Prepared {
     pub user: ResolvedUser,
     /// Where its files are mounted.
     pub mounts: Vec<MountPoint>,
+    /// Numbers of the groups that its files name.
+    #[serde(default)]
+    pub file_groups: BTreeMap<String, u32>,
     /// On what.
     pub volume: Option<VolumeKind>,
     /// RLIMIT_NOFILE in force.
@@ -53,6 +57,18 @@ pub struct Prepared {
     pub network: Option<Attached>,
     /// When.
     pub at: Timestamp,
+}
+
+impl Prepared {
+    /// The number of a file's group.
+    pub fn gid_of(&self, file: &PlannedFile) -> u32 {
+        match &file.group {
+            None => self.user.gid,
+            Some(Principal::Id(gid)) => *gid,
+            // Each was resolved before the file was written.
+            Some(Principal::Name(name)) => self.file_groups.get(name).copied().unwrap_or(self.user.gid),
+        }
+    }
 }
 
 /// A network of CNI that a container was put onto.

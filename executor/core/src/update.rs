@@ -79,7 +79,7 @@ impl FileUpdate {
             if changed && file.token {
                 return Err("the runtime token's file is among those that change");
             }
-            let same = |old: &&PlannedFile| (old.size, old.public, old.token) == (file.size, file.public, file.token);
+            let same = |old: &&PlannedFile| PlannedFile { field: file.field.clone(), ..(**old).clone() } == *file;
             if !changed && there.get(&*file.path).filter(|old| same(old)).is_none() {
                 return Err("a file that is to stay is not there as it is described");
             }
@@ -115,6 +115,9 @@ impl FileUpdate {
                 Some(mount) => lists[mount].push(index),
                 None => violations.push(Violation::new(format!("{}.path", file.field), nowhere(&file.path, mounts))),
             }
+            let below = above().and_then(|mount| Some((*mount, file.path.strip_prefix(&mounts[*mount].target).ok()?)));
+            let unfit = below.and_then(|(mount, below)| mounts[mount].unfit(mount, below));
+            violations.extend(unfit.map(|why| Violation::new(format!("{}.path", file.field), why)));
         }
         let mut placed = Placed { mounts: Vec::with_capacity(mounts.len()), changes: Vec::new() };
         for (mount, (point, list)) in mounts.iter().zip(lists).enumerate() {
@@ -170,7 +173,10 @@ fn nowhere(path: &Path, mounts: &[MountPoint]) -> String {
     let names: Vec<String> = directories.map(|mount| mount.target.display().to_string()).collect();
     let path = path.display();
     match names.len() {
-        0 => format!("`{path}` cannot be added: no directory of secret files is mounted in this container"),
+        0 => format!(
+            "`{path}` cannot be added: no directory of secret files is mounted in this container (its file_directories can \
+             declare some)"
+        ),
         count => format!(
             "`{path}` lies below no directory of this container's secret files; those are {}{}",
             names[..count.min(TOLD)].join(", "),
@@ -182,8 +188,7 @@ fn nowhere(path: &Path, mounts: &[MountPoint]) -> String {
 fn alone(plan: &Plan, index: usize, target: &Path) -> String {
     let path = plan.files.get(index).map_or(target, |file| &file.path);
     format!(
-        "`{}` is mounted by itself, in a directory of the root file system: it can be replaced (an empty file takes its \
-         content away) and not removed",
+        "`{}` is mounted by itself: it can be replaced (an empty file takes its content away) and not removed",
         path.display()
     )
 }

@@ -69,10 +69,7 @@ pub fn resolve(user: &UserRef, passwd: &[u8], group: &[u8]) -> Result<ResolvedUs
     let gid = match &user.group {
         None => entry.as_ref().map_or(0, |entry| entry.gid),
         Some(Principal::Id(gid)) => *gid,
-        Some(Principal::Name(name)) => {
-            let found = groups(group).find(|entry| entry.name == name.as_bytes());
-            found.ok_or_else(|| UnknownPrincipal::Group(name.clone()))?.gid
-        }
+        Some(Principal::Name(name)) => gid_of(name, group)?,
     };
     // As runc and Docker do: an explicit group stands alone, else the memberships count.
     let mut extra: Vec<u32> = match (&entry, &user.group) {
@@ -91,6 +88,15 @@ pub fn resolve(user: &UserRef, passwd: &[u8], group: &[u8]) -> Result<ResolvedUs
     let fit = |home: &String| home.starts_with('/') && !home.contains('\0') && home.len() < PATH_MAX;
     let home = entry.map(|entry| String::from_utf8_lossy(entry.home).into_owned()).filter(fit);
     Ok(ResolvedUser { uid, gid, groups: extra, home: home.unwrap_or_else(|| "/".to_owned()).into() })
+}
+
+/// The number of a group, by a group file.
+///
+/// # Errors
+/// The file does not have it.
+pub fn gid_of(name: &str, group: &[u8]) -> Result<u32, UnknownPrincipal> {
+    let found = groups(group).find(|entry| entry.name == name.as_bytes());
+    found.map(|entry| entry.gid).ok_or_else(|| UnknownPrincipal::Group(name.to_owned()))
 }
 
 fn users(passwd: &[u8]) -> impl Iterator<Item = User<'_>> {

@@ -76,7 +76,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     let mut report = Report::default();
     let id = draft.id.parse::<ContainerId>().map_err(|bad| report.add("id", bad.to_string())).ok();
     process::check(draft, &mut report);
-    let user = parse_user(draft.user).and_then(|user| fits(user, draft.isolation.user_namespace));
+    let user = parse_user(draft.user).and_then(|user| user_fits(user, draft.isolation.user_namespace));
     let user = user.map_err(|why| report.add("action.run.user", why)).ok();
     let rootfs = parse_rootfs(draft).map_err(|why| report.add("rootfs", why)).ok();
     let limits = limits(draft, policy, &mut report);
@@ -87,6 +87,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     }
     secrets::check(draft, &mut report);
     let files = files::check(draft, policy, &mut report);
+    let file_directories = files::directories(draft, &files, policy, &mut report);
     let outputs = draft.outputs.as_ref().and_then(|asked| outputs::check(asked, &files, policy, &mut report));
     let network = draft.network.unwrap_or(Network::None);
     report.0.extend(permitted(rootfs.as_ref(), network, policy));
@@ -105,6 +106,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             grace,
             labels: draft.labels.clone(),
             files,
+            file_directories,
             redaction: draft.redaction,
             outputs,
             isolation,
@@ -133,6 +135,8 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
     // Below the root for relative paths a path counts as the relative one: never more than the daemon counted.
     let given = |path: &Path| path.strip_prefix(&policy.files_root).unwrap_or(path).display().to_string();
     let paths: Vec<String> = plan.files.iter().map(|file| given(&file.path)).collect();
+    let groups: Vec<Option<String>> = plan.files.iter().map(|file| Some(file.group.as_ref()?.to_string())).collect();
+    let directories: Vec<String> = plan.file_directories.iter().map(|path| path.display().to_string()).collect();
     let outputs = plan.outputs.as_ref().map(outputs::Words::of).transpose()?;
     files::token_is_last(plan)?;
     let rootfs = plan.rootfs.to_string();
@@ -150,7 +154,13 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         grace: Some(plan.grace),
         network: Some(plan.network),
         log_source,
-        files: plan.given_files().iter().zip(&paths).map(|(file, path)| as_drafted(file, path)).collect(),
+        files: plan
+            .given_files()
+            .iter()
+            .zip(paths.iter().zip(&groups))
+            .map(|(file, (path, group))| as_drafted(file, path, group.as_deref()))
+            .collect(),
+        file_directories: directories.iter().map(String::as_str).collect(),
         token_path: plan.token_file().and(paths.last()).map_or("", String::as_str),
         redaction: plan.redaction,
         outputs: outputs.as_ref().map(outputs::Words::draft),
@@ -196,12 +206,12 @@ fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
         Some(OutputSource::Files(files)) => &files[..],
         Some(OutputSource::Directory(directory)) => std::slice::from_ref(directory),
     };
-    let files = plan.files.iter().map(|file| &file.path);
+    let files = plan.files.iter().map(|file| &file.path).chain(&plan.file_directories);
     rootfs.iter().chain(files).chain(outputs).map(PathBuf::as_path)
 }
 
-fn as_drafted<'a>(file: &PlannedFile, path: &'a str) -> DraftFile<'a> {
-    DraftFile { field: file.field.clone(), path, size: file.size, public: file.public }
+fn as_drafted<'a>(file: &PlannedFile, path: &'a str, group: Option<&'a str>) -> DraftFile<'a> {
+    DraftFile { field: file.field.clone(), path, size: file.size, public: file.public, mode: Some(file.mode), group }
 }
 
 /// What the operator's policy says of a rootfs and a network.
@@ -328,39 +338,47 @@ fn check_path(path: &str) -> Result<(), String> {
 
 /// `user`, `uid`, `user:group`, ...; root when empty.
 fn parse_user(text: &str) -> Result<UserRef, String> {
-    let one = |part: &str, what: &str| -> Result<Principal, String> {
-        if !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) {
-            return match part.parse::<u32>() {
-                Ok(id) if id <= ID_MAX => Ok(Principal::Id(id)),
-                _ => Err(format!("the {what} {} is larger than {ID_MAX}", shorten(part))),
-            };
-        }
-        let safe = part.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'/' | b',' | b':'));
-        if part.is_empty() || part.len() > 256 || !safe || part.starts_with('-') {
-            return Err(format!("{:?} is no name of a {what}", shorten(part)));
-        }
-        Ok(Principal::Name(part.to_owned()))
-    };
     if text.is_empty() {
         return Ok(UserRef { user: Principal::Id(0), group: None });
     }
     match text.split_once(':') {
-        None => Ok(UserRef { user: one(text, "user")?, group: None }),
-        Some((user, group)) => Ok(UserRef { user: one(user, "user")?, group: Some(one(group, "group")?) }),
+        None => Ok(UserRef { user: parse_principal(text, "user")?, group: None }),
+        Some((user, group)) => {
+            Ok(UserRef { user: parse_principal(user, "user")?, group: Some(parse_principal(group, "group")?) })
+        }
     }
 }
 
-/// A user namespace has fewer ids than a host.
-fn fits(user: UserRef, namespace: UserNamespace) -> Result<UserRef, String> {
-    let ids = [("user", Some(&user.user)), ("group", user.group.as_ref())];
-    let beyond = ids.into_iter().find_map(|(what, principal)| match principal {
-        Some(Principal::Id(id)) if *id >= RANGE && namespace == UserNamespace::Own => Some((what, *id)),
-        _ => None,
-    });
-    match beyond {
-        Some((what, id)) => Err(format!("the {what} {id} is larger than {}, the last of a user namespace", RANGE - 1)),
-        None => Ok(user),
+/// A number or a name; `what` it is of, for messages.
+fn parse_principal(text: &str, what: &str) -> Result<Principal, String> {
+    if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+        return match text.parse::<u32>() {
+            Ok(id) if id <= ID_MAX => Ok(Principal::Id(id)),
+            _ => Err(format!("the {what} {} is larger than {ID_MAX}", shorten(text))),
+        };
     }
+    let safe = text.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'/' | b',' | b':'));
+    if text.is_empty() || text.len() > 256 || !safe || text.starts_with('-') {
+        return Err(format!("{:?} is no name of a {what}", shorten(text)));
+    }
+    Ok(Principal::Name(text.to_owned()))
+}
+
+/// A user namespace has fewer ids than a host.
+fn fits(principal: Principal, what: &str, namespace: UserNamespace) -> Result<Principal, String> {
+    match principal {
+        Principal::Id(id) if id >= RANGE && namespace == UserNamespace::Own => {
+            Err(format!("the {what} {id} is larger than {}, the last of a user namespace", RANGE - 1))
+        }
+        _ => Ok(principal),
+    }
+}
+
+/// The same of a user and a group.
+fn user_fits(UserRef { user, group }: UserRef, namespace: UserNamespace) -> Result<UserRef, String> {
+    let user = fits(user, "user", namespace)?;
+    let group = group.map(|group| fits(group, "group", namespace)).transpose()?;
+    Ok(UserRef { user, group })
 }
 
 /// For messages: a value that is no secret, cut to a readable length.

@@ -42,6 +42,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         terminal,
         stdin,
         stop_signal,
+        file_directories,
         docker_socket,
     } = request;
     let mut parts = Parts::default();
@@ -60,6 +61,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
     }
     parts.numbers(&[u64::from(network.cast_unsigned())]);
     parts.files(volume_mounted_files);
+    parts.texts(file_directories);
     parts.numbers(&[u64::from(redaction.cast_unsigned())]);
     parts.text(runtime_token_path);
     match outputs {
@@ -130,10 +132,13 @@ impl<'a> Parts<'a> {
 
     fn files(&mut self, files: &'a [File]) {
         self.numbers(&[files.len() as u64]);
-        for File { path, content, public } in files {
+        for File { path, content, public, mode, group } in files {
             self.text(path);
             self.order.push(Part::Bytes(content));
             self.numbers(&[u64::from(*public)]);
+            self.numbers(mode.map(u64::from).as_slice());
+            // No group and an empty one are the same.
+            self.text(group.as_deref().unwrap_or_default());
         }
     }
 
@@ -197,14 +202,14 @@ mod tests {
     }
 
     fn file(path: &str, content: &str) -> File {
-        File { path: path.into(), content: content.into(), public: false }
+        File { path: path.into(), content: content.into(), ..File::default() }
     }
 
     type Change = fn(&mut RunRequest, &mut RunAction);
 
     #[test]
     fn every_field_but_the_id_counts() {
-        let changes: [Change; 51] = [
+        let changes: [Change; 56] = [
             |_, _| (),
             |r, _| r.rootfs = "host".into(),
             |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
@@ -226,6 +231,10 @@ mod tests {
             |_, a| a.log_source = "root".into(),
             |_, a| a.suppress_log_output = true,
             |r, _| r.volume_mounted_files.push(File { public: true, ..file("x", "y") }),
+            |r, _| r.volume_mounted_files.push(File { mode: Some(0o600), ..file("x", "y") }),
+            |r, _| r.volume_mounted_files.push(File { mode: Some(0), ..file("x", "y") }),
+            |r, _| r.volume_mounted_files.push(File { group: Some("0".into()), ..file("x", "y") }),
+            |r, _| r.file_directories.push("/x".into()),
             |r, _| r.redaction = 1,
             |r, _| r.runtime_token_path = "x".into(),
             |r, _| r.outputs = Some(Outputs::default()),

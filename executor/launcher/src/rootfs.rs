@@ -9,13 +9,14 @@ mod host;
 mod image;
 mod overlay;
 
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use executor_core::idmap::IdMap;
-use executor_core::placement::{Content, Entry, MountPoint, PlacementError, RootfsView, place};
-use executor_core::plan::{Plan, PlannedFile, Rootfs};
+use executor_core::placement::{Asked, Content, Entry, MountPoint, PlacementError, RootfsView, place};
+use executor_core::plan::{Plan, PlannedFile, Principal, Rootfs};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::spec;
 use executor_core::users::{self, ResolvedUser};
@@ -30,6 +31,8 @@ use crate::ids::Ids;
 /// Directories that must be real ones: libcontainer follows a symbolic link there before it has pivoted, and
 /// creates and deletes what it points to on the host.
 const REAL: [&str; 3] = ["dev", "proc", "sys"];
+/// Names and numbers of groups.
+const GROUP_FILE: &str = "/etc/group";
 
 /// A root file system that stands.
 ///
@@ -106,7 +109,7 @@ impl Tree {
         };
         let violation =
             |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("action.run.user", why)]);
-        let user = users::resolve(&plan.user, &read("/etc/passwd")?, &read("/etc/group")?)
+        let user = users::resolve(&plan.user, &read("/etc/passwd")?, &read(GROUP_FILE)?)
             .map_err(|unknown| violation(unknown.to_string()))?;
         let highest = self.ids.highest();
         match [user.uid, user.gid].iter().chain(&user.groups).find(|id| **id > highest) {
@@ -117,18 +120,33 @@ impl Tree {
         }
     }
 
+    /// Numbers of the groups that the plan's files name, by the tree's own file.
+    ///
+    /// # Errors
+    /// A name that it does not have: a violation of the file's `group`.
+    pub(crate) fn file_groups(&self, plan: &Plan) -> Result<BTreeMap<String, u32>, Refused> {
+        file_groups(self.root(), &plan.files, BTreeMap::new(), self.ids)
+    }
+
     /// Decides where the plan's files are mounted, and makes what is needed to mount them on.
     ///
     /// # Errors
     /// Paths that do not fit the tree: a violation each.
-    pub(crate) fn place(&self, plan: &Plan) -> Result<Vec<MountPoint>, Refused> {
-        let mounts = place(&plan.files, &spec::fresh_mounts(&plan.rootfs), self).map_err(|error| match error {
+    pub(crate) fn place(
+        &self,
+        plan: &Plan,
+        files_root: &Path,
+        user: &ResolvedUser,
+    ) -> Result<Vec<MountPoint>, Refused> {
+        let asked = Asked { files: &plan.files, directories: &plan.file_directories, files_root, home: &user.home };
+        let owner = (self.ids.host(user.uid), self.ids.host(user.gid));
+        let mounts = place(asked, &spec::fresh_mounts(&plan.rootfs), self).map_err(|error| match error {
             PlacementError::Violations(violations) => Refused::of_fields(Reason::Precondition, &violations),
             PlacementError::View(path, error) => failed(&format!("rootfs: {}", path.display()), &error),
         })?;
         let mut violations = Vec::new();
         for mount in mounts.iter().filter(|mount| !mount.in_fresh_mount) {
-            if let Err(error) = make_target(self.root.as_fd(), mount, Some(self.ids.host(0))) {
+            if let Err(error) = make_target(self.root.as_fd(), mount, owner) {
                 match error.kind() {
                     io::ErrorKind::ReadOnlyFilesystem => {
                         let field = field_of(plan, mount);
@@ -171,7 +189,7 @@ impl Tree {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let parent = open_in_root(self.root.as_fd(), parent, flags, Mode::empty(), Follow::NoLinks)?;
         mkdirat(&parent, name, Mode::from_raw_mode(0o755))?;
-        own(parent.as_fd(), Path::new(name), self.ids.host(0))
+        own(parent.as_fd(), Path::new(name), (self.ids.host(0), self.ids.host(0)))
     }
 
     /// Shows the host's /sys, without what is mounted below it, read-only.
@@ -202,32 +220,72 @@ impl RootfsView for Tree {
     }
 }
 
-/// Makes the directory or the empty file that a mount goes onto, where it is not there.
+/// Adds to `known` what groups of files by their names are in a root, whose group file may be anything.
+///
+/// # Errors
+/// A name that it does not have, or a number that the container does not: a violation of each file's `group`.
+pub(crate) fn file_groups(
+    root: BorrowedFd<'_>,
+    files: &[PlannedFile],
+    mut known: BTreeMap<String, u32>,
+    ids: IdMap,
+) -> Result<BTreeMap<String, u32>, Refused> {
+    let mut violations = Vec::new();
+    let mut content = None;
+    for file in files {
+        let Some(Principal::Name(name)) = &file.group else { continue };
+        if known.contains_key(name) {
+            continue;
+        }
+        if content.is_none() {
+            let read = read_small(root, Path::new(GROUP_FILE));
+            content = Some(read.map_err(|error| failed(&format!("rootfs: {GROUP_FILE}"), &error))?);
+        }
+        match users::gid_of(name, content.as_deref().unwrap_or_default()) {
+            Ok(gid) if gid <= ids.highest() => drop(known.insert(name.clone(), gid)),
+            Ok(gid) => {
+                let why = format!("`{name}` has id {gid}; {} is the last of a user namespace", ids.highest());
+                violations.push(Violation::new(format!("{}.group", file.field), why));
+            }
+            Err(unknown) => violations.push(Violation::new(format!("{}.group", file.field), unknown.to_string())),
+        }
+    }
+    if violations.is_empty() { Ok(known) } else { Err(Refused::of_fields(Reason::Precondition, &violations)) }
+}
+
+/// Makes the directory or the empty file that a mount goes onto, and the directories above it, where they are not there.
+/// They belong to the process's user (0755): what lies around a secret file is for its program to write.
 ///
 /// # Errors
 /// The tree is read-only, or changed under our hands.
-pub(crate) fn make_target(root: BorrowedFd<'_>, mount: &MountPoint, owner: Option<u32>) -> io::Result<()> {
-    let (Some(parent), Some(name)) = (mount.target.parent(), mount.target.file_name()) else {
+pub(crate) fn make_target(root: BorrowedFd<'_>, mount: &MountPoint, owner: (u32, u32)) -> io::Result<()> {
+    let mut parents: Vec<&Path> = mount.target.ancestors().skip(1).filter(|path| path.parent().is_some()).collect();
+    parents.reverse();
+    parents.into_iter().try_for_each(|parent| make(root, parent, true, owner))?;
+    make(root, &mount.target, matches!(mount.content, Content::Directory(_)), owner)
+}
+
+fn make(root: BorrowedFd<'_>, path: &Path, directory: bool, owner: (u32, u32)) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     };
     let parent = open_in_root(root, parent, OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), Follow::NoLinks)?;
-    let made = match mount.content {
-        Content::Directory(_) => mkdirat(&parent, name, Mode::from_raw_mode(0o755)),
-        Content::File(_) => {
-            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(0o444)).map(drop)
-        }
+    let made = if directory {
+        mkdirat(&parent, name, Mode::from_raw_mode(0o755))
+    } else {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(0o444)).map(drop)
     };
     match made {
         Err(rustix::io::Errno::EXIST) => Ok(()),
         Err(error) => Err(error.into()),
-        Ok(()) => owner.map_or(Ok(()), |owner| own(parent.as_fd(), Path::new(name), owner)),
+        Ok(()) => own(parent.as_fd(), Path::new(name), owner),
     }
 }
 
-/// Gives what was just made to the root of a container.
-fn own(parent: BorrowedFd<'_>, name: &Path, owner: u32) -> io::Result<()> {
-    let (user, group) = (Uid::from_raw(owner), Gid::from_raw(owner));
+/// Gives what was just made to a user and a group.
+fn own(parent: BorrowedFd<'_>, name: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
+    let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
     Ok(chownat(parent, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! /0/                       mount point 0, a directory (0700, the process's user)
-//!    db -> ../../dev/executor-files/0/..data/db
+//!    db/user -> ../../../dev/executor-files/0/..data/db/user
 //!                           what the process opens: swapping `..data` changes all files at once
 //! /1                        mount point 1, a single file
 //! /files/0/..gen1/db/user   the files (0600) of mount point 0; `files` shows at /dev/executor-files
@@ -15,7 +15,8 @@
 //! ```
 //! This is the layout of Kubernetes' AtomicWriter, so that a later generation replaces an earlier one by one
 //! rename (see the module `generation`); but generations lie beside what the process sees, where there is nothing but its
-//! files.
+//! files. A directory is as open as the most open file below it needs; the two above the generations, which everybody passes
+//! through, can be searched and not listed (0711).
 //!
 //! The files belong to the container's user, who may take leases on them (fcntl(2), F_SETLEASE), and a lease keeps
 //! whoever opens a file waiting for 45 s. Nobody can lease a file that is open for writing: so the shim holds each file
@@ -23,13 +24,15 @@
 
 mod generation;
 mod inputs;
+mod shown;
 mod wipe;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use executor_core::placement::{self, Content, IN_FORCE, MountPoint, VolumeSize};
 use executor_core::record::VolumeKind;
@@ -43,9 +46,11 @@ pub use wipe::Receipt;
 
 /// How the source of the mount shows in /proc/PID/mountinfo.
 pub const SOURCE: &str = "executor-secrets";
-/// Directories of secret files.
-const DIRECTORY: Mode = Mode::RWXU;
-/// Secret files.
+/// Permission bits of a directory of private files.
+const DIRECTORY: u32 = 0o700;
+/// Of a directory that others only pass through.
+const PASSAGE: u32 = 0o711;
+/// Of a file while it is written.
 const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// How a container sees them.
 const READ_ONLY: Attributes =
@@ -67,11 +72,20 @@ pub struct Volume {
 /// Takes each file while it is open for writing: who writes the files is a helper, and does not live on to hold them.
 pub type Pass<'a> = dyn FnMut(BorrowedFd<'_>) -> io::Result<()> + 'a;
 
-/// Whose the files are.
+/// Owner of the files, where they say nothing else.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner {
     /// User id on the host.
     pub uid: u32,
+    /// Group id on the host.
+    pub gid: u32,
+}
+
+/// What others than its owner may do with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Permission bits.
+    pub mode: u32,
     /// Group id on the host.
     pub gid: u32,
 }
@@ -129,32 +143,39 @@ impl Volume {
     /// No room: in the volume, or in the cgroup's memory limit.
     ///
     /// # Panics
-    /// Where `contents` is shorter than the indices in `mounts` say: the caller counts them first.
-    pub fn fill(&self, mounts: &[MountPoint], contents: &[&[u8]], owner: Owner, pass: &mut Pass<'_>) -> io::Result<()> {
+    /// Where `contents` or `access` is shorter than the indices in `mounts` say: the caller counts them first.
+    pub fn fill(
+        &self,
+        mounts: &[MountPoint],
+        contents: &[&[u8]],
+        access: &[Access],
+        owner: Owner,
+        pass: &mut Pass<'_>,
+    ) -> io::Result<()> {
+        let passage = Access { mode: PASSAGE, gid: owner.gid };
         if placement::has_generations(mounts) {
-            make_dir(self.handle(), FILES.as_ref(), owner)?;
+            make_dir(self.handle(), FILES.as_ref(), owner.uid, passage)?;
         }
         for (number, mount) in mounts.iter().enumerate() {
             let name = number.to_string();
             match &mount.content {
                 Content::File(index) => {
-                    pass(write_file(self.handle(), name.as_ref(), contents[*index], owner)?.as_fd())?;
+                    let file = write_file(self.handle(), name.as_ref(), contents[*index], owner.uid, access[*index])?;
+                    pass(file.as_fd())?;
                 }
                 Content::Directory(files) => {
-                    let shown = make_dir(self.handle(), name.as_ref(), owner)?;
-                    let top = make_dir(self.handle(), generations(number).as_os_str(), owner)?;
-                    let generation = make_dir(top.as_fd(), GENERATION.as_ref(), owner)?;
-                    let mut entries: Vec<&OsStr> = Vec::new();
+                    let top = make_dir(self.handle(), generations(number).as_os_str(), owner.uid, passage)?;
+                    let generation = make_generation(top.as_fd(), GENERATION, &mount.content, access, owner)?;
                     for (index, path) in files {
-                        write_below(generation.as_fd(), path, contents[*index], owner, pass)?;
-                        entries.extend(path.components().next().map(Component::as_os_str));
+                        let file = write_file(generation.as_fd(), path, contents[*index], owner.uid, access[*index])?;
+                        pass(file.as_fd())?;
                     }
-                    make_link(Path::new(GENERATION), &top, IN_FORCE.as_ref())?;
-                    entries.sort_unstable();
-                    entries.dedup();
-                    for entry in entries {
-                        make_link(&mount.link(number, entry.as_ref()), &shown, entry)?;
-                    }
+                    make_link(Path::new(GENERATION), top.as_fd(), IN_FORCE.as_ref(), owner)?;
+                    let private = Access { mode: DIRECTORY, gid: owner.gid };
+                    let shown = make_dir(self.handle(), name.as_ref(), owner.uid, private)?;
+                    let shown = shown.as_fd();
+                    shown::alike(generation.as_fd(), shown, Path::new(""))?;
+                    shown::add(generation.as_fd(), shown, shown, &|path| mount.link(number, path))?;
                 }
             }
         }
@@ -210,11 +231,61 @@ fn generations(mount: usize) -> PathBuf {
     Path::new(FILES).join(mount.to_string())
 }
 
-fn make_dir(parent: BorrowedFd<'_>, name: &OsStr, owner: Owner) -> io::Result<OwnedFd> {
-    rustix::fs::mkdirat(parent, name, DIRECTORY)?;
+/// Makes the directory of a generation, with those that its files lie in.
+fn make_generation(
+    top: BorrowedFd<'_>,
+    name: &str,
+    content: &Content,
+    access: &[Access],
+    owner: Owner,
+) -> io::Result<OwnedFd> {
+    let files = match content {
+        Content::Directory(files) => files,
+        Content::File(_) => return Err(io::ErrorKind::InvalidInput.into()),
+    };
+    let mut directories = BTreeMap::from([(Path::new(""), Sharing::default())]);
+    for (index, path) in files {
+        for directory in path.ancestors().skip(1) {
+            directories.entry(directory).or_default().add(access[*index]);
+        }
+    }
+    let generation = make_dir(top, name.as_ref(), owner.uid, directories[Path::new("")].access(owner))?;
+    for (path, sharing) in directories.iter().filter(|(path, _)| !path.as_os_str().is_empty()) {
+        make_dir(generation.as_fd(), path.as_os_str(), owner.uid, sharing.access(owner))?;
+    }
+    Ok(generation)
+}
+
+/// Who must be able to pass through a directory.
+#[derive(Default)]
+struct Sharing {
+    /// Group of a file below that is not its owner's alone.
+    group: Option<u32>,
+    /// A file below is for everybody, or there are several groups.
+    everybody: bool,
+}
+
+impl Sharing {
+    fn add(&mut self, file: Access) {
+        if file.mode & 0o077 != 0 {
+            self.everybody |= file.mode & 0o007 != 0 || self.group.is_some_and(|group| group != file.gid);
+            self.group.get_or_insert(file.gid);
+        }
+    }
+
+    fn access(&self, owner: Owner) -> Access {
+        match self {
+            Self { everybody: true, .. } => Access { mode: 0o755, gid: owner.gid },
+            Self { group: Some(group), .. } => Access { mode: 0o750, gid: *group },
+            Self { group: None, .. } => Access { mode: DIRECTORY, gid: owner.gid },
+        }
+    }
+}
+
+fn make_dir(parent: BorrowedFd<'_>, name: &OsStr, uid: u32, access: Access) -> io::Result<OwnedFd> {
+    rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
     let dir = open_dir(parent, name)?;
-    rustix::fs::fchmod(&dir, DIRECTORY)?; // whatever the umask is
-    own(&dir, owner)?;
+    own(dir.as_fd(), uid, access)?;
     Ok(dir)
 }
 
@@ -227,45 +298,26 @@ fn open_dir(parent: BorrowedFd<'_>, name: &OsStr) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Writes a file, and the directories above it that are not there yet; passes it on.
-fn write_below(root: BorrowedFd<'_>, path: &Path, content: &[u8], owner: Owner, pass: &mut Pass<'_>) -> io::Result<()> {
-    let (dir, name) = make_parents(root, path, owner)?;
-    pass(write_file(dir.as_fd(), Path::new(name), content, owner)?.as_fd())
-}
-
-/// Makes the directories above a path that are not there yet: the last of them, and the path's name in it.
-fn make_parents<'a>(root: BorrowedFd<'_>, path: &'a Path, owner: Owner) -> io::Result<(OwnedFd, &'a OsStr)> {
-    let mut dir = root.try_clone_to_owned()?;
-    for parent in path.parent().into_iter().flat_map(Path::components) {
-        dir = match make_dir(dir.as_fd(), parent.as_os_str(), owner) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open_dir(dir.as_fd(), parent.as_os_str())?,
-            made => made?,
-        };
-    }
-    let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-    Ok((dir, name))
-}
-
-fn write_file(dir: BorrowedFd<'_>, name: &Path, content: &[u8], owner: Owner) -> io::Result<std::fs::File> {
+fn write_file(dir: BorrowedFd<'_>, name: &Path, content: &[u8], uid: u32, access: Access) -> io::Result<std::fs::File> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir, name, flags, FILE)?;
-    rustix::fs::fchmod(&file, FILE)?;
-    own(&file, owner)?;
+    own(file.as_fd(), uid, access)?;
     let mut file = std::fs::File::from(file);
     file.write_all(content)?;
     Ok(file)
 }
 
-/// Makes a link, which belongs to whom its directory belongs to: the host's root is nobody in a user namespace.
-fn make_link(target: &Path, dir: &OwnedFd, name: &OsStr) -> io::Result<()> {
+/// Makes a link, which belongs to whom the files belong to: the host's root is nobody in a user namespace.
+fn make_link(target: &Path, dir: BorrowedFd<'_>, name: &Path, owner: Owner) -> io::Result<()> {
     rustix::fs::symlinkat(target, dir, name)?;
-    let above = rustix::fs::fstat(dir)?;
-    let (uid, gid) = (Uid::from_raw(above.st_uid), Gid::from_raw(above.st_gid));
+    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
     Ok(rustix::fs::chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-fn own(fd: &OwnedFd, owner: Owner) -> io::Result<()> {
-    Ok(rustix::fs::fchown(fd, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)))?)
+/// Gives owner and mode, whatever the umask was.
+fn own(fd: BorrowedFd<'_>, uid: u32, Access { mode, gid }: Access) -> io::Result<()> {
+    rustix::fs::fchown(fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+    Ok(rustix::fs::fchmod(fd, Mode::from_raw_mode(mode))?)
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ fn every_violation_is_told_at_once() {
         rootfs: "docker".into(),
         grace_period: Some(prost_types::Duration { seconds: 3601, nanos: 0 }),
         network: 1,
-        volume_mounted_files: vec![File { path: "a".into(), content: b"x".into(), public: false }],
+        volume_mounted_files: vec![File { path: "a".into(), content: b"x".into(), ..File::default() }],
         ..program("", &["nul\0"])
     }
     .user("a b")

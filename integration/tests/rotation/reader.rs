@@ -15,8 +15,8 @@ use serde_json::Value;
 use crate::{GENERATIONS, ROOT, inside, settled};
 
 /// Reads the pair `pair/a`, `pair/b` below a directory until SIGTERM, and tells what it saw. Every line of either file is
-/// the stamp of its generation. In turns: both through the directory `pair`, opened once; and both by plain paths, with a
-/// look at the generation in force before and after. A round that took longer than old generations stay says nothing, and
+/// the stamp of its generation. In turns: both through the directory that one of them leads to, opened once; and both by plain
+/// paths, with a look at the generation in force before and after. A round that took longer than old generations stay says nothing, and
 /// is only counted.
 const READER: &str = r#"
 import json, os, signal, sys, time
@@ -41,7 +41,7 @@ while going:
     begun, before, after = time.monotonic(), None, None
     try:
         if seen['rounds'] % 2:
-            directory = os.open(pair, os.O_RDONLY | os.O_DIRECTORY)
+            directory = os.open(os.path.dirname(os.path.realpath(pair + '/a')), os.O_RDONLY | os.O_DIRECTORY)
             try:
                 both = read('a', directory), read('b', directory)
             finally:

@@ -42,7 +42,7 @@ impl From<v1::GetSecretsResponse> for Secrets {
     fn from(response: v1::GetSecretsResponse) -> Self {
         let variable = |v1::EnvironmentVariable { name, value }| SecretVariable { name, value };
         let argument = |v1::SecretArgument { index, value }| SecretArgument { index, value };
-        let file = |v1::File { path, content, public }| {
+        let file = |v1::File { path, content, public, .. }| {
             let (encoding, content) = encoded(content);
             SecretContent { path, public, encoding, content }
         };

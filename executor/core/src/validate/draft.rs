@@ -46,6 +46,8 @@ pub struct Draft<'a> {
     pub secret_args: Vec<(u32, &'a str)>,
     /// Files.
     pub files: Vec<DraftFile<'a>>,
+    /// Directories that hold such files alone.
+    pub file_directories: Vec<&'a str>,
     /// Path of the file that gets the runtime token; none when empty.
     pub token_path: &'a str,
     /// What is masked in the output.
@@ -83,11 +85,15 @@ pub struct DraftFile<'a> {
     pub size: u64,
     /// It is not masked in logs.
     pub public: bool,
+    /// Permission bits, where the request names any.
+    pub mode: Option<u32>,
+    /// Name or number of its group, where the request names one.
+    pub group: Option<&'a str>,
 }
 
 impl<'a> From<(String, &'a str, u64)> for DraftFile<'a> {
     fn from((field, path, size): (String, &'a str, u64)) -> Self {
-        Self { field, path, size, public: false }
+        Self { field, path, size, public: false, mode: None, group: None }
     }
 }
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{Draft, Policy, Report, Violation, shorten};
+use super::{Draft, DraftFile, Policy, Report, Violation, fits, parse_principal, shorten};
 use crate::ident::ContainerId;
-use crate::limits::{FILE_PATHS_MAX, LIST_MAX, NAME_MAX, PATH_MAX};
-use crate::plan::{Plan, PlannedFile};
+use crate::limits::{DIRECTORIES_MAX, FILE_PATHS_MAX, LIST_MAX, MODE_MAX, NAME_MAX, PATH_MAX};
+use crate::plan::{FILE_MODE, Plan, PlannedFile, Principal, UserNamespace};
 use crate::token;
 
 /// The field of the runtime token's file.
@@ -28,26 +28,17 @@ pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> 
     }
     let mut files: Vec<PlannedFile> = Vec::with_capacity(draft.files.len());
     for file in &draft.files {
-        match resolve(file.path, &policy.files_root) {
-            Ok(path) => files.push(PlannedFile {
-                path,
-                size: file.size,
-                field: file.field.clone(),
-                public: file.public,
-                token: false,
-            }),
-            Err(why) => report.add(format!("{}.path", file.field), why),
-        }
+        let path = resolve(file.path, &policy.files_root);
+        let path = path.map_err(|why| report.add(format!("{}.path", file.field), why)).ok();
+        let access = access(file, None, draft.isolation.user_namespace, report);
+        files.extend(path.map(|path| planned(file, path, access)));
     }
     if !draft.token_path.is_empty() {
         match resolve(draft.token_path, &policy.files_root) {
-            Ok(path) => files.push(PlannedFile {
-                path,
-                size: draft.id.parse().map_or(0, |id: ContainerId| token::length(&id) as u64),
-                field: TOKEN_FIELD.to_owned(),
-                public: false,
-                token: true,
-            }),
+            Ok(path) => {
+                let size = draft.id.parse().map_or(0, |id: ContainerId| token::length(&id) as u64);
+                files.push(PlannedFile { token: true, ..PlannedFile::private(path, size, TOKEN_FIELD) });
+            }
             Err(why) => report.add(TOKEN_FIELD, why),
         }
     }
@@ -57,6 +48,78 @@ pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> 
     against_one_another(&files, report);
     within_the_limit(draft, policy, report);
     files
+}
+
+/// Checks the directories that are declared to hold secret files alone.
+pub(super) fn directories(
+    draft: &Draft<'_>,
+    files: &[PlannedFile],
+    policy: &Policy,
+    report: &mut Report,
+) -> Vec<PathBuf> {
+    let count = draft.file_directories.len();
+    if count > DIRECTORIES_MAX {
+        report.add("file_directories", format!("has {count} entries; at most {DIRECTORIES_MAX}"));
+        return Vec::new();
+    }
+    let runtime = Path::new(token::RUNTIME_DIR);
+    let mut directories: Vec<PathBuf> = Vec::with_capacity(count);
+    for (index, text) in draft.file_directories.iter().enumerate() {
+        let path = match resolve(text, &policy.files_root) {
+            Ok(path) => path,
+            Err(why) => {
+                report.add(format!("file_directories[{index}]"), why);
+                continue;
+            }
+        };
+        let shown = path.display();
+        let why = if directories.contains(&path) {
+            format!("`{shown}` is there twice")
+        } else if let Some(file) = files.iter().find(|file| path.starts_with(&file.path)) {
+            format!("`{shown}` needs a directory where {} is a file", file.field)
+        } else if !draft.token_path.is_empty() && (runtime.starts_with(&path) || path.starts_with(runtime)) {
+            format!("`{shown}`: {} holds the runtime socket of a container with a token", runtime.display())
+        } else {
+            directories.push(path);
+            continue;
+        };
+        report.add(format!("file_directories[{index}]"), why);
+    }
+    directories
+}
+
+/// Mode and group of a file.
+pub(super) type Access = (u32, Option<Principal>);
+
+/// Who may do what with a file: as it says, else as the file that it replaces has it, else as nobody says otherwise.
+pub(super) fn access(
+    file: &DraftFile<'_>,
+    replaced: Option<&PlannedFile>,
+    namespace: UserNamespace,
+    report: &mut Report,
+) -> Access {
+    let mode = file.mode.or(replaced.map(|old| old.mode)).unwrap_or(FILE_MODE);
+    if mode > MODE_MAX {
+        report.add(format!("{}.mode", file.field), format!("is {mode:#o}; 0 to {MODE_MAX:#o} is allowed"));
+    }
+    let group = match file.group {
+        None => replaced.and_then(|old| old.group.clone()),
+        Some("") => None,
+        Some(text) => match parse_principal(text, "group").and_then(|group| fits(group, "group", namespace)) {
+            Ok(group) => Some(group),
+            Err(why) => {
+                report.add(format!("{}.group", file.field), why);
+                None
+            }
+        },
+    };
+    (mode, group)
+}
+
+/// A file that was judged.
+pub(super) fn planned(file: &DraftFile<'_>, path: PathBuf, (mode, group): Access) -> PlannedFile {
+    let DraftFile { field, size, public, .. } = file;
+    PlannedFile { public: *public, mode, group, ..PlannedFile::private(path, *size, field) }
 }
 
 /// The absolute path of a file, or what is wrong with the one given.

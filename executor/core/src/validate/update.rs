@@ -57,7 +57,7 @@ pub fn validate_update(draft: &UpdateDraft<'_>, plan: &Plan, policy: &Policy) ->
     }
     let given = given(draft, plan, policy, &mut report);
     let removed = removed(draft, plan, &given, policy, &mut report);
-    let merged = merge(draft, plan, &given, &removed);
+    let merged = merge(draft, plan, &given, &removed, &mut report);
     all_together(&merged, plan, policy, &mut report);
     let signal = i32::try_from(draft.signal).ok().filter(|_| draft.signal <= SIGNAL_MAX);
     if signal.is_none() {
@@ -128,16 +128,19 @@ fn removed(
     removed
 }
 
-/// What stays in its place, what is replaced there, what is added behind, and the token's file.
+/// What stays in its place, what is replaced there, what is added behind, and the token's file. A file that is replaced
+/// keeps the mode and the group that the call does not name.
 fn merge(
     draft: &UpdateDraft<'_>,
     plan: &Plan,
     given: &BTreeMap<PathBuf, usize>,
     removed: &BTreeSet<PathBuf>,
+    report: &mut Report,
 ) -> PlannedUpdate {
-    let planned = |path: &PathBuf, index: usize| {
-        let DraftFile { field, size, public, .. } = &draft.files[index];
-        PlannedFile { path: path.clone(), size: *size, field: field.clone(), public: *public, token: false }
+    let mut planned = |path: &PathBuf, index: usize, replaced: Option<&PlannedFile>| {
+        let file = &draft.files[index];
+        let access = files::access(file, replaced, plan.isolation.user_namespace, report);
+        files::planned(file, path.clone(), access)
     };
     let mut merged = PlannedUpdate { files: Vec::new(), changed: Vec::new(), sources: Vec::new(), signal: 0 };
     let mut placed = BTreeSet::new();
@@ -148,7 +151,7 @@ fn merge(
                 placed.insert(*index);
                 merged.changed.push(merged.files.len());
                 merged.sources.push(*index);
-                merged.files.push(planned(&file.path, *index));
+                merged.files.push(planned(&file.path, *index, Some(file)));
             }
         }
     }
@@ -158,7 +161,7 @@ fn merge(
     for (path, index) in added {
         merged.changed.push(merged.files.len());
         merged.sources.push(index);
-        merged.files.push(planned(path, index));
+        merged.files.push(planned(path, index, None));
     }
     merged.files.extend(plan.token_file().cloned());
     merged

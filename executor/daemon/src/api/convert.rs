@@ -16,8 +16,6 @@ use executor_proto::v1;
 use crate::container::facts::{End, Facts};
 use crate::events::{Event, What};
 
-/// Permission bits of every secret file.
-const FILE_MODE: u32 = 0o600;
 /// How every secret file system is mounted.
 const MOUNT_OPTIONS: &str = "ro,nosuid,nodev,noexec";
 
@@ -124,6 +122,7 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         terminal: plan.terminal,
         stdin: plan.stdin,
         stop_signal: plan.stop_signal,
+        file_directories: plan.file_directories.iter().map(|path| path.display().to_string()).collect(),
     }
 }
 
@@ -168,9 +167,9 @@ fn files(facts: &Facts) -> Vec<v1::SecretFile> {
     let one = |(file, mount): (&executor_core::plan::PlannedFile, Option<&MountPoint>)| v1::SecretFile {
         path: file.path.display().to_string(),
         size: file.size,
-        mode: FILE_MODE,
+        mode: file.mode,
         uid: prepared.map_or(0, |prepared| prepared.user.uid),
-        gid: prepared.map_or(0, |prepared| prepared.user.gid),
+        gid: prepared.map_or(0, |prepared| prepared.gid_of(file)),
         mount_point: mount.map(|mount| mount.target.display().to_string()).unwrap_or_default(),
         mount_kind: kind.into(),
         mount_options: MOUNT_OPTIONS.to_owned(),

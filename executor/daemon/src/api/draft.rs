@@ -47,6 +47,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         log_source: &run.log_source,
         suppress_log_output: run.suppress_log_output,
         files: files(request).map(|(field, file)| drafted(field, file)).collect(),
+        file_directories: request.file_directories.iter().map(String::as_str).collect(),
         token_path: &request.runtime_token_path,
         redaction: redaction.unwrap_or_default(),
         outputs: request.outputs.as_ref().map(outputs),
@@ -91,7 +92,14 @@ fn variables(variables: &[EnvironmentVariable]) -> Vec<(&str, &str)> {
 
 /// A file of a request under the name of its field.
 pub(crate) fn drafted(field: String, file: &File) -> DraftFile<'_> {
-    DraftFile { field, path: &file.path, size: file.content.len() as u64, public: file.public }
+    DraftFile {
+        field,
+        path: &file.path,
+        size: file.content.len() as u64,
+        public: file.public,
+        mode: file.mode,
+        group: file.group.as_deref(),
+    }
 }
 
 fn outputs(outputs: &Outputs) -> DraftOutputs<'_> {
@@ -217,7 +225,7 @@ mod tests {
 
     #[test]
     fn files_keep_their_fields() {
-        let file = |path: &str| File { path: path.into(), content: vec![1, 2], public: false };
+        let file = |path: &str| File { path: path.into(), content: vec![1, 2], ..File::default() };
         let run = RunAction { volume_mounted_files: vec![file("a"), file("b")], ..Default::default() };
         let request = RunRequest {
             action: Some(Action { run: Some(run), ..Default::default() }),

@@ -125,7 +125,12 @@ fn response(bytes: &[u8]) -> Option<v1::GetSecretsResponse> {
     let argument = |index| Some(v1::SecretArgument { index, value: text()? });
     let arguments = manifest.arguments.into_iter().map(argument).collect::<Option<_>>()?;
     let files = manifest.files.into_iter().zip(values).map(|(file, content)| {
-        Some(v1::File { path: file.path.to_str()?.to_owned(), content: content.to_vec(), public: file.public })
+        Some(v1::File {
+            path: file.path.to_str()?.to_owned(),
+            content: content.to_vec(),
+            public: file.public,
+            ..v1::File::default()
+        })
     });
     Some(v1::GetSecretsResponse { files: files.collect::<Option<_>>()?, environment, arguments })
 }

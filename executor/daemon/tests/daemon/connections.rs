@@ -68,7 +68,7 @@ async fn the_daemon_keeps_no_secret_in_memory() {
         let id = format!("container-of-{size}-{}", uuid::Uuid::new_v4());
         let (canary, content) = (Canary::random(64).unwrap(), Canary::random(size).unwrap());
         let mut request = secret_request(&id, canary.as_str());
-        let file = v1::File { path: "big".into(), content: content.as_bytes().into(), public: false };
+        let file = v1::File { path: "big".into(), content: content.as_bytes().into(), ..v1::File::default() };
         request.volume_mounted_files.push(file);
         let call = tokio::spawn({
             let mut client = client.clone();
@@ -93,7 +93,7 @@ async fn the_daemon_keeps_no_secret_in_memory() {
         assert_eq!(found(&node, &secrets), [""; 0], "{size} bytes, refused");
         // New content for one of its files.
         let content = Canary::random(size).unwrap();
-        let file = v1::File { path: "big".into(), content: content.as_bytes().into(), public: false };
+        let file = v1::File { path: "big".into(), content: content.as_bytes().into(), ..v1::File::default() };
         let update = v1::UpdateFilesRequest { id, files: vec![file], ..Default::default() };
         client.clone().update_files(update).await.unwrap();
         client.clone().info(v1::InfoRequest {}).await.unwrap();

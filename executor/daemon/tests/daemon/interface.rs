@@ -38,7 +38,7 @@ async fn every_violation_is_told_and_no_value() {
     let status = client.run(v1::RunRequest { action: Some(serial), ..Default::default() }).await.unwrap_err();
     assert!(status.code() == Code::Unimplemented && status.message().contains("`serial`"), "{status:?}");
     let mut large = request("large");
-    large.volume_mounted_files = vec![v1::File { path: "a".into(), content: vec![0; 3 << 20], public: false }];
+    large.volume_mounted_files = vec![v1::File { path: "a".into(), content: vec![0; 3 << 20], ..v1::File::default() }];
     let status = client.run(large).await.unwrap_err();
     assert!(matches!(status.code(), Code::OutOfRange | Code::ResourceExhausted), "{status:?}");
 }

@@ -11,7 +11,7 @@ use tonic::Code;
 const CANARY: &str = "canary-5a7b";
 
 fn update(id: &str, path: &str) -> v1::UpdateFilesRequest {
-    let file = v1::File { path: path.into(), content: CANARY.into(), public: false };
+    let file = v1::File { path: path.into(), content: CANARY.into(), ..v1::File::default() };
     v1::UpdateFilesRequest { id: id.into(), files: vec![file], ..Default::default() }
 }
 

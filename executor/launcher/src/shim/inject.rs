@@ -18,11 +18,12 @@ use executor_core::disclosure::Manifest;
 use executor_core::idmap::IdMap;
 use executor_core::payload::{self, ProcessPayload};
 use executor_core::placement::{Content, GENERATIONS_DIR, MountPoint};
-use executor_core::plan::{Network, Plan};
+use executor_core::plan::{Network, Plan, PlannedFile};
 use executor_core::protocol::{Reason, Refused};
+use executor_core::record::Prepared;
 use executor_core::token::RUNTIME_DIR;
 use executor_core::validate::Violation;
-use executor_secrets::volume::{Owner, Pass, Volume};
+use executor_secrets::volume::{Access, Owner, Pass, Volume};
 use executor_secrets::{Token, TokenDigest};
 use executor_sys::memfile::MemFile;
 use executor_sys::mount::{self, Follow, open_dir, open_in_root};
@@ -45,16 +46,25 @@ pub(super) struct Injection<'a> {
     pub(super) plan: &'a Plan,
     pub(super) cgroup: &'a Path,
     pub(super) init: i32,
-    /// User and group of its process, in the container.
-    pub(super) owner: (u32, u32),
-    /// What these are on the host.
+    /// What is known of it: its user, where its files go.
+    pub(super) prepared: &'a Prepared,
+    /// What its users and groups are on the host.
     pub(super) id_map: IdMap,
-    pub(super) mounts: &'a [MountPoint],
     pub(super) volume: Option<&'a Volume>,
     pub(super) process: &'a MemFile,
     pub(super) files: &'a MemFile,
     /// A directory in the shim's namespace where the volume can be attached on kernels that need that.
     pub(super) staging: &'a Path,
+}
+
+/// Owner of a container's files, on the host.
+pub(super) fn owner(prepared: &Prepared, ids: IdMap) -> Owner {
+    Owner { uid: ids.host(prepared.user.uid), gid: ids.host(prepared.user.gid) }
+}
+
+/// Mode and group of each file, on the host.
+pub(super) fn access(files: &[PlannedFile], prepared: &Prepared, ids: IdMap) -> Vec<Access> {
+    files.iter().map(|file| Access { mode: file.mode, gid: ids.host(prepared.gid_of(file)) }).collect()
 }
 
 /// Lets `write` have the contents of files, in place, if they have these sizes.
@@ -132,7 +142,7 @@ impl Injection<'_> {
         if let Some(generations) = &views.generations {
             generations_dir(generations).map_err(|error| Failed(format!("mount at {GENERATIONS_DIR}"), error))?;
         }
-        for (mount, view) in self.mounts.iter().zip(&views.mounts) {
+        for (mount, view) in self.prepared.mounts.iter().zip(&views.mounts) {
             self.place(mount, view).map_err(|error| Failed(format!("mount at {}", mount.target.display()), error))?;
         }
         if !runtime.is_empty() {
@@ -144,12 +154,13 @@ impl Injection<'_> {
     }
 
     fn fill(&self, volume: &Volume, pass: &mut Pass<'_>) -> Result<Option<TokenDigest>, Failed> {
-        let owner = Owner { uid: self.id_map.host(self.owner.0), gid: self.id_map.host(self.owner.1) };
+        let owner = owner(self.prepared, self.id_map);
+        let access = access(&self.plan.files, self.prepared, self.id_map);
         let token = self.plan.token_file().map(|_| Token::random(&self.plan.id)).transpose();
         let token = token.map_err(|error| Failed("runtime token".into(), io::Error::other(error)))?;
         with_contents(self.files, self.plan.given_files().iter().map(|file| file.size), |contents| {
             let contents: Vec<&[u8]> = contents.iter().copied().chain(token.as_ref().map(Token::as_bytes)).collect();
-            volume.fill(self.mounts, &contents, owner, pass)
+            volume.fill(&self.prepared.mounts, &contents, &access, owner, pass)
         })?;
         if keeps_inputs(self.plan) {
             let kept = self.process.read(|bytes| {
@@ -168,8 +179,8 @@ impl Injection<'_> {
         let views = || -> io::Result<Views> {
             Ok(Views {
                 inputs: keeps_inputs(self.plan).then(|| volume.inputs_view()).transpose()?,
-                mounts: volume.views(self.mounts)?,
-                generations: volume.generations_view(self.mounts)?,
+                mounts: volume.views(&self.prepared.mounts)?,
+                generations: volume.generations_view(&self.prepared.mounts)?,
             })
         };
         let views = match views() {
@@ -185,7 +196,8 @@ impl Injection<'_> {
     fn place(&self, point: &MountPoint, view: &OwnedFd) -> io::Result<()> {
         let root = open_dir(Path::new("/"))?;
         if point.in_fresh_mount {
-            make_target(root.as_fd(), point, None)?;
+            // By now the container's own ids are those that this process sees.
+            make_target(root.as_fd(), point, (self.prepared.user.uid, self.prepared.user.gid))?;
         }
         let kind = if matches!(point.content, Content::Directory(_)) { OFlags::DIRECTORY } else { OFlags::empty() };
         let target = open_in_root(root.as_fd(), &point.target, OFlags::PATH | kind, Mode::empty(), Follow::NoLinks)?;

@@ -191,11 +191,12 @@ fn build(
     dirs.layer = layer;
     let tree = Tree::assemble(host, &record.plan, &dirs, &ids)?;
     let user = Arc::new(tree.resolve_user(&record.plan)?);
+    let file_groups = tree.file_groups(&record.plan)?;
     if record.plan.token_file().is_some() {
         tree.make_runtime_dir(&record.plan.rootfs)?;
     }
     names::make_dir(&tree)?;
-    let mounts = tree.place(&record.plan)?;
+    let mounts = tree.place(&record.plan, &host.policy.files_root, &user)?;
 
     let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
     warnings.extend(unheld);
@@ -242,14 +243,25 @@ fn build(
     };
     let kind = volume.as_ref().map(Volume::kind);
     site.remains.volumes.extend(volume);
+    let (attached, ports) = network.map(|network| (network.record, network.reserved)).unzip();
+    let prepared = Prepared {
+        init: identity::of(container.pid()).map_err(|error| failed("/proc", &error))?,
+        user: (*user).clone(),
+        mounts,
+        file_groups,
+        volume: kind,
+        nofile,
+        warnings,
+        network: attached,
+        at: now(),
+    };
     let injection = inject::Injection {
         host,
         plan: &record.plan,
         cgroup: &record.cgroup,
         init: container.pid(),
-        owner: (user.uid, user.gid),
+        prepared: &prepared,
         id_map,
-        mounts: &mounts,
         volume: site.remains.volumes.first(),
         process: &site.remains.inputs[0],
         files: &site.remains.inputs[1],
@@ -261,7 +273,7 @@ fn build(
     };
     let read_token = || match (site.remains.volumes.first(), record.plan.token_file()) {
         (Some(volume), Some(_)) => {
-            let stored = volume.current(&mounts, record.plan.files.len() - 1)?;
+            let stored = volume.current(&prepared.mounts, record.plan.files.len() - 1)?;
             let mut token = Zeroizing::new(vec![0; stored.len()]);
             stored.read_into(&mut token)?;
             Ok(Some(token))
@@ -272,13 +284,11 @@ fn build(
         .and_then(|token| Watch::begin(&record.plan, &host.policy.files_root, process, files, token))
         .map_err(|error| failed("secrets to be masked", &error))?;
     let redactor = watch.redactor();
+    let mut warnings = prepared.warnings.clone();
     warnings.extend_from_slice(redactor.warnings());
     log.mask(redactor);
 
-    let init = identity::of(container.pid()).map_err(|error| failed("/proc", &error))?;
-    let (network, ports) = network.map(|network| (network.record, network.reserved)).unzip();
-    record.prepared =
-        Some(Prepared { init, user: (*user).clone(), mounts, volume: kind, nofile, warnings, network, at: now() });
+    record.prepared = Some(Prepared { warnings, at: now(), ..prepared });
     record.files_generation = u64::from(kind.is_some());
     record.state = State::Created;
     dirs.write_record(&record).map_err(|error| failed("run directory", &error))?;

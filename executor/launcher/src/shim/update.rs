@@ -13,7 +13,7 @@
 mod swap;
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 use executor_core::lifecycle::State;
@@ -24,19 +24,20 @@ use executor_core::protocol::{PLAN_MAX, Reason, Refused, UPDATE_FDS};
 use executor_core::record::{ContainerRecord, Prepared, RECORD_MAX};
 use executor_core::update::{FileUpdate, Next, Placed};
 use executor_core::validate::{Violation, recheck};
-use executor_secrets::volume::{Owner, Pass, Replaced, Rotation, Volume};
+use executor_secrets::volume::{Pass, Replaced, Rotation, Volume};
 use executor_sys::memfile::MemFile;
-use executor_sys::{mount, process};
+use executor_sys::mount::{self, open_dir};
+use executor_sys::process;
 
 use super::Ready;
 use super::helper::{self, Failed, NotDone};
-use super::inject::with_contents;
+use super::inject::{access, owner, with_contents};
 use super::stdio::Log;
 use super::watch::Watch;
 use crate::finish::now;
 use crate::host::Host;
 use crate::log::{self, Level};
-use crate::rootfs::failed;
+use crate::rootfs::{failed, file_groups};
 use swap::Swap;
 
 /// How long an old generation stays. A program that opens two files through one directory of it does so within
@@ -176,7 +177,12 @@ fn judge(host: &Host, ready: &Ready, list: &MemFile) -> Result<Judged, Refused> 
             return Err(unfit(alone));
         }
     }
-    let prepared = record.prepared.clone().map(|prepared| Prepared { mounts: placed.mounts.clone(), ..prepared });
+    let with_files = |prepared: Prepared| -> Result<Prepared, Refused> {
+        let root = open_dir(&ready.remains.dirs.stage).map_err(|error| failed("rootfs", &error))?;
+        let file_groups = file_groups(root.as_fd(), &plan.files, prepared.file_groups, record.id_map())?;
+        Ok(Prepared { mounts: placed.mounts.clone(), file_groups, ..prepared })
+    };
+    let prepared = record.prepared.clone().map(with_files).transpose()?;
     let record = ContainerRecord {
         plan,
         prepared,
@@ -364,10 +370,10 @@ fn write(
     process::be_expendable().map_err(failed("oom_score_adj"))?;
     host.hierarchies.join_memory(&record.cgroup).map_err(failed("memory cgroup"))?;
     let ids = record.id_map();
-    let user = record.prepared.as_ref().map(|prepared| (ids.host(prepared.user.uid), ids.host(prepared.user.gid)));
-    let (uid, gid) = user.ok_or_else(|| Failed("user".into(), io::ErrorKind::NotFound.into()))?;
+    let prepared = record.prepared.as_ref().ok_or_else(|| Failed("user".into(), io::ErrorKind::NotFound.into()))?;
+    let (owner, access) = (owner(prepared, ids), access(&update.files, prepared, ids));
     let sizes = update.changed.iter().map(|index| update.files[*index].size);
-    with_contents(contents, sizes, |contents| rotation.write(contents, Owner { uid, gid }, pass))?;
+    with_contents(contents, sizes, |contents| rotation.write(contents, &access, owner, pass))?;
     // A daemon that gave up meanwhile has overwritten them, from the beginning on: then what was written is not whole.
     let whole = contents.read(|bytes| payload::decode(bytes).is_ok()).map_err(failed("contents"))?;
     if whole { Ok(()) } else { Err(Failed("contents".into(), io::Error::other("they were taken back"))) }

@@ -5,35 +5,34 @@
 //!          ..gen2/db/user -> the same inode   what stays is linked, and costs no page
 //!          ..gen2/db/password                 what is new is written
 //!          ..data_new -> ..gen2               one rename onto `..data`, and all of them have changed
-//! /0/db                                       what the container sees: entries come before the swap, and go after it
+//! /0/db/..., /0..gen2/                        what the container sees; what it lacks is made beside, moved there right before
+//!                                             the swap, and what it is not to have goes right after it
 //! /1, /1..gen2                                a single file: the names are exchanged, its mounts are the caller's
 //! ```
 //! Within a mount point the swap is one rename. Over several it is one after the other, some microseconds apart, and
-//! back again where one fails. Nothing of it is seen before the swap, but for entries that lead nowhere yet.
+//! back again where one fails. Every file of the generation in force can be opened at every moment; what is seen besides,
+//! for those microseconds, are links that lead nowhere, of files that are about to come or have just gone.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Component, Path, PathBuf};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
-use executor_core::placement::{IN_FORCE, MountPoint, VolumeSize};
+use executor_core::placement::{Content, IN_FORCE, MountPoint, VolumeSize};
 use executor_core::record::VolumeKind;
 use executor_core::update::{Change, Next};
 use executor_sys::mount::reconfigure;
-use rustix::fs::{
-    AtFlags, Dir, Mode, OFlags, RenameFlags, openat, readlinkat, renameat, renameat_with, statat, unlinkat,
-};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, RenameFlags, readlinkat, renameat, renameat_with, statat, unlinkat};
 
 use super::{
-    Owner, Pass, Receipt, Volume, generations, make_dir, make_link, make_parents, open_dir, write_below, write_file,
+    Access, DIRECTORY, Owner, Pass, Receipt, Volume, generations, make_dir, make_generation, make_link, open_dir,
+    shown, write_file,
 };
 
 /// The successor of the link to the generation in force, for a moment.
 const DATA_NEW: &str = "..data_new";
-
-const PATH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// A change of generations.
 #[derive(Debug)]
@@ -131,45 +130,54 @@ impl<'a> Rotation<'a> {
     /// No room. What was written is there to be discarded.
     ///
     /// # Panics
-    /// Where `contents` or the mount points are fewer than the indices in the changes say: the caller counts them first.
-    pub fn write(&self, contents: &[&[u8]], owner: Owner, pass: &mut Pass<'_>) -> io::Result<()> {
+    /// Where `contents`, `access` or the mount points are fewer than the indices in the changes and the mount points say:
+    /// the caller counts them first.
+    pub fn write(&self, contents: &[&[u8]], access: &[Access], owner: Owner, pass: &mut Pass<'_>) -> io::Result<()> {
         for (change, before) in self.changes.iter().zip(&self.before) {
-            match (&change.next, before) {
-                (Next::File(index), _) => {
-                    let name = self.single(change.mount);
-                    pass(write_file(self.volume.handle(), &name, contents[*index], owner)?.as_fd())?;
+            let mount = &self.mounts[change.mount];
+            match (&change.next, before, &mount.content) {
+                (Next::File(payload), _, Content::File(index)) => {
+                    let beside = self.beside(change.mount);
+                    let file =
+                        write_file(self.volume.handle(), &beside, contents[*payload], owner.uid, access[*index])?;
+                    pass(file.as_fd())?;
                 }
-                (Next::Directory { kept, new }, Before::Directory(before)) => {
+                (Next::Directory { kept, new }, Before::Directory(before), Content::Directory(files)) => {
                     let top = self.volume.top(change.mount)?;
-                    let generation = make_dir(top.as_fd(), self.name().as_ref(), owner)?;
+                    let generation = make_generation(top.as_fd(), &self.name(), &mount.content, access, owner)?;
                     let old = open_dir(top.as_fd(), before.as_os_str())?;
                     for path in kept {
-                        let (dir, name) = make_parents(generation.as_fd(), path, owner)?;
-                        rustix::fs::linkat(&old, path, &dir, name, AtFlags::empty())?;
+                        rustix::fs::linkat(&old, path, &generation, path, AtFlags::empty())?;
                     }
-                    for (index, path) in new {
-                        write_below(generation.as_fd(), path, contents[*index], owner, pass)?;
+                    let access: BTreeMap<&Path, Access> =
+                        files.iter().map(|(index, path)| (&**path, access[*index])).collect();
+                    for (payload, path) in new {
+                        let file =
+                            write_file(generation.as_fd(), path, contents[*payload], owner.uid, access[&**path])?;
+                        pass(file.as_fd())?;
                     }
-                    make_link(self.name().as_ref(), &top, DATA_NEW.as_ref())?;
-                    let paths = kept.iter().chain(new.iter().map(|(_, path)| path));
-                    let entries: BTreeSet<&OsStr> =
-                        paths.filter_map(|path| path.components().next().map(Component::as_os_str)).collect();
-                    let (shown, mount) = (self.volume.shown(change.mount)?, &self.mounts[change.mount]);
-                    for entry in entries {
-                        match make_link(&mount.link(change.mount, entry.as_ref()), &shown, entry) {
-                            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                            _ => {}
-                        }
-                    }
+                    make_link(self.name().as_ref(), top.as_fd(), DATA_NEW.as_ref(), owner)?;
+                    let private = Access { mode: DIRECTORY, gid: owner.gid };
+                    let beside = self.beside(change.mount);
+                    let made = make_dir(self.volume.handle(), beside.as_os_str(), owner.uid, private)?;
+                    self.show(change.mount, generation.as_fd(), Some(made.as_fd()))?;
                 }
-                (Next::Directory { .. }, Before::File(_)) => return Err(io::ErrorKind::InvalidInput.into()),
+                _ => return Err(io::ErrorKind::InvalidInput.into()),
             }
         }
         Ok(())
     }
 
-    /// The name in the volume of a single file's new content before the swap, and of its old content afterwards.
-    pub fn single(&self, mount: usize) -> PathBuf {
+    /// Makes what a mount point lacks of a generation: beside, or in place.
+    fn show(&self, mount: usize, generation: BorrowedFd<'_>, beside: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let (shown, point) = (self.volume.shown(mount)?, &self.mounts[mount]);
+        let into = beside.unwrap_or(shown.as_fd());
+        shown::add(generation, shown.as_fd(), into, &|path| point.link(mount, path))
+    }
+
+    /// The name in the volume of a single file's new content before the swap, and of its old content afterwards; of a
+    /// directory, of what is on its way to be shown, or from there.
+    pub fn beside(&self, mount: usize) -> PathBuf {
         PathBuf::from(format!("{mount}{}", self.name()))
     }
 
@@ -178,14 +186,21 @@ impl<'a> Rotation<'a> {
     /// # Errors
     /// A rename failed.
     pub fn swap(&self) -> io::Result<()> {
-        let swapped = self.changes.iter().try_for_each(|change| match change.next {
-            Next::File(_) => self.exchange(change.mount),
-            Next::Directory { .. } => {
-                let top = self.volume.top(change.mount)?;
-                Ok(renameat(&top, DATA_NEW, &top, IN_FORCE)?)
-            }
+        let directories = || self.changes.iter().filter(|change| matches!(change.next, Next::Directory { .. }));
+        let shown = directories().try_for_each(|change| {
+            let made = open_dir(self.volume.handle(), self.beside(change.mount).as_os_str())?;
+            shown::merge(made.as_fd(), self.volume.shown(change.mount)?.as_fd())
         });
-        swapped.inspect_err(|_| {
+        let swapped = || {
+            self.changes.iter().try_for_each(|change| match change.next {
+                Next::File(_) => self.exchange(change.mount),
+                Next::Directory { .. } => {
+                    let top = self.volume.top(change.mount)?;
+                    Ok(renameat(&top, DATA_NEW, &top, IN_FORCE)?)
+                }
+            })
+        };
+        shown.and_then(|()| swapped()).inspect_err(|_| {
             // Told below if it fails; the error that led here is the one to be told then, too.
             let _ = self.swap_back();
         })
@@ -211,17 +226,20 @@ impl<'a> Rotation<'a> {
 
     fn link_again(&self, mount: usize, before: &Path) -> io::Result<()> {
         let top = self.volume.top(mount)?;
-        if readlinkat(&top, IN_FORCE, Vec::new())?.as_bytes() == before.as_os_str().as_encoded_bytes() {
-            return Ok(());
+        if readlinkat(&top, IN_FORCE, Vec::new())?.as_bytes() != before.as_os_str().as_encoded_bytes() {
+            absent_is_fine(unlinkat(&top, DATA_NEW, AtFlags::empty()))?;
+            let above = rustix::fs::fstat(&top)?;
+            let owner = Owner { uid: above.st_uid, gid: above.st_gid };
+            make_link(before, top.as_fd(), DATA_NEW.as_ref(), owner)?;
+            renameat(&top, DATA_NEW, &top, IN_FORCE)?;
         }
-        absent_is_fine(unlinkat(&top, DATA_NEW, AtFlags::empty()))?;
-        make_link(before, &top, DATA_NEW.as_ref())?;
-        Ok(renameat(&top, DATA_NEW, &top, IN_FORCE)?)
+        self.prune(mount)?;
+        self.show(mount, open_dir(top.as_fd(), before.as_os_str())?.as_fd(), None)
     }
 
     fn exchange(&self, mount: usize) -> io::Result<()> {
-        let (root, single) = (self.volume.handle(), self.single(mount));
-        Ok(renameat_with(root, single, root, mount.to_string(), RenameFlags::EXCHANGE)?)
+        let (root, beside) = (self.volume.handle(), self.beside(mount));
+        Ok(renameat_with(root, beside, root, mount.to_string(), RenameFlags::EXCHANGE)?)
     }
 
     /// Overwrites and removes what was written of a generation that did not come into force.
@@ -231,15 +249,18 @@ impl<'a> Rotation<'a> {
     pub fn discard(self) -> io::Result<()> {
         let mut result = Ok(());
         for change in self.changes {
-            result = result.and(match change.next {
-                Next::File(_) => {
-                    absent_is_fine(self.volume.wipe_below(&self.single(change.mount), &mut Receipt::default()))
-                }
+            let of_directory = match change.next {
+                Next::File(_) => Ok(()),
                 Next::Directory { .. } => self.discard_directory(change.mount),
-            });
+            };
+            result = result.and(of_directory).and(self.wipe_beside(change.mount));
         }
         self.volume.release();
         result
+    }
+
+    fn wipe_beside(&self, mount: usize) -> io::Result<()> {
+        absent_is_fine(self.volume.wipe_below(&self.beside(mount), &mut Receipt::default()))
     }
 
     fn discard_directory(&self, mount: usize) -> io::Result<()> {
@@ -250,7 +271,7 @@ impl<'a> Rotation<'a> {
         self.prune(mount)
     }
 
-    /// After the swap: takes away entries whose files went, and gives out the old generation.
+    /// After the swap: takes away what leads to files that went, and gives out the old generation.
     ///
     /// # Errors
     /// None in practice.
@@ -258,9 +279,10 @@ impl<'a> Rotation<'a> {
         let mut replaced = Vec::with_capacity(self.changes.len());
         for (change, before) in self.changes.iter().zip(&self.before) {
             replaced.push(match before {
-                Before::File(_) => self.single(change.mount),
+                Before::File(_) => self.beside(change.mount),
                 Before::Directory(before) => {
                     self.prune(change.mount)?;
+                    self.wipe_beside(change.mount)?;
                     generations(change.mount).join(before)
                 }
             });
@@ -272,19 +294,16 @@ impl<'a> Rotation<'a> {
         format!("..gen{}", self.number)
     }
 
-    /// Removes entries that lead nowhere.
+    /// Takes away what leads nowhere, if anything has been on its way to be shown.
     fn prune(&self, mount: usize) -> io::Result<()> {
-        let (shown, in_force) =
-            (self.volume.shown(mount)?, openat(self.volume.top(mount)?, IN_FORCE, PATH, Mode::empty())?);
-        for entry in Dir::read_from(&shown)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            let is_there = || statat(&in_force, name, AtFlags::SYMLINK_NOFOLLOW).err() != Some(Errno::NOENT);
-            if !matches!(name.to_bytes(), b"." | b"..") && !is_there() {
-                unlinkat(&shown, name, AtFlags::empty())?;
-            }
-        }
-        Ok(())
+        let aside = match open_dir(self.volume.handle(), self.beside(mount).as_os_str()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            aside => aside?,
+        };
+        let (shown, top) = (self.volume.shown(mount)?, self.volume.top(mount)?);
+        let name = readlinkat(&top, IN_FORCE, Vec::new())?;
+        let in_force = open_dir(top.as_fd(), OsStr::from_bytes(name.as_bytes()))?;
+        shown::prune(in_force.as_fd(), shown.as_fd(), aside.as_fd())
     }
 }
 

@@ -12,16 +12,17 @@ use std::path::{Path, PathBuf};
 
 use executor_core::payload;
 use executor_core::placement::{Content, IN_FORCE, MountPoint};
+use executor_core::plan::FILE_MODE;
 use executor_sys::mount::{clone_tree, set_attributes};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use super::{Owner, READ_ONLY, Volume, generations, make_dir, write_file};
+use super::{Access, DIRECTORY as PRIVATE, READ_ONLY, Volume, generations, make_dir, write_file};
 
 /// The directory; mount points are numbers.
 const DIRECTORY: &str = "inputs";
 /// The file in it: a payload.
 const VALUES: &str = "values";
-const ROOT: Owner = Owner { uid: 0, gid: 0 };
+const ROOT: u32 = 0;
 
 impl Volume {
     /// Keeps values. The pages are charged to the cgroup of the calling process.
@@ -29,8 +30,8 @@ impl Volume {
     /// # Errors
     /// No room: in the volume, or in the cgroup's memory limit.
     pub fn keep_inputs(&self, values: &[&[u8]]) -> io::Result<()> {
-        let dir = make_dir(self.handle(), DIRECTORY.as_ref(), ROOT)?;
-        let mut file = write_file(dir.as_fd(), VALUES.as_ref(), &[], ROOT)?;
+        let dir = make_dir(self.handle(), DIRECTORY.as_ref(), ROOT, Access { mode: PRIVATE, gid: ROOT })?;
+        let mut file = write_file(dir.as_fd(), VALUES.as_ref(), &[], ROOT, Access { mode: FILE_MODE, gid: ROOT })?;
         // Piece by piece, so that they are nowhere else on their way.
         file.write_all(&payload::head(values.len()))?;
         for value in values {

@@ -8,6 +8,7 @@ use executor_core::plan::PlannedFile;
 use super::*;
 
 const OWNER: Owner = Owner { uid: 1234, gid: 4321 };
+const PRIVATE: [Access; 4] = [Access { mode: 0o600, gid: OWNER.gid }; 4];
 
 fn mounts() -> Vec<MountPoint> {
     let directory = Content::Directory(vec![(0, "db/user".into()), (1, "db/password".into()), (2, "token".into())]);
@@ -18,16 +19,14 @@ fn mounts() -> Vec<MountPoint> {
 }
 
 fn filled(contents: &[&[u8]]) -> Volume {
-    let file = |size: usize| PlannedFile {
-        path: "/etc/x/y/z".into(),
-        size: size as u64,
-        field: String::new(),
-        public: false,
-        token: false,
-    };
-    let files: Vec<_> = contents.iter().map(|content| file(content.len())).collect();
+    with_access(contents, PRIVATE)
+}
+
+fn with_access(contents: &[&[u8]], access: [Access; 4]) -> Volume {
+    let files: Vec<_> =
+        contents.iter().map(|content| PlannedFile::private("/etc/x/y/z", content.len() as u64, "")).collect();
     let volume = Volume::create(volume_size(&files, 4096)).unwrap();
-    volume.fill(&mounts(), contents, OWNER, &mut hold(&volume)).unwrap();
+    volume.fill(&mounts(), contents, &access, OWNER, &mut hold(&volume)).unwrap();
     volume
 }
 
@@ -58,15 +57,55 @@ fn files_are_private_to_their_owner_and_reached_through_the_generation() {
         assert_eq!(io::read_to_string(file).unwrap(), content);
     }
     let shown = |entry: &str| rustix::fs::readlinkat(volume.handle(), format!("0/{entry}"), Vec::new()).unwrap();
-    assert_eq!(shown("db").to_str(), Ok("../../dev/executor-files/0/..data/db"));
+    assert_eq!(shown("db/user").to_str(), Ok("../../../dev/executor-files/0/..data/db/user"));
     assert_eq!(shown("token").to_str(), Ok("../../dev/executor-files/0/..data/token"));
-    for path in ["0", "files", "files/0", "files/0/..gen1", "files/0/..gen1/db"] {
-        let meta = rustix::fs::statat(volume.handle(), path, AtFlags::empty()).unwrap();
-        assert_eq!((meta.st_mode & 0o7777, meta.st_uid), (0o700, 1234), "{path}");
+    // The two that everybody passes through can be searched, and not listed.
+    let private = ["0", "0/db", "files/0/..gen1", "files/0/..gen1/db"].map(|path| (path, 0o40_700));
+    for (path, mode) in private.into_iter().chain([("files", 0o40_711), ("files/0", 0o40_711)]) {
+        assert_eq!(stat_of(&volume, path), (mode, 1234, 4321), "{path}");
     }
-    for link in ["0/db", "0/token", "files/0/..data"] {
-        let meta = rustix::fs::statat(volume.handle(), link, AtFlags::SYMLINK_NOFOLLOW).unwrap();
-        assert_eq!((meta.st_mode & 0o170_000, meta.st_uid, meta.st_gid), (0o120_000, 1234, 4321), "{link}");
+    for link in ["0/db/user", "0/db/password", "0/token", "files/0/..data"] {
+        assert_eq!(stat_of(&volume, link), (0o120_777, 1234, 4321), "{link}");
+    }
+}
+
+/// Type and mode, owner and group; a link is not followed.
+fn stat_of(volume: &Volume, path: &str) -> (u32, u32, u32) {
+    let meta = rustix::fs::statat(volume.handle(), path, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    (meta.st_mode, meta.st_uid, meta.st_gid)
+}
+
+/// A directory is as open as the most open file below it needs, and no more.
+#[test]
+fn a_shared_file_opens_the_way_to_it_and_nothing_else() {
+    let group = |gid| Access { mode: 0o640, gid };
+    let table: [([Access; 4], [(&str, (u32, u32)); 3]); 3] = [
+        (
+            [PRIVATE[0], group(77), PRIVATE[0], group(88)],
+            [("", (0o750, 77)), ("db", (0o750, 77)), ("db/user", (0o600, 4321))],
+        ),
+        (
+            [group(77), group(88), PRIVATE[0], PRIVATE[0]],
+            [("", (0o755, 4321)), ("db", (0o755, 4321)), ("db/password", (0o640, 88))],
+        ),
+        (
+            [PRIVATE[0], PRIVATE[0], Access { mode: 0o444, gid: 4321 }, PRIVATE[0]],
+            [("", (0o755, 4321)), ("db", (0o700, 4321)), ("token", (0o444, 4321))],
+        ),
+    ];
+    for (access, expected) in table {
+        let volume = with_access(&[b"u", b"p", b"t", b"one"], access);
+        for (path, (mode, gid)) in expected {
+            let of = |root: &str| {
+                let (found, uid, group) = stat_of(&volume, &format!("{root}/{path}"));
+                (found & 0o7777, uid, group)
+            };
+            assert_eq!(of("files/0/..gen1"), (mode, 1234, gid), "{path} for {access:?}");
+            if !["db/user", "db/password", "token"].contains(&path) {
+                assert_eq!(of("0"), (mode, 1234, gid), "{path} as it is shown for {access:?}");
+            }
+        }
+        assert_eq!(stat_of(&volume, "1"), (0o100_000 | access[3].mode, 1234, access[3].gid));
     }
 }
 
@@ -152,7 +191,7 @@ fn a_volume_takes_two_generations_and_not_much_more() {
     let volume = Volume::create(VolumeSize { bytes: 16 * 4096, inodes: 64 }).unwrap();
     if volume.kind() == VolumeKind::TmpfsNoswap {
         let mounts = [MountPoint { target: "/x".into(), content: Content::File(0), in_fresh_mount: false }];
-        let error = volume.fill(&mounts, &[&vec![1; 17 * 4096]], OWNER, &mut hold(&volume)).unwrap_err();
+        let error = volume.fill(&mounts, &[&vec![1; 17 * 4096]], &PRIVATE, OWNER, &mut hold(&volume)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     }
 }

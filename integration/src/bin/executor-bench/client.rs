@@ -121,7 +121,7 @@ impl Client {
     }
 
     fn request(&self, id: &str, shape: Shape) -> RunRequest {
-        let file = File { path: "bench/secret".to_owned(), content: vec![b's'; SECRET], public: false };
+        let file = File { path: "bench/secret".to_owned(), content: vec![b's'; SECRET], ..File::default() };
         let run = RunAction {
             path: shape.program.to_owned(),
             env: vec![EnvironmentVariable { name: "PATH".to_owned(), value: "/bin".to_owned() }],

@@ -220,9 +220,9 @@ pub(crate) fn secret_request(id: &str, canary: &str) -> RunRequest {
     run.args = vec![format!("--token={canary}-arg")];
     run.env = vec![v1::EnvironmentVariable { name: "TOKEN".into(), value: format!("{canary}-env") }];
     run.volume_mounted_files =
-        vec![v1::File { path: "a".into(), content: format!("{canary}-action").into(), public: false }];
+        vec![v1::File { path: "a".into(), content: format!("{canary}-action").into(), ..v1::File::default() }];
     request.volume_mounted_files =
-        vec![v1::File { path: "/b".into(), content: format!("{canary}-own").into(), public: false }];
+        vec![v1::File { path: "/b".into(), content: format!("{canary}-own").into(), ..v1::File::default() }];
     request
 }
 

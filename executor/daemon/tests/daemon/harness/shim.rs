@@ -368,6 +368,7 @@ fn prepared() -> Prepared {
         init: identity(),
         user: ResolvedUser { uid: 0, gid: 0, groups: Vec::new(), home: "/root".into() },
         mounts: Vec::new(),
+        file_groups: std::collections::BTreeMap::new(),
         volume: Some(VolumeKind::TmpfsNoswap),
         nofile: 1024,
         warnings: Vec::new(),

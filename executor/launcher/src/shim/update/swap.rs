@@ -31,7 +31,7 @@ pub(super) struct Swap<'a> {
 impl Swap<'_> {
     /// Puts the new generation in force.
     pub(super) fn forth(&self) -> Result<(), Refused> {
-        let views = self.views(|mount| self.rotation.single(mount))?;
+        let views = self.views(|mount| self.rotation.beside(mount))?;
         if views.is_empty() {
             return self.rotation.swap().map_err(|error| failed("secret files", &error));
         }

@@ -4,21 +4,25 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use executor_core::placement::{Content, MountPoint, VolumeSize};
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{Dir, Mode, OFlags, openat};
 
 use super::*;
 use crate::volume::tests::hold;
 
 const OWNER: Owner = Owner { uid: 1234, gid: 4321 };
+const PRIVATE: [Access; 4] = [Access { mode: 0o600, gid: OWNER.gid }; 4];
 const SIZE: VolumeSize = VolumeSize { bytes: 64 * 4096, inodes: 256 };
+
+fn point(content: Content) -> MountPoint {
+    MountPoint { target: "/x".into(), content, in_fresh_mount: false }
+}
 
 /// `0` is a directory with `db/user`, `db/password` and `token`; `1` is a single file.
 fn filled() -> (Volume, Vec<MountPoint>) {
     let directory = Content::Directory(vec![(0, "db/user".into()), (1, "db/password".into()), (2, "token".into())]);
-    let point = |content| MountPoint { target: "/x".into(), content, in_fresh_mount: false };
     let volume = Volume::create(SIZE).unwrap();
     let mounts = vec![point(directory), point(Content::File(3))];
-    volume.fill(&mounts, &[b"user1", b"password1", b"token1", b"one1"], OWNER, &mut hold(&volume)).unwrap();
+    volume.fill(&mounts, &[b"user1", b"password1", b"token1", b"one1"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
     (volume, mounts)
 }
 
@@ -27,13 +31,24 @@ fn directory(kept: &[&str], new: &[(usize, &str)]) -> Change {
     Change { mount: 0, next: Next::Directory { kept, new: new.iter().map(|(i, path)| (*i, path.into())).collect() } }
 }
 
-/// As the container sees it: a name in mount point 0 leads to the generation in force, if the name is there.
+/// The mount points as they are to be after these changes: `1` stays a file.
+fn after(changes: &[Change]) -> Vec<MountPoint> {
+    let mut files = Vec::new();
+    for change in changes {
+        if let Next::Directory { kept, new } = &change.next {
+            files.extend(kept.iter().chain(new.iter().map(|(_, path)| path)).map(|path| (0, path.clone())));
+        }
+    }
+    vec![point(Content::Directory(files)), point(Content::File(0))]
+}
+
+/// As the container sees it: a file in mount point 0 leads to the generation in force, if its name is there.
 fn open(volume: &Volume, path: &str) -> io::Result<File> {
     let path = match path.strip_prefix("0/") {
         Some(below) => {
-            let entry = below.split('/').next().unwrap();
-            let link = readlinkat(volume.handle(), format!("0/{entry}"), Vec::new())?;
-            assert_eq!(link.to_str().unwrap(), format!("../dev/executor-files/0/..data/{entry}"));
+            let link = readlinkat(volume.handle(), path, Vec::new())?;
+            let up = "../".repeat(1 + below.matches('/').count());
+            assert_eq!(link.to_str().unwrap(), format!("{up}dev/executor-files/0/..data/{below}"));
             format!("files/0/..data/{below}")
         }
         None => path.to_owned(),
@@ -55,16 +70,19 @@ fn names(volume: &Volume, path: &str) -> Vec<String> {
 
 #[test]
 fn a_generation_replaces_another_and_the_old_one_is_wiped() {
-    let (volume, mounts) = filled();
+    let (volume, _) = filled();
     let (old_password, old_single, user) =
         ["0/db/password", "1", "0/db/user"].map(|path| open(&volume, path).unwrap()).into();
     let changes =
         [directory(&["db/user"], &[(0, "db/password"), (1, "new/deep/x")]), Change { mount: 1, next: Next::File(2) }];
+    let mounts = after(&changes);
     let rotation = Rotation::begin(&volume, 2, &mounts, &changes).unwrap();
-    rotation.write(&[b"password2", b"new2", b"one2"], OWNER, &mut hold(&volume)).unwrap();
+    rotation.write(&[b"password2", b"new2", b"one2"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
     assert_eq!(read(&volume, "0/db/password").as_deref(), Some("password1"), "nothing is in force yet");
     assert_eq!((read(&volume, "1").as_deref(), read(&volume, "0/new/deep/x")), (Some("one1"), None));
+    assert_eq!(names(&volume, "0"), ["db", "token"], "and nothing of it shows");
     rotation.swap().unwrap();
+    assert_eq!(names(&volume, "0"), ["db", "new", "token"], "all of both, for a moment");
     let replaced = rotation.settle().unwrap();
 
     for (path, content) in
@@ -74,11 +92,11 @@ fn a_generation_replaces_another_and_the_old_one_is_wiped() {
         let stat = rustix::fs::fstat(open(&volume, path).unwrap()).unwrap();
         assert_eq!((stat.st_mode & 0o7777, stat.st_uid, stat.st_gid), (0o600, 1234, 4321), "{path}");
     }
-    for link in ["0/new", "files/0/..data"] {
+    for link in ["0/new/deep/x", "files/0/..data"] {
         let stat = statat(volume.handle(), link, AtFlags::SYMLINK_NOFOLLOW).unwrap();
         assert_eq!((stat.st_mode & 0o170_000, stat.st_uid, stat.st_gid), (0o120_000, 1234, 4321), "{link}");
     }
-    for path in ["files/0/..gen2", "files/0/..gen2/new", "files/0/..gen2/new/deep"] {
+    for path in ["files/0/..gen2", "files/0/..gen2/new", "files/0/..gen2/new/deep", "0/new", "0/new/deep", "0"] {
         let stat = statat(volume.handle(), path, AtFlags::empty()).unwrap();
         assert_eq!((stat.st_mode & 0o7777, stat.st_uid), (0o700, 1234), "{path}");
     }
@@ -107,10 +125,11 @@ fn a_generation_replaces_another_and_the_old_one_is_wiped() {
 
 #[test]
 fn a_generation_that_is_not_wanted_leaves_no_trace() {
-    let (volume, mounts) = filled();
+    let (volume, _) = filled();
     let changes = [directory(&["token"], &[(0, "db"), (1, "added")]), Change { mount: 1, next: Next::File(2) }];
+    let mounts = after(&changes);
     let rotation = Rotation::begin(&volume, 2, &mounts, &changes).unwrap();
-    rotation.write(&[b"a file now", b"new", b"one2"], OWNER, &mut hold(&volume)).unwrap();
+    rotation.write(&[b"a file now", b"new", b"one2"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
     let written = open(&volume, "files/0/..gen2/added").unwrap();
     rotation.swap().unwrap();
     assert_eq!(read(&volume, "0/db").as_deref(), Some("a file now"));
@@ -131,10 +150,11 @@ fn a_generation_that_is_not_wanted_leaves_no_trace() {
 /// A mount point in the middle fails: those before it are as they were.
 #[test]
 fn a_swap_that_fails_is_taken_back_everywhere() {
-    let (volume, mounts) = filled();
+    let (volume, _) = filled();
     let changes = [directory(&[], &[(0, "db/user")]), Change { mount: 1, next: Next::File(1) }];
+    let mounts = after(&changes);
     let rotation = Rotation::begin(&volume, 2, &mounts, &changes).unwrap();
-    rotation.write(&[b"user2", b"one2"], OWNER, &mut hold(&volume)).unwrap();
+    rotation.write(&[b"user2", b"one2"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
     unlinkat(volume.handle(), "1..gen2", AtFlags::empty()).unwrap();
     assert_eq!(rotation.swap().unwrap_err().kind(), io::ErrorKind::NotFound);
     assert_eq!(read(&volume, "0/db/user").as_deref(), Some("user1"));
@@ -149,11 +169,12 @@ fn a_swap_that_fails_is_taken_back_everywhere() {
 
 #[test]
 fn all_files_may_go_and_come_again() {
-    let (volume, mounts) = filled();
+    let (volume, _) = filled();
     for (number, change) in [(2, directory(&[], &[])), (3, directory(&[], &[(0, "a/b")]))] {
         let changes = [change];
+        let mounts = after(&changes);
         let rotation = Rotation::begin(&volume, number, &mounts, &changes).unwrap();
-        rotation.write(&[b"again"], OWNER, &mut hold(&volume)).unwrap();
+        rotation.write(&[b"again"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
         rotation.swap().unwrap();
         volume.wipe_replaced(&rotation.settle().unwrap()).unwrap();
         assert_eq!(names(&volume, "0"), if number == 2 { vec![] } else { vec!["a"] });
@@ -165,11 +186,12 @@ fn all_files_may_go_and_come_again() {
 /// What is shared by several generations is overwritten once, and counted once.
 #[test]
 fn the_end_wipes_every_generation() {
-    let (volume, mounts) = filled();
+    let (volume, _) = filled();
     for number in 2..6 {
         let changes = [directory(&["token"], &[(0, "db/user")])];
+        let mounts = after(&changes);
         let rotation = Rotation::begin(&volume, number, &mounts, &changes).unwrap();
-        rotation.write(&[format!("user{number}").as_bytes()], OWNER, &mut hold(&volume)).unwrap();
+        rotation.write(&[format!("user{number}").as_bytes()], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
         rotation.swap().unwrap();
         let _ = rotation.settle().unwrap(); // nobody gets to wiping it
     }
@@ -181,12 +203,16 @@ fn the_end_wipes_every_generation() {
 
 #[test]
 fn a_volume_grows() {
-    let (volume, mounts) = filled();
+    let (volume, _) = filled();
     let big = vec![b'x'; SIZE.bytes as usize];
     let changes = [directory(&[], &[(0, "big")])];
+    let mounts = after(&changes);
     let rotation = Rotation::begin(&volume, 2, &mounts, &changes).unwrap();
     if volume.kind() == VolumeKind::TmpfsNoswap {
-        assert_eq!(rotation.write(&[&big], OWNER, &mut hold(&volume)).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(
+            rotation.write(&[&big], &PRIVATE, OWNER, &mut hold(&volume)).unwrap_err().kind(),
+            io::ErrorKind::StorageFull
+        );
         rotation.discard().unwrap();
     }
     let before = volume.size().unwrap();
@@ -195,6 +221,76 @@ fn a_volume_grows() {
         assert_eq!((old, new, still), (SIZE, VolumeSize { bytes: 3 * SIZE.bytes, inodes: 300 }, used));
         assert!(used.bytes >= 4 * 4096 && used.bytes < SIZE.bytes && used.inodes > 8, "{used:?}");
     }
+    let mounts = after(&changes);
     let rotation = Rotation::begin(&volume, 2, &mounts, &changes).unwrap();
-    rotation.write(&[&big], OWNER, &mut hold(&volume)).unwrap();
+    rotation.write(&[&big], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
+}
+
+/// What a program lists is what there is, as real directories: a file may become one, and one a file.
+#[test]
+fn directories_are_real_and_change_kind() {
+    let (volume, _) = filled();
+    let kind = |path: &str| {
+        let stat = statat(volume.handle(), path, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+        rustix::fs::FileType::from_raw_mode(stat.st_mode)
+    };
+    use rustix::fs::FileType::{Directory, Symlink};
+    let steps: [(Change, &[(&str, rustix::fs::FileType)]); 3] = [
+        (directory(&["token"], &[(0, "db")]), &[("db", Symlink), ("token", Symlink)]),
+        (
+            directory(&[], &[(0, "db/a/user"), (1, "token/x")]),
+            &[("db", Directory), ("db/a", Directory), ("token", Directory)],
+        ),
+        (
+            directory(&["db/a/user"], &[(0, "db/b/user")]),
+            &[("db", Directory), ("db/a", Directory), ("db/b", Directory)],
+        ),
+    ];
+    for (number, (change, expected)) in (2..).zip(steps) {
+        let changes = [change];
+        let mounts = after(&changes);
+        let rotation = Rotation::begin(&volume, number, &mounts, &changes).unwrap();
+        rotation.write(&[b"one", b"two"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
+        // There and back, as when the record cannot be written, and there for good.
+        let before = names(&volume, "0");
+        rotation.swap().unwrap();
+        rotation.swap_back().unwrap();
+        assert_eq!(names(&volume, "0"), before);
+        rotation.discard().unwrap();
+        let rotation = Rotation::begin(&volume, number, &mounts, &changes).unwrap();
+        rotation.write(&[b"one", b"two"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
+        rotation.swap().unwrap();
+        volume.wipe_replaced(&rotation.settle().unwrap()).unwrap();
+        for (path, expected) in expected {
+            assert_eq!(kind(&format!("0/{path}")), *expected, "{path}");
+        }
+        let mut top: Vec<&str> = expected.iter().map(|(path, _)| path.split('/').next().unwrap()).collect();
+        top.dedup();
+        assert_eq!(names(&volume, "0"), top, "nothing else is shown");
+        assert_eq!(names(&volume, "."), ["0", "1", "files"]);
+    }
+    assert_eq!(read(&volume, "0/db/b/user").as_deref(), Some("one"));
+}
+
+/// Modes that a rotation gives hold for the directories that are shown, too: opened before, closed after.
+#[test]
+fn a_directory_opens_and_closes_with_its_files() {
+    let (volume, _) = filled();
+    let mode = |path: &str| {
+        let stat = statat(volume.handle(), path, AtFlags::empty()).unwrap();
+        (stat.st_mode & 0o7777, stat.st_gid)
+    };
+    for (number, file, expected) in [(2, Access { mode: 0o640, gid: 77 }, (0o750, 77)), (3, PRIVATE[0], (0o700, 4321))]
+    {
+        let changes = [directory(&[], &[(0, "db/user")])];
+        let mounts = after(&changes);
+        let rotation = Rotation::begin(&volume, number, &mounts, &changes).unwrap();
+        rotation.write(&[b"x"], &[file], OWNER, &mut hold(&volume)).unwrap();
+        rotation.swap().unwrap();
+        volume.wipe_replaced(&rotation.settle().unwrap()).unwrap();
+        for path in ["0", "0/db", "files/0/..data/", "files/0/..data/db"] {
+            assert_eq!(mode(path), expected, "{path}");
+        }
+        assert_eq!(mode("files/0/..data/db/user"), (file.mode, file.gid));
+    }
 }

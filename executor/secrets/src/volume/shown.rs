@@ -1,0 +1,178 @@
+//! What a program sees at a mount point that is a directory: the directories of the generation in force, each a real one,
+//! and for each of its files a link to it.
+//!
+//! Programs tell bindings by what their entries are (`os.ReadDir` and `IsDir`, `Dirent.isDirectory()`), not by where a link
+//! leads: that is why the links are the files alone. Everything here follows from the comparison of two trees, a generation
+//! and what is shown, both written by nobody but this module's callers.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, RawMode, RenameFlags, Stat, mkdirat, openat, renameat_with, statat,
+};
+use rustix::io::Errno;
+
+use super::{Access, Owner, make_link, own};
+
+/// Names of what was taken away, where it waits to be removed. No file's name begins with two dots.
+const TAKEN: &str = "..taken";
+/// Everybody may list and search a directory.
+const OPEN_TO_ALL: RawMode = 0o055;
+
+/// Makes what a generation has and `shown` lacks, below `into`: with all that is above it there, so that it can be moved
+/// to `shown` as it is ([`merge`]). A directory that is shown already is opened as far as the generation's is.
+pub(super) fn add(
+    generation: BorrowedFd<'_>,
+    shown: BorrowedFd<'_>,
+    into: BorrowedFd<'_>,
+    link: &dyn Fn(&Path) -> PathBuf,
+) -> io::Result<()> {
+    let stat = rustix::fs::fstat(generation)?;
+    let owner = Owner { uid: stat.st_uid, gid: stat.st_gid };
+    widen(generation, shown, Path::new(""))?;
+    let mut todo = vec![(PathBuf::new(), true)];
+    while let Some((dir, is_shown)) = todo.pop() {
+        for (name, kind) in entries(generation, &dir)? {
+            let path = dir.join(name);
+            let there = if is_shown { kind_of(shown, &path)? } else { None };
+            match (kind, there) {
+                (FileType::Directory, Some(FileType::Directory)) => {
+                    widen(generation, shown, &path)?;
+                    todo.push((path, true));
+                }
+                (FileType::Directory, _) => {
+                    make_like(generation, into, &path)?;
+                    todo.push((path, false));
+                }
+                (_, Some(FileType::Symlink)) => {}
+                _ => {
+                    make_like(generation, into, &dir)?;
+                    make_link(&link(&path), into, &path, owner)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Moves what was made beside to `shown`. A file that becomes a directory, or a directory that becomes a file, changes places
+/// with what is there.
+pub(super) fn merge(made: BorrowedFd<'_>, shown: BorrowedFd<'_>) -> io::Result<()> {
+    let mut todo = vec![PathBuf::new()];
+    while let Some(dir) = todo.pop() {
+        for (name, kind) in entries(made, &dir)? {
+            let path = dir.join(name);
+            match renameat_with(made, &path, shown, &path, RenameFlags::NOREPLACE) {
+                Err(Errno::EXIST) if kind == FileType::Directory && kind_of(shown, &path)? == Some(kind) => {
+                    todo.push(path);
+                }
+                Err(Errno::EXIST) => renameat_with(made, &path, shown, &path, RenameFlags::EXCHANGE)?,
+                moved => moved?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Takes away what a generation does not have: a directory as a whole, into `aside`. What stays is as open as the generation.
+pub(super) fn prune(generation: BorrowedFd<'_>, shown: BorrowedFd<'_>, aside: BorrowedFd<'_>) -> io::Result<()> {
+    let mut number = 0;
+    alike(generation, shown, Path::new(""))?;
+    let mut todo = vec![PathBuf::new()];
+    while let Some(dir) = todo.pop() {
+        for (name, kind) in entries(shown, &dir)? {
+            let path = dir.join(name);
+            match (kind, kind_of(generation, &path)?) {
+                (FileType::Directory, Some(FileType::Directory)) => {
+                    alike(generation, shown, &path)?;
+                    todo.push(path);
+                }
+                (FileType::Symlink, Some(FileType::RegularFile)) => {}
+                _ => loop {
+                    let taken = format!("{TAKEN}{number}");
+                    number += 1;
+                    match renameat_with(shown, &path, aside, taken, RenameFlags::NOREPLACE) {
+                        Err(Errno::EXIST) => {}
+                        moved => break moved?,
+                    }
+                },
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What lies in a directory below `root`.
+fn entries(root: BorrowedFd<'_>, dir: &Path) -> io::Result<Vec<(OsString, FileType)>> {
+    let mut found = Vec::new();
+    let opened = openat(root, or_itself(dir), DIRECTORY_FLAGS, Mode::empty())?;
+    for entry in Dir::new(opened)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if !matches!(name, b"." | b"..") {
+            found.push((OsString::from_vec(name.to_vec()), entry.file_type()));
+        }
+    }
+    Ok(found)
+}
+
+const DIRECTORY_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+fn or_itself(path: &Path) -> &Path {
+    if path.as_os_str().is_empty() { Path::new(".") } else { path }
+}
+
+fn stat_of(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<Stat>> {
+    match statat(root, or_itself(path), AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn kind_of(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<FileType>> {
+    Ok(stat_of(root, path)?.map(|stat| FileType::from_raw_mode(stat.st_mode)))
+}
+
+/// Makes a directory as another tree has it, with those above it, where it is not there.
+fn make_like(model: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    if path.as_os_str().is_empty() || kind_of(root, path)?.is_some() {
+        return Ok(());
+    }
+    let mut missing: Vec<&Path> = path.ancestors().filter(|path| !path.as_os_str().is_empty()).collect();
+    missing.reverse();
+    for path in missing {
+        match mkdirat(root, path, Mode::RWXU) {
+            Ok(()) => alike(model, root, path)?,
+            Err(Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Gives a directory the owner and the mode that another tree's has.
+pub(super) fn alike(model: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let (Some(wanted), Some(is)) = (stat_of(model, path)?, stat_of(root, path)?) else { return Ok(()) };
+    if (wanted.st_mode, wanted.st_uid, wanted.st_gid) == (is.st_mode, is.st_uid, is.st_gid) {
+        return Ok(());
+    }
+    give(root, path, wanted.st_uid, Access { mode: wanted.st_mode & 0o777, gid: wanted.st_gid })
+}
+
+/// Opens a directory as far as another tree's, and closes it to nobody: both are in use for a moment.
+fn widen(model: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let (Some(wanted), Some(is)) = (stat_of(model, path)?, stat_of(root, path)?) else { return Ok(()) };
+    let shared = (wanted.st_mode | is.st_mode) & 0o777;
+    let mode = if wanted.st_gid != is.st_gid && shared & 0o077 != 0 { shared | OPEN_TO_ALL } else { shared };
+    if mode == is.st_mode & 0o777 { Ok(()) } else { give(root, path, is.st_uid, Access { mode, gid: is.st_gid }) }
+}
+
+fn give(root: BorrowedFd<'_>, path: &Path, uid: u32, access: Access) -> io::Result<()> {
+    let dir = openat(root, or_itself(path), DIRECTORY_FLAGS, Mode::empty())?;
+    own(dir.as_fd(), uid, access)
+}
