@@ -1,4 +1,4 @@
-// Reads all bindings with both JavaScript clients and prints what they found; again on every SIGUSR2.
+// Reads all bindings with the three JavaScript clients and prints what they found; again on every SIGUSR2.
 //
 // The clients lie in the directory that is the argument.
 
@@ -7,6 +7,7 @@ const path = require('path');
 
 const kube = require(path.join(process.argv[2], 'kube-service-bindings'));
 const nebhale = require(path.join(process.argv[2], '@nebhale/service-bindings'));
+const xsenv = require(path.join(process.argv[2], '@sap/xsenv'));
 
 // What a client says, or how it fails.
 async function found(read) {
@@ -41,10 +42,16 @@ async function serviceBindings() {
   };
 }
 
+function sapXsenv() {
+  const all = xsenv.readServices();
+  return { all: Object.keys(all).sort(), sql: all['a-db'] };
+}
+
 async function tell() {
   const seen = {
     'kube-service-bindings': await found(kubeServiceBindings),
     '@nebhale/service-bindings': await found(serviceBindings),
+    '@sap/xsenv': await found(sapXsenv),
   };
   fs.writeSync(1, 'READ ' + JSON.stringify(seen) + '\n');
 }

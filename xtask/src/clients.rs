@@ -1,5 +1,5 @@
-//! The four service binding clients under `target/clients`, for the tests that read bindings with them: two from PyPI,
-//! two from npm, pinned with their digests by the files in `integration/clients`.
+//! The five service binding clients under `target/clients`, for the tests that read bindings with them: two from PyPI,
+//! three from npm, pinned with their digests by the files in `integration/clients`.
 //!
 //! Made once: a stamp with those files tells whether it is up to date. No package's own scripts are run.
 

@@ -7,7 +7,8 @@
 //! ```
 //! A directory with a `..data` is read through that link, opened once: what is read is of one generation, also while
 //! somebody swaps it. Links are followed, because the layout is made of them. Names that begin with a dot are no bindings
-//! and no entries, and neither are directories in a binding. Whatever else is no regular file is refused, unread.
+//! and no entries, but for `.metadata`, without which SAP's readers pass over a binding; and neither are directories in a
+//! binding. Whatever else is no regular file is refused, unread.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use executor_bindings::INPUT_MAX;
+use executor_bindings::{INPUT_MAX, METADATA};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, statat};
 use rustix::io::Errno;
 use zeroize::Zeroizing;
@@ -53,7 +54,7 @@ pub(super) fn read(dir: &Path) -> Result<Vec<(String, Entries)>, TreeError> {
         return Ok(vec![(own_name(dir)?, reader.entries(&root, dir)?)]);
     }
     let mut tree = Vec::new();
-    for name in reader.names(&root, dir)? {
+    for name in reader.names(&root, dir)?.into_iter().filter(|name| name != METADATA) {
         let path = dir.join(&name);
         match kind(&root, &name).map_err(|error| failed(&path, error))? {
             FileType::Directory => {
@@ -75,13 +76,13 @@ struct Reader {
 }
 
 impl Reader {
-    /// Names in a directory that do not begin with a dot, sorted.
+    /// Names in a directory that do not begin with a dot, and `.metadata`, sorted.
     fn names(&mut self, dir: &OwnedFd, path: &Path) -> Result<Vec<String>, TreeError> {
         let mut names = Vec::new();
         for entry in Dir::read_from(dir).map_err(|error| failed(path, error))? {
             let entry = entry.map_err(|error| failed(path, error))?;
             let name = entry.file_name().to_bytes();
-            if name.starts_with(b".") {
+            if name.starts_with(b".") && name != METADATA.as_bytes() {
                 continue;
             }
             self.names = self.names.checked_sub(1).ok_or_else(|| TreeError::TooLarge { path: path.to_owned() })?;
@@ -178,6 +179,8 @@ mod tests {
         put(root, "plain/type", b"mysql");
         put(root, "plain/KEY_1", b"\0\xff\n");
         put(root, "plain/.hidden", b"x");
+        put(root, "plain/.metadata", b"{}");
+        put(root, ".metadata", b"no binding");
         put(root, "plain/sub/x", b"x");
         put(root, ".hidden/type", b"x");
         // What Kubernetes writes, with an old generation that is still there.
@@ -185,11 +188,15 @@ mod tests {
         put(root, "k8s/..2026_1/type", b"old");
         symlink("..2026_2", root.join("k8s/..data")).unwrap();
         symlink("..data/type", root.join("k8s/type")).unwrap();
-        assert_eq!(flat(root), ["k8s/type=new", "plain/KEY_1=\\x00\\xff\\n", "plain/type=mysql"]);
-        // What executord mounts: the links are at the root.
+        assert_eq!(flat(root), ["k8s/type=new", "plain/.metadata={}", "plain/KEY_1=\\x00\\xff\\n", "plain/type=mysql"]);
+        // What executord mounts: the links are the files.
         let home = tempfile::tempdir().unwrap();
         put(home.path(), "..gen2/db/type", b"new");
         symlink("..gen2", home.path().join("..data")).unwrap();
+        fs::create_dir(home.path().join("db")).unwrap();
+        symlink("../..data/db/type", home.path().join("db/type")).unwrap();
+        assert_eq!(flat(&home.path().join("db")), ["db/type=new"]);
+        fs::remove_dir_all(home.path().join("db")).unwrap();
         symlink("..data/db", home.path().join("db")).unwrap();
         assert_eq!(flat(home.path()), ["db/type=new"]);
         assert_eq!(flat(&home.path().join("db")), ["db/type=new"], "one binding");

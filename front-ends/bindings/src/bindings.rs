@@ -5,6 +5,7 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
+use crate::described::Described;
 use crate::json::Document;
 use crate::names::{is_binding, is_key};
 use crate::violation::{Refused, Violation};
@@ -178,11 +179,12 @@ impl Builder {
         if begun && entries.iter().all(|(entry, _)| entry != TYPE) {
             self.refuse(Violation::NoType(name.to_owned()));
         }
+        let described = Described::by(&entries);
         for (entry, content) in entries {
             if !is_key(&entry) {
                 self.refuse(Violation::FileName(entry));
             } else if begun {
-                let public = matches!(&*entry, TYPE | PROVIDER);
+                let public = described.is_public(&entry);
                 self.put(name, &entry, content, public);
             }
         }

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod bindings;
+mod described;
 mod json;
 mod names;
 mod profile;
@@ -38,6 +39,8 @@ pub const DEPTH_MAX: usize = 128;
 
 /// Where Cloud Foundry puts bindings, and where relative paths lie by default.
 pub const DEFAULT_ROOT: &str = "/etc/cf-service-bindings";
+/// The entry by which SAP's readers know a binding: it tells which others describe it and which are credentials.
+pub const METADATA: &str = ".metadata";
 /// The one file of [`Layout::OneFile`].
 pub const ONE_FILE: &str = "vcap_services";
 

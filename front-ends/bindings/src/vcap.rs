@@ -12,7 +12,7 @@ use crate::{Profile, Violation};
 
 /// Attributes that describe a binding and open nothing. What is not in this list counts as a secret: a drain's URL can
 /// hold a password.
-const PUBLIC: [&str; 10] =
+pub(crate) const PUBLIC: [&str; 10] =
     [TYPE, PROVIDER, "label", "plan", "tags", "name", "binding_name", "instance_name", "binding_guid", "instance_guid"];
 
 /// An object's entries.

@@ -1,4 +1,5 @@
-//! The four clients: PyPI pyservicebinding and service-bindings, npm kube-service-bindings and @nebhale/service-bindings.
+//! The five clients: PyPI pyservicebinding and service-bindings, npm kube-service-bindings, @nebhale/service-bindings and
+//! @sap/xsenv.
 //!
 //! `cargo xtask test` installs them; they come into the container as files of the action's own. Each prints what it finds,
 //! then the bindings are rotated, and it prints again.
@@ -59,7 +60,9 @@ impl<'a> Reader<'a> {
         files(&installed().join(library), &format!("{CLIENTS}/{library}"), &mut clients);
         let clients: Vec<&str> = clients.iter().flat_map(|file| ["--public-file", file]).collect();
         let (script, library) = (format!("{CLIENTS}/{script}"), format!("{CLIENTS}/{library}"));
+        // One mount, so that what node finds behind a link lies beside what that needs.
         let run = ["run", "--id", id, "--detach", "--memory", "512M", "--redact", "none", "--user", "vcap"];
+        let run = [&run[..], &["--file-directory", CLIENTS]].concat();
         let run = [&run[..], &["--env", "PYTHONDONTWRITEBYTECODE=1"], options, &clients].concat();
         done(&daemon.socket(), &[&run[..], &["--", interpreter, &script, &library]].concat());
         Self { daemon, id, log: daemon.api.follow(id) }
@@ -151,10 +154,46 @@ fn node_clients_read_bindings_before_and_after_a_rotation() {
             assert_eq!(kube["sql"][key], value, "{seen}");
         }
         assert_eq!(seen["@nebhale/service-bindings"], nebhale(password, other));
+        // It takes directories for bindings, and no links to some.
+        let sap = &seen["@sap/xsenv"];
+        assert_eq!(sap["all"], json!(["a-db", other]), "{seen}");
+        assert_eq!(
+            (&sap["sql"]["type"], &sap["sql"]["credentials"]["password"]),
+            (&json!("postgresql"), &json!(password))
+        );
     };
     check(&reader.reads(), "old password", "cache");
     reader.rotate(&vcap("new password", "queue"));
     check(&reader.reads(), "new password", "queue");
+}
+
+/// SAP's `.metadata` comes along with `--bind`: its reader tells credentials from what describes them, and so does masking.
+#[test]
+fn metadata_reaches_the_reader_that_needs_it() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().unwrap();
+    let binding = dir.path().join("a-db");
+    fs::create_dir(&binding).unwrap();
+    let metadata = json!({
+        "metaDataProperties": [{"name": "type", "format": "text"}, {"name": "plan", "format": "text"},
+            {"name": "tags", "format": "json"}],
+        "credentialProperties": [{"name": "user", "format": "text"}, {"name": "port", "format": "json"}],
+    });
+    let entries =
+        [("type", "postgresql"), ("plan", "a-large-one"), ("tags", "[\"sql\"]"), ("user", "scott"), ("port", "5432")];
+    for (name, content) in [(".metadata", &*metadata.to_string())].into_iter().chain(entries) {
+        fs::write(binding.join(name), content).unwrap();
+    }
+    let mut reader = Reader::start(&daemon, "node", &["--bind", dir.path().to_str().unwrap()]);
+    let expected = json!({
+        "type": "postgresql", "plan": "a-large-one", "tags": ["sql"], "name": "a-db",
+        "credentials": {"user": "scott", "port": 5432},
+    });
+    let seen = reader.reads();
+    assert_eq!(seen["@sap/xsenv"]["sql"], expected, "{seen}");
+    let files = daemon.api.get("node").unwrap().files;
+    let public = |name: &str| files.iter().find(|file| file.path == format!("{ROOT}/a-db/{name}")).unwrap().public;
+    assert!(public("plan") && public(".metadata") && !public("user"));
 }
 
 /// What the clients rely on: every directory below SERVICE_BINDING_ROOT is a binding. Where a directory of directories lies

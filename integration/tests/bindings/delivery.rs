@@ -110,6 +110,25 @@ fn a_directory_is_delivered_as_it_is() {
     assert_eq!(files["db/password"], b"secret one");
 }
 
+/// What `bindings write` wrote comes back by `--bind` as it went: what describes a binding is not masked, what opens it is.
+#[test]
+fn what_was_written_is_masked_as_what_it_was() {
+    let daemon = Daemon::start();
+    let vcap = Vcap::new(&json!({
+        "mysql-type": [{"label": "mysql-type", "name": "database", "plan": "the-large-plan", "credentials": {"password": "correct horse"}}],
+    }));
+    let dir = tempfile::tempdir().unwrap();
+    let written = dir.path().join("written");
+    let (socket, written) = (daemon.socket(), written.to_str().unwrap());
+    done(&socket, &["bindings", "write", written, "--vcap-services", &vcap.source()]);
+    let script =
+        "cd $SERVICE_BINDING_ROOT/database && for entry in label name plan password; do cat $entry; echo; done";
+    for from in [["--vcap-services", &*vcap.source()], ["--bind", written]] {
+        let ran = done(&socket, &[&["run"], &from[..], &["--", "sh", "-c", script]].concat());
+        assert_eq!(ran.stdout, "mysql-type\ndatabase\nthe-large-plan\n[REDACTED:database/password]\n", "{from:?}");
+    }
+}
+
 /// Added, changed and removed in one generation; what is no binding stays, wherever it lies.
 #[test]
 fn a_rotation_replaces_all_bindings_and_nothing_else() {

@@ -1,4 +1,4 @@
-//! Service bindings in real containers: what agent-cli delivers, what the four clients that there are read of it before and
+//! Service bindings in real containers: what agent-cli delivers, what the five clients that there are read of it before and
 //! after a rotation, what is left of the values, and the user's guide, step by step.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails

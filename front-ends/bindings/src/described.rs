@@ -1,0 +1,96 @@
+//! Which entries of a binding that lies in a directory are no secret in themselves: they are not to be masked.
+//!
+//! In VCAP_SERVICES attributes lie apart from credentials; in a directory both are files. What tells them apart there:
+//!
+//! - a `.metadata`, in SAP's format: the names of either;
+//! - else an entry `label`. It says that attributes were written, as [`crate::Profile`] has them, and one of those takes the
+//!   place of a credential of the same name. Where there is none, `name` may be the name of a database and `plan` a password;
+//! - `type` and `provider` are what they are by the specification of service bindings.
+
+use serde_json::Value;
+use zeroize::Zeroizing;
+
+use crate::METADATA;
+use crate::bindings::{PROVIDER, TYPE};
+use crate::vcap::PUBLIC;
+
+/// The attribute that is always written where any is.
+const LABEL: &str = "label";
+
+/// What is known of a binding's entries.
+pub(crate) struct Described {
+    /// They lie beside attributes.
+    attributes: bool,
+    /// What a `.metadata` lists: names, and which list it is.
+    listed: Vec<(String, bool)>,
+}
+
+impl Described {
+    /// By the entries themselves.
+    pub(crate) fn by(entries: &[(String, Zeroizing<Vec<u8>>)]) -> Self {
+        let find = |name: &str| entries.iter().find(|(entry, _)| entry == name).map(|(_, content)| content);
+        let listed = find(METADATA).and_then(|content| serde_json::from_slice(content).ok());
+        Self { attributes: find(LABEL).is_some(), listed: listed.as_ref().map(listed_in).unwrap_or_default() }
+    }
+
+    /// An entry is no secret in itself.
+    pub(crate) fn is_public(&self, entry: &str) -> bool {
+        let listed = |public| self.listed.iter().any(|(name, list)| name == entry && *list == public);
+        match entry {
+            TYPE | PROVIDER | METADATA => true,
+            _ if !self.listed.is_empty() => listed(true) && !listed(false),
+            _ => self.attributes && PUBLIC.contains(&&*entry.replace('-', "_")),
+        }
+    }
+}
+
+/// The names in both lists of a `.metadata`; true for those that describe the binding.
+fn listed_in(metadata: &Value) -> Vec<(String, bool)> {
+    let names = |list: &str, public| {
+        let properties = metadata.get(list).and_then(Value::as_array).into_iter().flatten();
+        let names = properties.filter_map(|property| property.get("name").and_then(Value::as_str));
+        names.map(move |name| (name.to_owned(), public)).collect::<Vec<_>>()
+    };
+    [names("metaDataProperties", true), names("credentialProperties", false)].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn public(entries: &[(&str, &str)]) -> Vec<String> {
+        let entries: Vec<(String, Zeroizing<Vec<u8>>)> = entries
+            .iter()
+            .map(|(name, content)| ((*name).to_owned(), Zeroizing::new(content.as_bytes().to_vec())))
+            .collect();
+        let described = Described::by(&entries);
+        entries.iter().map(|(name, _)| name.clone()).filter(|name| described.is_public(name)).collect()
+    }
+
+    #[test]
+    fn what_describes_a_binding_is_told_from_its_credentials() {
+        // As `bindings write` left it, attributes and all; and as RFC 0030 spells them.
+        let written =
+            [("type", "t"), ("provider", "p"), ("label", "l"), ("name", "n"), ("instance-guid", "g"), ("pw", "x")];
+        assert_eq!(public(&written), ["type", "provider", "label", "name", "instance-guid"]);
+        // Credentials alone: one of them is called name.
+        assert_eq!(public(&[("type", "t"), ("name", "n"), ("plan", "x")]), ["type"]);
+    }
+
+    #[test]
+    fn metadata_has_the_last_word() {
+        let metadata = r#"{"metaDataProperties": [{"name": "type", "format": "text"}, {"name": "region", "format": "text"},
+            {"name": "both", "format": "text"}],
+            "credentialProperties": [{"name": "label", "format": "text"}, {"name": "both", "format": "text"}]}"#;
+        let entries =
+            [(".metadata", metadata), ("type", "t"), ("label", "x"), ("region", "eu"), ("both", "x"), ("name", "n")];
+        assert_eq!(public(&entries), [".metadata", "type", "region"]);
+        for broken in ["", "[]", "{\"metaDataProperties\": {}}", "{\"metaDataProperties\": [1, {\"name\": 2}]}"] {
+            assert_eq!(
+                public(&[(".metadata", broken), ("label", "l"), ("pw", "x")]),
+                [".metadata", "label"],
+                "{broken}"
+            );
+        }
+    }
+}
