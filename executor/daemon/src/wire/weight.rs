@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn requests_as_large_as_they_may_be_pass() {
         let variable = || v1::EnvironmentVariable { name: "A".into(), value: "b".into() };
-        let file = || v1::File { path: "/a".into(), content: vec![1; 90], public: false };
+        let file = || v1::File { path: "/a".into(), content: vec![1; 90], ..v1::File::default() };
         let run = v1::RunAction {
             path: "/bin/true".into(),
             args: vec!["a".into(); 10_000],

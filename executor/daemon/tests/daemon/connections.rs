@@ -147,7 +147,7 @@ fn resident(node: &Node) -> u64 {
 async fn unread_answers_take_little_memory() {
     let node = Node::start().await;
     let mut request = secret_request("a", "x");
-    let file = |number| v1::File { path: format!("{number:0>220}"), content: b"x".into(), public: false };
+    let file = |number| v1::File { path: format!("{number:0>220}"), content: b"x".into(), ..v1::File::default() };
     request.volume_mounted_files = (0..4000).map(file).collect();
     let call = tokio::spawn({
         let mut client = counting(&node).await.0;
