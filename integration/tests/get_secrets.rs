@@ -187,6 +187,7 @@ fn rotated_files_are_answered() {
         path: path.into(),
         content: content.into(),
         public: path == SINGLE,
+        ..executor_proto::v1::File::default()
     };
     let update = UpdateFilesRequest {
         id: "one".into(),
