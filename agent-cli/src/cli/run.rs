@@ -42,7 +42,8 @@ pub(crate) struct RunArgs {
     /// Directory that holds secret files alone; may be repeated
     ///
     /// Where the root file system lacks it, it is mounted as a whole: its files change in one step, and `rotate` can add
-    /// some. Without it, a file that comes alone to a directory is mounted by itself, and all around it stays writable.
+    /// some. In a home, and in directories with a dot, files are
+    /// mounted by themselves without it, and all around them stays writable.
     #[arg(long = "file-directory", value_name = "PATH")]
     pub(crate) file_directories: Vec<String>,
     /// Secret variable of the process's environment: NAME=@FILE, NAME=@- or NAME=@env:VARIABLE

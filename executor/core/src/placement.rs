@@ -4,9 +4,9 @@
 //!
 //! - a directory that holds secret files alone because somebody says so: the one of files with relative paths, and those that
 //!   the request declares. Where the rootfs has it already, what is missing right below it (each binding by itself);
-//! - a directory that the rootfs lacks, that one of the files lies in and others in it or below it, so that they change in one
-//!   step. A home, or a directory that lies in the root directory itself (`/root`, `/home/app`, `/srv`), is not: programs
-//!   expect to write there;
+//! - a directory that the rootfs lacks and that a file lies in, so that the files of it change in one step. A home, a directory
+//!   that lies in the root directory itself (`/root`, `/home/app`, `/srv`), and one whose path has a name with a dot (`.kube`)
+//!   is not: programs expect to write there;
 //! - else the one file.
 //!
 //! Other directories that the rootfs lacks are made in the container's own layer. In goes a view of the rootfs, out come mount
@@ -133,7 +133,8 @@ impl Asked<'_> {
     /// Programs expect to write in a directory, or in one below it.
     fn is_lived_in(&self, directory: &Path) -> bool {
         let parent = directory.parent().unwrap_or(directory);
-        parent.parent().is_none() || parent == Path::new("/home") || self.home.starts_with(directory)
+        let dotted = directory.iter().any(|name| name.as_encoded_bytes().starts_with(b"."));
+        parent.parent().is_none() || parent == Path::new("/home") || self.home.starts_with(directory) || dotted
     }
 }
 
@@ -151,8 +152,6 @@ pub fn place<V: RootfsView>(
     let mut violations = Vec::new();
     // Directories that may become mount points. Of those that lie in one another the outermost is taken.
     let mut own: BTreeSet<PathBuf> = BTreeSet::new();
-    // How many files lie in a directory that is missing, and how many in it or below it.
-    let mut held: BTreeMap<&Path, (usize, usize)> = BTreeMap::new();
     for (index, directory) in directories.iter().enumerate() {
         match look.first_missing(directory, directory)? {
             Ok(missing) => own.extend(missing.map(|_| directory.clone())),
@@ -175,15 +174,10 @@ pub fn place<V: RootfsView>(
         match roots.find(|root| parent.starts_with(root)) {
             // It is missing, or what is missing lies below it.
             Some(root) => drop(own.insert(if root.starts_with(missing) { root } else { missing }.to_owned())),
-            None => {
-                held.entry(parent).or_default().0 += 1;
-                let above = parent.ancestors().take_while(|above| above.starts_with(missing));
-                above.for_each(|above| held.entry(above).or_default().1 += 1);
-            }
+            None if asked.is_lived_in(parent) => {}
+            None => drop(own.insert(parent.to_owned())),
         }
     }
-    let several = held.into_iter().filter(|(_, (in_it, in_all))| *in_it > 0 && *in_all > 1);
-    own.extend(several.map(|(path, _)| path.to_owned()).filter(|path| !asked.is_lived_in(path)));
 
     let outermost = |path: &Path| path.ancestors().filter(|above| own.contains(*above)).last().map(Path::to_owned);
     let point = |target: PathBuf, content| {
@@ -385,7 +379,7 @@ mod tests {
                     ("/srv/key", &["/srv/key"]),
                 ],
             ),
-            (&["/srv/a/x", "/srv/b/x"], &[], &[("/srv/a/x", &["/srv/a/x"]), ("/srv/b/x", &["/srv/b/x"])]),
+            (&["/srv/a/x", "/srv/b/x"], &[], &[("/srv/a", &["x = /srv/a/x"]), ("/srv/b", &["x = /srv/b/x"])]),
             (&["/run/c/a/x/y", "/run/c/m"], &[], &[("/run/c", &["a/x/y = /run/c/a/x/y", "m = /run/c/m"])]),
             // Nobody's home is one mount.
             (
