@@ -27,7 +27,10 @@ pub(crate) const TABLE: [(&str, &str); 7] = [
         "1",
         "audit: a canary was left, or was where it must not be, or not all could be searched; cnab validate: not valid",
     ),
-    ("125", "an error of agent-cli or executord, bad usage, a lost container"),
+    (
+        "125",
+        "an error of agent-cli or executord, bad usage, a lost container, output of run or attach that is not complete",
+    ),
     ("126", "run, wait, exec: the program could not be executed"),
     ("127", "run, wait, exec: the program was not found"),
     ("128+N", "run, wait, exec, attach: signal N ended the process; others: it ended agent-cli"),

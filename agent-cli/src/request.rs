@@ -132,6 +132,11 @@ impl Request {
         }
     }
 
+    /// Lets the process wait for the reader of its output, who comes at once.
+    pub(crate) fn await_reader(&mut self, awaited: bool) {
+        self.0.await_reader = awaited;
+    }
+
     /// A copy for the wire.
     pub(crate) fn message(&self) -> RunRequest {
         RunRequest::clone(&self.0)

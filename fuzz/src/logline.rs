@@ -1,6 +1,6 @@
 //! What a process prints, into a log file and out of it again; and a log file that somebody else wrote.
 
-use executor_core::logline::{CHUNK_MAX, Entry, Stream, parse, split, write};
+use executor_core::logline::{CHUNK_MAX, Entry, Line, Stream, parse, split, write, write_place};
 use executor_core::time::Timestamp;
 
 /// Most lines of a file that are looked at.
@@ -23,11 +23,14 @@ pub fn run(data: &[u8]) {
 /// Any line is ours, and comes back, or is not.
 fn read(bytes: &[u8]) {
     for line in bytes.split(|byte| *byte == b'\n').take(LINES_MAX) {
-        let Some(entry) = parse(line) else { continue };
+        let Some(parsed) = parse(line) else { continue };
         let mut again = Vec::new();
-        write(&entry, &mut again);
+        match &parsed {
+            Line::Entry(entry) => write(entry, &mut again),
+            Line::Place(time, place) => write_place(*time, *place, &mut again),
+        }
         assert_eq!(again.pop(), Some(b'\n'));
-        assert_eq!(parse(&again), Some(entry), "what was read is written and read again");
+        assert_eq!(parse(&again), Some(parsed), "what was read is written and read again");
     }
 }
 
@@ -40,7 +43,7 @@ fn comes_back(printed: &[u8]) {
     }
     let mut back = Vec::new();
     for line in file.split_inclusive(|byte| *byte == b'\n') {
-        let entry = parse(&line[..line.len() - 1]).expect("our own line");
+        let Some(Line::Entry(entry)) = parse(&line[..line.len() - 1]) else { panic!("no entry: {line:?}") };
         assert_eq!((entry.time, entry.stream, entry.source), (time, Stream::Stderr, "APP"));
         back.extend_from_slice(entry.content);
         if entry.complete {

@@ -191,7 +191,8 @@ impl Api {
 
     /// The log of a container as it comes.
     pub fn follow(&self, id: &str) -> Incoming<StreamLogsResponse> {
-        self.logs(StreamLogsRequest { id: id.into(), follow: true, since: None }).expect("StreamLogs")
+        self.logs(StreamLogsRequest { id: id.into(), follow: true, ..StreamLogsRequest::default() })
+            .expect("StreamLogs")
     }
 
     /// All that a container prints until it is completed.

@@ -152,7 +152,7 @@ impl Launcher {
         let path = self.state_dir().join("containers").join(id).join("log");
         let (mut lines, mut part_of) = (Vec::<String>::new(), None);
         for line in std::fs::read_to_string(path).unwrap_or_default().lines() {
-            let Some(entry) = logline::parse(line.as_bytes()) else { continue }; // it is being written
+            let Some(logline::Line::Entry(entry)) = logline::parse(line.as_bytes()) else { continue }; // it is being written
             match lines.last_mut() {
                 Some(last) if part_of == Some(entry.stream) => last.push_str(&String::from_utf8_lossy(entry.content)),
                 _ => lines.push(line.to_owned()),

@@ -168,6 +168,10 @@ pub struct Attached {
     pub stdout: Vec<u8>,
     /// See `stdout`.
     pub stderr: Vec<u8>,
+    /// The place in the output of what comes next, as far as it was told.
+    pub place: u64,
+    /// Bytes that were left out.
+    pub missed: u64,
 }
 
 impl Attached {
@@ -187,6 +191,8 @@ impl Attached {
             terminal: false,
             stdout: Vec::new(),
             stderr: Vec::new(),
+            place: 0,
+            missed: 0,
         };
         attached.hear()?;
         Ok(attached)
@@ -200,8 +206,18 @@ impl Attached {
         match self.api.block_on(self.answers.message())?.and_then(|answer| answer.part) {
             None => return Ok(false),
             Some(FromAttached::Started(started)) => self.terminal = started.terminal,
-            Some(FromAttached::Stdout(bytes)) => self.stdout.extend(bytes),
-            Some(FromAttached::Stderr(bytes)) => self.stderr.extend(bytes),
+            Some(FromAttached::Stdout(bytes)) => {
+                self.place += bytes.len() as u64;
+                self.stdout.extend(bytes);
+            }
+            Some(FromAttached::Stderr(bytes)) => {
+                self.place += bytes.len() as u64;
+                self.stderr.extend(bytes);
+            }
+            Some(FromAttached::Position(position)) => {
+                self.place = position.offset;
+                self.missed += position.missed;
+            }
         }
         Ok(true)
     }

@@ -10,7 +10,7 @@ use std::process::Child;
 
 use executor_sys::process::{pidfd, pidfd_signal};
 use integration::cli::{Ran, command, finish, local, run};
-use integration::daemon::{Daemon, ended};
+use integration::daemon::{Daemon, Setup, ended};
 use integration::request::{Words, sh, sleeper};
 use integration::rootfs::Rootfs;
 use integration::{footprint, host, wait};
@@ -282,4 +282,61 @@ fn local_leaves_nothing_when_it_is_killed() {
         left if left.is_empty() => Ok(()),
         left => Err(left),
     });
+}
+
+/// `agent-cli run ... | reader`: every byte arrives, however slow the reader and however little of the log is kept, and
+/// the process waits for it. 2 GB: what a test with less would not see is a counter of 31 bits.
+#[test]
+fn output_through_a_pipe_is_whole() {
+    let daemon = Setup::default().config("[launcher]\nlog_bytes_max = 65536\n").start();
+    let mut buffer = vec![0; 1 << 20];
+    for (bytes, options) in [((2u64 << 30) + 12_345, &[][..]), (150 << 20, &["--no-logs"])] {
+        let length = bytes.to_string();
+        let arguments = [&["run"], options, &["--", "head", "-c", &length, "/dev/zero"]].concat();
+        let mut child = command(Some(&daemon.socket()), &arguments).spawn().unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        let mut read = 0;
+        while let Ok(count @ 1..) = stdout.read(&mut buffer) {
+            read += count as u64;
+            if read == count as u64 {
+                // Slower than the writer: as long as it takes another one to write a part of that for nobody.
+                assert_eq!(run(&daemon.socket(), &["run", "--", "sh", "-c", "head -c 50M /dev/zero >&2"]).status, 0);
+            }
+        }
+        let ended = finish(child);
+        assert_eq!((ended.status, read, ended.stderr.as_str()), (0, bytes, ""));
+    }
+}
+
+/// Of what was written before somebody came to read it, and is not kept, it is told how much there was.
+#[test]
+fn output_that_was_dropped_is_told() {
+    let daemon = Setup::default().config("[launcher]\nlog_bytes_max = 65536\n").start();
+    let words = ["--", "head", "-c", "20M", "/dev/zero"];
+    let socket = daemon.socket();
+    assert_eq!(run(&socket, &[&["run", "-d", "--id", "c"][..], &words].concat()).status, 0);
+    assert_eq!(run(&socket, &["wait", "c"]).status, 0);
+    let told = |ran: &Ran, read: u64| {
+        let line = ran
+            .stderr
+            .lines()
+            .find_map(|line| line.strip_prefix("agent-cli: ")?.split_once(" bytes of output were dropped"));
+        let (number, rest) = line.unwrap_or_else(|| panic!("{}", ran.stderr));
+        assert_eq!(rest, " before they could be read (log_bytes_max is 65,536)");
+        assert_eq!(number.replace(',', "").parse::<u64>().unwrap() + read, 20 << 20);
+    };
+    let logs = run(&socket, &["logs", "-f", "c"]);
+    assert_eq!(logs.status, 0);
+    told(&logs, logs.stdout.len() as u64);
+    let again = run(&socket, &[&["run", "--id", "c"][..], &words].concat());
+    assert_eq!(again.status, 125, "{}", again.stderr);
+    told(&again, again.stdout.len() as u64);
+    let json = run(&socket, &[&["run", "--json", "--id", "c"][..], &words].concat());
+    assert!(json.json()["output_dropped_bytes"].as_u64().is_some_and(|bytes| bytes > 19 << 20), "{}", json.stdout);
+    let entries = run(&socket, &["logs", "--json", "c"]).json_lines();
+    assert!(
+        entries[0]["stream"] == "gap" && entries[0]["gap"]["dropped_bytes"].as_u64() > Some(19 << 20),
+        "{:?}",
+        entries[0]
+    );
 }

@@ -64,6 +64,9 @@ impl fmt::Debug for StreamLogsResponse {
             .field("stream", &self.stream)
             .field("data", &format_args!("{} bytes", self.data.len()))
             .field("log_source", &self.log_source)
+            .field("gap", &self.gap)
+            .field("offset", &self.offset)
+            .field("sequence", &self.sequence)
             .finish()
     }
 }

@@ -82,7 +82,7 @@ pub(crate) struct RunArgs {
     /// Mark of its log lines
     #[arg(long, value_name = "NAME")]
     pub(crate) log_source: Option<String>,
-    /// Keep and show nothing of what the process writes
+    /// Keep nothing of what the process writes; this command shows it
     #[arg(long)]
     pub(crate) no_logs: bool,
     /// Print the id and leave the container running

@@ -77,6 +77,9 @@ pub(crate) struct AttachArgs {
     /// Keys that leave the process to itself, where it has a terminal
     #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_parser = DetachKeys::parse)]
     pub(crate) detach_keys: DetachKeys,
+    /// Never let the process wait: output that is not read in time is skipped, and how much that was is told
+    #[arg(long)]
+    pub(crate) lossy: bool,
     /// Id of the container
     pub(crate) id: String,
 }

@@ -1,14 +1,19 @@
-//! `attach ID`, and the terminal of `run -it`: what a container's own process writes and reads, here.
+//! `attach ID`, and the streams of `run`: what a container's own process writes and reads, here.
+//!
+//! The process waits while its output is not read here, as if it wrote into our own pipe. Bytes of output are counted, so that
+//! after a restart of executord the next connection goes on at the byte where the last one broke. What a connection cannot
+//! give any more is in the log ([`Left::Behind`]).
 
 use executor_proto::v1::attach_request::Part as Request;
 use executor_proto::v1::attach_response::Part as Response;
-use executor_proto::v1::{AttachRequest, AttachStart, EndOfInput, GetRequest};
+use executor_proto::v1::{AttachPosition, AttachRequest, AttachStart, EndOfInput, GetRequest, StreamLogsRequest};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::feed::{DEPTH, Said, feed};
+use super::logs::{Form, Printer, follow};
 use super::{Session, wait};
 use crate::cli::AttachArgs;
 use crate::connect::{Patience, is_away};
@@ -25,6 +30,10 @@ pub(super) struct Wanted {
     pub(super) terminal: bool,
     pub(super) take_over: bool,
     pub(super) keys: DetachKeys,
+    /// The process waits while its output is not read.
+    pub(super) lossless: bool,
+    /// All of the output from this byte on, wherever it is; what comes from now on where there is none.
+    pub(super) from: Option<u64>,
 }
 
 /// How it was left.
@@ -34,10 +43,12 @@ pub(super) enum Left {
     Ended,
     /// To itself.
     Detached,
+    /// From this byte on its output is to be had from the log alone.
+    Behind(u64),
 }
 
 pub(super) async fn attach(session: &Session, args: AttachArgs) -> Result<u8, Failure> {
-    let AttachArgs { no_stdin, take_over, detach_keys: keys, id } = args;
+    let AttachArgs { no_stdin, take_over, detach_keys: keys, lossy, id } = args;
     let doing = format!("attach to {id}");
     let got = session.client.rpc().get(GetRequest { id: id.clone() }).await;
     let container = got.map_err(|status| session.client.failure(&doing, &status))?.into_inner().container;
@@ -46,37 +57,58 @@ pub(super) async fn attach(session: &Session, args: AttachArgs) -> Result<u8, Fa
     if spec.terminal && input {
         terminal::require(true)?;
     }
-    let wanted = Wanted { input, output: true, terminal: spec.terminal, take_over, keys };
-    match stream(session, &id, wanted).await? {
-        Left::Detached => Ok(0),
-        Left::Ended => {
-            let container = wait::completed(&session.client, &id).await?;
-            session.explain_end(&container, &[]);
-            Ok(Outcome::of(container.result.as_ref()).status())
-        }
+    let lossless = !lossy;
+    let wanted = Wanted { input, output: true, terminal: spec.terminal, take_over, keys, lossless, from: None };
+    let mut printer = Printer::new(session.output.clone(), Form::AsItWas);
+    match stream(session, &id, wanted, &mut printer).await? {
+        Left::Detached => return Ok(0),
+        Left::Ended => {}
+        Left::Behind(_) if spec.suppress_log_output => return Err(Failure::LogLost { id }),
+        Left::Behind(offset) => follow(&session.client, rest_of_log(&id, offset), &mut printer).await?,
     }
+    let container = wait::completed(&session.client, &id).await?;
+    session.explain_end(&container, &printer.told);
+    if printer.dropped > 0 && !lossy {
+        return Err(Failure::LogLost { id });
+    }
+    Ok(Outcome::of(container.result.as_ref()).status())
+}
+
+/// The output from a byte on.
+pub(super) fn rest_of_log(id: &str, offset: u64) -> StreamLogsRequest {
+    StreamLogsRequest { id: id.to_owned(), follow: true, offset: Some(offset), ..StreamLogsRequest::default() }
 }
 
 /// Stays attached until the process's output has ended or the keys were pressed, also over a restart of executord.
-pub(super) async fn stream(session: &Session, id: &str, wanted: Wanted) -> Result<Left, Failure> {
+pub(super) async fn stream(
+    session: &Session,
+    id: &str,
+    wanted: Wanted,
+    printer: &mut Printer,
+) -> Result<Left, Failure> {
     let doing = format!("attach to {id}");
     let keys = wanted.terminal.then_some(wanted.keys.clone());
     let _raw = (wanted.terminal && wanted.input).then(Raw::enter).transpose()?;
     let mut keyboard = wanted.input.then(|| Keyboard::start(keys)).transpose()?;
     let mut patience = Patience::default();
     let mut again = false;
+    let mut place = wanted.from;
     loop {
         let begun = Instant::now();
-        let status = match once(session, id, &wanted, &mut keyboard, again).await? {
+        let status = match once(session, id, &wanted, &mut keyboard, again, &mut place, printer).await? {
             Ok(left) => return Ok(left),
             Err(status) => status,
         };
-        // The container has ended meanwhile: what was missed of its output is in the log.
-        if again && matches!(status.code(), tonic::Code::FailedPrecondition | tonic::Code::NotFound) {
-            return Ok(Left::Ended);
-        }
         if !is_away(&status) {
-            return Err(session.client.failure(&doing, &status));
+            // The container has ended, or its shim takes no client: what was written is in the log.
+            let ended = again && matches!(status.code(), Code::FailedPrecondition | Code::NotFound);
+            return match place {
+                Some(place) if ended || (wanted.from.is_some() && status.code() != Code::Aborted) => {
+                    Ok(Left::Behind(place))
+                }
+                _ if ended => Ok(Left::Ended),
+                _ => Err(session.client.failure(&doing, &status)),
+            };
         }
         again = true;
         patience.since(begun);
@@ -93,6 +125,8 @@ async fn once(
     wanted: &Wanted,
     keyboard: &mut Option<Keyboard>,
     again: bool,
+    place: &mut Option<u64>,
+    printer: &mut Printer,
 ) -> Result<Result<Left, Status>, Failure> {
     let (requests, receiver) = mpsc::channel(DEPTH);
     let start = AttachStart {
@@ -101,6 +135,9 @@ async fn once(
         // What a connection that broke left behind is our own.
         take_over: wanted.take_over || again,
         no_output: !wanted.output,
+        lossless: wanted.output && wanted.lossless,
+        resumable: wanted.output && wanted.lossless,
+        resume_at: place.filter(|_| wanted.output),
     };
     let size = wanted.terminal.then(terminal::window).flatten();
     for part in std::iter::once(Request::Start(start)).chain(size.map(Request::Window)) {
@@ -117,19 +154,34 @@ async fn once(
             Said::Window(window) => Request::Window(window),
         }),
     }));
-    loop {
-        let answer = tokio::select! {
-            answer = answers.message() => answer,
-            fed = &mut input => return fed.map(|()| Ok(Left::Detached)),
-        };
-        match answer {
-            Err(status) => return Ok(Err(status)),
-            Ok(None) => return Ok(Ok(Left::Ended)),
-            Ok(Some(answer)) => match answer.part {
-                Some(Response::Stdout(bytes)) => session.output.bytes(Stream::Out, bytes).await,
-                Some(Response::Stderr(bytes)) => session.output.bytes(Stream::Err, bytes).await,
-                Some(Response::Started(_)) | None => {}
-            },
+    let heard = async {
+        loop {
+            let (stream, bytes) = match answers.message().await {
+                Err(status) => return Err(status),
+                Ok(None) => return Ok(Left::Ended),
+                Ok(Some(answer)) => match answer.part {
+                    Some(Response::Stdout(bytes)) => (Stream::Out, bytes),
+                    Some(Response::Stderr(bytes)) => (Stream::Err, bytes),
+                    Some(Response::Position(AttachPosition { offset, missed })) => {
+                        if let Some(behind) = place.filter(|_| missed > 0 && wanted.lossless && !wanted.input) {
+                            return Ok(Left::Behind(behind));
+                        }
+                        *place = Some(offset);
+                        if missed > 0 {
+                            printer.dropped(missed, None);
+                        }
+                        continue;
+                    }
+                    Some(Response::Started(_)) | None => continue,
+                },
+            };
+            *place = place.map(|place| place + bytes.len() as u64);
+            printer.bytes(stream, bytes).await;
         }
+    };
+    // Both at once: keys are heard while nobody reads the output.
+    tokio::select! {
+        left = heard => Ok(left),
+        fed = &mut input => fed.map(|()| Ok(Left::Detached)),
     }
 }

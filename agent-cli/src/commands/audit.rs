@@ -73,7 +73,7 @@ async fn examine(session: &Session, args: &AuditArgs, scene: Scene, inputs: Inpu
     let container = expected(answer.into_inner().container, "run")?;
     let mut needles = inputs.needles()?;
     let mut kinds = taken(&container);
-    let request = StreamLogsRequest { id: id.clone(), follow: true, since: None };
+    let request = StreamLogsRequest { id: id.clone(), follow: true, ..StreamLogsRequest::default() };
     let log = rpc.stream_logs(request).await.map_err(|status| refused("logs of", &status))?;
     let mut log = Log { session, id: &id, stream: log.into_inner(), tail: String::new() };
     log.until(READY).await?;

@@ -1,8 +1,9 @@
-//! `logs [-f] ID`, and the following of logs for `run`: over restarts of executord, nothing twice, nothing lost.
+//! `logs [-f] ID`, and the following of logs for `run`: over restarts of executord, nothing twice, and what was dropped
+//! before it could be read is told.
 
 use std::time::SystemTime;
 
-use executor_proto::v1::{LogStream, StreamLogsRequest, StreamLogsResponse};
+use executor_proto::v1::{LogGap, LogStream, StreamLogsRequest, StreamLogsResponse};
 use prost_types::Timestamp;
 use tokio::time::Instant;
 
@@ -18,7 +19,7 @@ pub(super) async fn logs(session: &Session, args: LogsArgs) -> Result<u8, Failur
     let form = if session.json { Form::Json } else { Form::AsItWas };
     let mut printer = Printer::new(session.output.clone(), form);
     let since = args.since.map(timestamp);
-    let request = StreamLogsRequest { id: args.id, follow: args.follow, since };
+    let request = StreamLogsRequest { id: args.id, follow: args.follow, since, ..StreamLogsRequest::default() };
     follow(&session.client, request, &mut printer).await?;
     Ok(0)
 }
@@ -47,18 +48,20 @@ pub(super) enum Form {
     Silent,
 }
 
-/// Prints log entries, and remembers what the executor itself said.
+/// Prints what a process wrote, and remembers what the executor itself said.
 pub(super) struct Printer {
     output: Output,
     form: Form,
     pub(super) told: Vec<String>,
+    /// Bytes of output that are missing.
+    pub(super) dropped: u64,
     /// What the process wrote, where it is to be kept, and how much of it at most.
     kept: Option<(Vec<u8>, usize)>,
 }
 
 impl Printer {
     pub(super) fn new(output: Output, form: Form) -> Self {
-        Self { output, form, told: Vec::new(), kept: None }
+        Self { output, form, told: Vec::new(), dropped: 0, kept: None }
     }
 
     /// Keeps what the process wrote, too, as far as it has room.
@@ -84,25 +87,55 @@ impl Printer {
     }
 
     async fn print(&mut self, entry: StreamLogsResponse) {
-        if entry.stream() != LogStream::Executor {
-            self.keep(&entry.data);
-        }
-        if self.form == Form::Silent {
-            return;
+        if let Some(LogGap { dropped_bytes, log_bytes_max, .. }) = entry.gap {
+            self.dropped(dropped_bytes, Some(log_bytes_max));
         }
         if self.form == Form::Json {
             return self.output.text(json::line(&json::LogEntry::from(entry))).await;
         }
         match entry.stream() {
-            LogStream::Executor => {
+            LogStream::Executor if self.form != Form::Silent => {
                 let text = plain(String::from_utf8_lossy(&entry.data).trim_end());
                 self.told.push(text.clone());
                 self.output.note(text);
             }
-            LogStream::Stdout if self.form == Form::AsItWas => self.output.bytes(Stream::Out, entry.data).await,
-            _ => self.output.bytes(Stream::Err, entry.data).await,
+            LogStream::Stdout => self.bytes(Stream::Out, entry.data).await,
+            LogStream::Stderr => self.bytes(Stream::Err, entry.data).await,
+            LogStream::Executor | LogStream::Unspecified => {}
         }
     }
+
+    /// Prints what the process wrote.
+    pub(super) async fn bytes(&mut self, stream: Stream, bytes: Vec<u8>) {
+        self.keep(&bytes);
+        match self.form {
+            Form::Silent => {}
+            Form::AsItWas => self.output.bytes(stream, bytes).await,
+            Form::OnStderr | Form::Json => self.output.bytes(Stream::Err, bytes).await,
+        }
+    }
+
+    /// Says that output is missing here.
+    pub(super) fn dropped(&mut self, bytes: u64, log_bytes_max: Option<u64>) {
+        self.dropped += bytes;
+        let was =
+            if bytes == 1 { "1 byte of output was".into() } else { format!("{} bytes of output were", grouped(bytes)) };
+        let why = log_bytes_max.map(|max| format!(" (log_bytes_max is {})", grouped(max))).unwrap_or_default();
+        self.output.note(format!("{was} dropped before they could be read{why}"));
+    }
+}
+
+/// A number with a comma between its thousands.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// Streams a container's log to its end.
@@ -112,7 +145,7 @@ pub(super) async fn follow(
     printer: &mut Printer,
 ) -> Result<(), Failure> {
     let doing = format!("logs of {}", request.id);
-    let mut place = Place::default();
+    let mut place = Place { offset: request.offset.unwrap_or(0), sequence: 0 };
     let mut patience = Patience::default();
     loop {
         let begun = Instant::now();
@@ -126,7 +159,7 @@ pub(super) async fn follow(
                         Err(status) => break status,
                         Ok(Some(entry)) => {
                             patience.heard();
-                            if place.is_new(entry.time.unwrap_or_default()) {
+                            if place.pass(&entry) {
                                 printer.print(entry).await;
                             }
                         }
@@ -141,47 +174,35 @@ pub(super) async fn follow(
         if !patience.pause().await {
             return Err(Failure::GaveUp { doing, socket: client.socket().into() });
         }
-        if let Some(time) = place.resume() {
-            request.since = Some(time);
+        if place.sequence > 0 || place.offset > 0 {
+            request.offset = Some(place.offset);
         }
     }
 }
 
-/// How far a log was read. Times may repeat, so the entries at the last one are counted.
+/// How far a log was read.
 #[derive(Debug, Default)]
 struct Place {
-    /// The latest time seen, and how many entries had it.
-    last: Option<(i64, i32)>,
-    count: u64,
-    /// Entries at `last` to pass over after a resumption.
-    repeated: u64,
+    /// Bytes of output.
+    offset: u64,
+    /// Number of the last entry.
+    sequence: u64,
 }
 
 impl Place {
-    /// Takes note of the next entry: false when it was there before the resumption.
-    fn is_new(&mut self, time: Timestamp) -> bool {
-        let time = (time.seconds, time.nanos);
-        match self.last {
-            Some(last) if time == last && self.repeated > 0 => {
-                self.repeated -= 1;
-                return false;
-            }
-            Some(last) if time == last => self.count += 1,
-            // A clock that was set back: the entry is new, the place stays where it is furthest.
-            Some(last) if time < last => {}
-            _ => {
-                self.last = Some(time);
-                self.count = 1;
-                self.repeated = 0;
-            }
+    /// Goes on behind an entry or a gap. Tells false where it was there before: from an offset on the executor's own words
+    /// at that place come again.
+    fn pass(&mut self, entry: &StreamLogsResponse) -> bool {
+        if let Some(gap) = &entry.gap {
+            self.offset = entry.offset.saturating_add(gap.dropped_bytes);
+            return true;
         }
+        if entry.sequence <= self.sequence {
+            return false;
+        }
+        let output = if entry.stream() == LogStream::Executor { 0 } else { entry.data.len() as u64 };
+        (self.offset, self.sequence) = (entry.offset.saturating_add(output), entry.sequence);
         true
-    }
-
-    /// Where to go on: entries at or after this time.
-    fn resume(&mut self) -> Option<Timestamp> {
-        self.repeated = self.count;
-        self.last.map(|(seconds, nanos)| Timestamp { seconds, nanos })
     }
 }
 
@@ -189,43 +210,46 @@ impl Place {
 mod tests {
     use super::*;
 
-    fn at(nanos: i32) -> Timestamp {
-        Timestamp { seconds: 7, nanos }
-    }
-
     /// Cuts a log at every place, resumes it there as a daemon would, and expects every entry once.
     #[test]
     fn nothing_twice_and_nothing_lost_wherever_it_breaks() {
-        let log = [1, 1, 2, 3, 3, 3, 4];
+        use LogStream::{Executor, Stderr, Stdout};
+        let mut log = Vec::new();
+        for (stream, offset) in [(Executor, 0), (Stdout, 0), (Stderr, 2), (Executor, 4), (Executor, 4), (Stdout, 4)] {
+            let sequence = log.len() as u64 + 1;
+            let data = b"ab".to_vec();
+            log.push(StreamLogsResponse { stream: stream.into(), offset, sequence, data, ..Default::default() });
+        }
+        let end = |entry: &StreamLogsResponse| entry.offset + if entry.stream() == Executor { 0 } else { 2 };
         for first_cut in 0..=log.len() {
             for second_cut in 0..=log.len() {
-                let mut place = Place::default();
-                let mut seen = Vec::new();
-                let mut from = None;
+                let (mut place, mut seen, mut from) = (Place::default(), Vec::new(), 0);
                 for cut in [first_cut, second_cut, log.len()] {
-                    let mut served = 0;
-                    for &time in log.iter().filter(|time| from.is_none_or(|from| **time >= from)).take(cut) {
-                        served += 1;
-                        if place.is_new(at(time)) {
-                            seen.push(time);
-                        }
-                    }
-                    from = place.resume().map(|time| time.nanos);
-                    assert!(served <= cut);
+                    let own = |entry: &&StreamLogsResponse| entry.stream() == Executor && entry.offset >= from;
+                    let served = log.iter().filter(|entry| own(entry) || end(entry) > from).take(cut);
+                    seen.extend(served.filter(|entry| place.pass(entry)).map(|entry| entry.sequence));
+                    from = place.offset;
                 }
-                assert_eq!(seen, log, "cuts {first_cut} and {second_cut}");
+                assert_eq!(seen, [1, 2, 3, 4, 5, 6], "cuts {first_cut} and {second_cut}");
             }
         }
     }
 
     #[test]
-    fn a_clock_set_back_loses_no_entry() {
+    fn a_gap_is_passed_once() {
         let mut place = Place::default();
-        for time in [5, 6, 2, 3, 6] {
-            assert!(place.is_new(at(time)));
+        let gap = Some(LogGap { dropped_bytes: 100, dropped_entries: 3, log_bytes_max: 9 });
+        assert!(place.pass(&StreamLogsResponse { gap, offset: 7, ..Default::default() }));
+        assert_eq!((place.offset, place.sequence), (107, 0));
+        let entry = StreamLogsResponse { sequence: 4, offset: 107, data: vec![0; 3], ..Default::default() };
+        assert!(place.pass(&entry) && !place.pass(&entry));
+        assert_eq!(place.offset, 110);
+    }
+
+    #[test]
+    fn numbers_are_grouped() {
+        for (number, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (117_440_512, "117,440,512")] {
+            assert_eq!(grouped(number), text);
         }
-        assert_eq!(place.resume(), Some(at(6)));
-        // What a daemon has at or after 6, in the order of the log.
-        assert_eq!([6, 6, 9].map(|time| place.is_new(at(time))), [false, false, true]);
     }
 }

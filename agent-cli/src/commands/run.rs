@@ -1,7 +1,7 @@
 //! `run`: a container from its creation to its deletion, as if its process were ours.
 //!
 //! ```text
-//! create -> follow: log -> our streams      -> fetch outputs -> delete -> exit as the process did
+//! create -> follow: process -> our streams  -> fetch outputs -> delete -> exit as the process did
 //!                   wait for the end
 //!                   Ctrl-C: stop, kill, leave
 //!                   our reader gone: stop
@@ -62,6 +62,7 @@ pub(super) async fn run(
     }
     let id = request.id().to_owned();
     let mut pressed = Pressed::never(&id);
+    request.await_reader(!ending.detach);
     let response = create(session, request, interrupts, &mut pressed).await?;
     let created = response.created;
     let container = expected(response.container, &format!("run {id}"))?;
@@ -71,7 +72,11 @@ pub(super) async fn run(
     let own_grace = container.spec.as_ref().and_then(|spec| Duration::try_from(spec.grace_period?).ok());
     let grace_without_reader = own_grace.map_or(GRACE_WITHOUT_READER, |own| own.min(GRACE_WITHOUT_READER));
     let streams = ending.streams.clone();
-    let attached = Attached { session, id: &id, pressed, grace_without_reader, streams };
+    let suppressed = container.spec.as_ref().is_some_and(|spec| spec.suppress_log_output);
+    // Ctrl-C came while it was made to run by itself: then nobody is awaited.
+    let created_for_us = created && !ending.detach;
+    let attached =
+        Attached { session, id: &id, pressed, grace_without_reader, streams, created: created_for_us, suppressed };
     attached.end(interrupts, AtTheEnd { keep: ending.keep || !created, ..ending }).await
 }
 
@@ -79,14 +84,15 @@ pub(super) async fn run(
 /// there.
 pub(super) async fn attend(
     session: &Session,
-    request: Request,
+    mut request: Request,
     interrupts: &mut Interrupts,
     printer: &mut Printer,
     started: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<Container, Failure> {
     let id = request.id().to_owned();
     let mut pressed = Pressed::never(&id);
-    create(session, request, interrupts, &mut pressed).await?;
+    request.await_reader(true);
+    let created = create(session, request, interrupts, &mut pressed).await?.created;
     started()?;
     let mut attached = Attached {
         session,
@@ -94,6 +100,8 @@ pub(super) async fn attend(
         pressed,
         grace_without_reader: GRACE_WITHOUT_READER,
         streams: StreamArgs::default(),
+        created,
+        suppressed: false,
     };
     attached.follow(interrupts, printer).await
 }
@@ -106,10 +114,16 @@ pub(super) async fn stay_with(
     printer: &mut Printer,
 ) -> Result<Container, Failure> {
     let pressed = Pressed::never(id);
-    let streams = StreamArgs::default();
-    Attached { session, id, pressed, grace_without_reader: GRACE_WITHOUT_READER, streams }
-        .follow(interrupts, printer)
-        .await
+    let mut attached = Attached {
+        session,
+        id,
+        pressed,
+        grace_without_reader: GRACE_WITHOUT_READER,
+        streams: StreamArgs::default(),
+        created: false,
+        suppressed: false,
+    };
+    attached.follow(interrupts, printer).await
 }
 
 /// Sends the request. It is the same one when it has to be sent again: executord answers with the container

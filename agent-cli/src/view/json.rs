@@ -44,6 +44,21 @@ pub(crate) struct LogEntry {
     /// `utf-8` or `base64`.
     encoding: &'static str,
     data: String,
+    /// Bytes of the process's output before this entry's.
+    offset: u64,
+    /// Number of the entry, from 1; 0 for a gap.
+    sequence: u64,
+    /// Output is missing here, and there is no entry.
+    gap: Option<LogGap>,
+}
+
+/// Output that was dropped before it could be read.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct LogGap {
+    dropped_bytes: u64,
+    dropped_entries: u64,
+    log_bytes_max: u64,
 }
 
 /// One object of `events --json`.
@@ -111,10 +126,17 @@ impl From<v1::StreamLogsResponse> for LogEntry {
             LogStream::Stdout => "stdout",
             LogStream::Stderr => "stderr",
             LogStream::Executor => "executor",
+            LogStream::Unspecified if entry.gap.is_some() => "gap",
             LogStream::Unspecified => "unspecified",
         };
+        let gap = entry.gap.map(|v1::LogGap { dropped_bytes, dropped_entries, log_bytes_max }| LogGap {
+            dropped_bytes,
+            dropped_entries,
+            log_bytes_max,
+        });
+        let (time, offset, sequence) = (time(entry.time.as_ref()), entry.offset, entry.sequence);
         let (encoding, data) = encoded(entry.data);
-        Self { time: time(entry.time.as_ref()), stream, log_source: entry.log_source, encoding, data }
+        Self { time, stream, log_source: entry.log_source, encoding, data, offset, sequence, gap }
     }
 }
 
@@ -152,8 +174,12 @@ mod tests {
         let text = line(&LogEntry::from(entry(b"a\nb")));
         assert_eq!(
             text,
-            "{\"time\":null,\"stream\":\"stderr\",\"log_source\":\"\",\"encoding\":\"utf-8\",\"data\":\"a\\nb\"}\n"
+            "{\"time\":null,\"stream\":\"stderr\",\"log_source\":\"\",\"encoding\":\"utf-8\",\"data\":\"a\\nb\",\"offset\":0,\"sequence\":0,\"gap\":null}\n"
         );
+        let gap = Some(v1::LogGap { dropped_bytes: 7, dropped_entries: 2, log_bytes_max: 65536 });
+        let gap = value(&LogEntry::from(v1::StreamLogsResponse { gap, ..v1::StreamLogsResponse::default() }));
+        let expected = json!({ "dropped_bytes": 7, "dropped_entries": 2, "log_bytes_max": 65536 });
+        assert_eq!((&gap["stream"], &gap["gap"]), (&json!("gap"), &expected));
         let binary = value(&LogEntry::from(entry(b"\xff\x00")));
         assert_eq!((&binary["encoding"], &binary["data"]), (&json!("base64"), &json!("/wA=")));
     }

@@ -106,8 +106,12 @@ impl Shared {
     /// The process writes. Entries of one container carry the times they are given here.
     pub(crate) fn log_at(&self, id: &str, nanos: i32, stream: LogStream, data: &[u8]) {
         let time = Some(Timestamp { seconds: 1, nanos });
-        let entry = StreamLogsResponse { time, stream: stream.into(), data: data.into(), log_source: String::new() };
-        self.state().logs.entry(id.into()).or_default().push(entry);
+        let mut state = self.state();
+        let log = state.logs.entry(id.into()).or_default();
+        let (offset, sequence) = (log.last().map_or(0, end_of), log.len() as u64 + 1);
+        let (stream, data) = (stream.into(), data.into());
+        log.push(StreamLogsResponse { time, stream, data, offset, sequence, ..StreamLogsResponse::default() });
+        drop(state);
         self.touch();
     }
 
@@ -131,6 +135,11 @@ impl Shared {
     fn get(&self, id: &str) -> Result<Container, Status> {
         self.state().containers.get(id).cloned().ok_or_else(|| Status::not_found(format!("no container {id}")))
     }
+}
+
+/// The place in the output behind an entry.
+fn end_of(entry: &StreamLogsResponse) -> u64 {
+    entry.offset + if entry.stream() == LogStream::Executor { 0 } else { entry.data.len() as u64 }
 }
 
 /// The process exits.
@@ -305,7 +314,8 @@ impl Executor for Service {
     }
 
     async fn run(&self, request: Request<RunRequest>) -> Result<Response<RunResponse>, Status> {
-        let request = request.into_inner();
+        // Who reads its output is no part of a container.
+        let request = RunRequest { await_reader: false, ..request.into_inner() };
         let id = request.id.clone();
         let hold = {
             let mut state = self.0.state();
@@ -401,7 +411,10 @@ impl Executor for Service {
                 next += fresh.len();
                 for entry in fresh {
                     let time = entry.time.unwrap_or_default();
-                    if (time.seconds, time.nanos) >= since && entries.send(Ok(entry)).await.is_err() {
+                    let from = request.offset.unwrap_or(0);
+                    let own_words = entry.stream() == LogStream::Executor && entry.offset >= from;
+                    let wanted = (time.seconds, time.nanos) >= since && (own_words || end_of(&entry) > from);
+                    if wanted && entries.send(Ok(entry)).await.is_err() {
                         return;
                     }
                 }

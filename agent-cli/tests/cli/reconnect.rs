@@ -31,7 +31,7 @@ fn run_goes_on_over_a_restart_without_losing_or_repeating_a_line() {
     let program = finish(child);
     assert_eq!((program.status, program.err().as_str()), (Some(6), ""));
     assert!(!fake.is_there("web-1"));
-    let resumed = |call: &Call| matches!(call, Call::Logs(logs) if logs.since.is_some_and(|since| since.nanos >= 2));
+    let resumed = |call: &Call| matches!(call, Call::Logs(logs) if logs.offset.is_some_and(|offset| offset >= 8));
     assert!(fake.count(resumed) >= 2);
 }
 

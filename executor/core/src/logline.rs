@@ -4,6 +4,10 @@
 //! `F` ends a line, `P` is a part of one that goes on (or that the process never ended), so that what the
 //! process printed comes back byte for byte. A third stream, `executor`, carries our own words. The log
 //! source of a RunAction follows the tag as `F:source`, which CRI leaves room for.
+//!
+//! A file that does not begin with the first byte of the output says where it begins, as does a line after bytes that
+//! could not be written: `2026-11-21T10:00:00.000000000Z executor @ 16777216 2048`, bytes of output and entries before the
+//! next line. So a reader knows how much it missed.
 
 use crate::time::Timestamp;
 
@@ -46,6 +50,45 @@ pub struct Entry<'a> {
     pub content: &'a [u8],
 }
 
+impl Entry<'_> {
+    /// Bytes of the process's output that it holds.
+    pub fn output_bytes(&self) -> u64 {
+        if self.stream == Stream::Executor { 0 } else { self.content.len() as u64 + u64::from(self.complete) }
+    }
+}
+
+/// A place in the whole of a container's log, what is not kept of it included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Bytes of the process's output before it.
+    pub bytes: u64,
+    /// Entries before it.
+    pub entries: u64,
+}
+
+impl Place {
+    /// Goes on behind an entry.
+    pub fn pass(&mut self, entry: &Entry<'_>) {
+        self.bytes = self.bytes.saturating_add(entry.output_bytes());
+        self.entries = self.entries.saturating_add(1);
+    }
+}
+
+/// A line of a log file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Line<'a> {
+    /// An entry.
+    Entry(Entry<'a>),
+    /// The place of the line after it, and when it was written.
+    Place(Timestamp, Place),
+}
+
+/// Appends the line that tells a place to `out`.
+pub fn write_place(time: Timestamp, place: Place, out: &mut Vec<u8>) {
+    let line = format!("{} executor @ {} {}\n", time.rfc3339(), place.bytes, place.entries);
+    out.extend_from_slice(line.as_bytes());
+}
+
 /// Appends an entry's line to `out`.
 pub fn write(entry: &Entry<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(entry.time.rfc3339().as_bytes());
@@ -62,7 +105,7 @@ pub fn write(entry: &Entry<'_>, out: &mut Vec<u8>) {
 }
 
 /// Reads a line, its newline taken off. `None` where it is none of ours.
-pub fn parse(line: &[u8]) -> Option<Entry<'_>> {
+pub fn parse(line: &[u8]) -> Option<Line<'_>> {
     let mut fields = line.splitn(4, |b| *b == b' ');
     let time = Timestamp::parse_rfc3339(std::str::from_utf8(fields.next()?).ok()?)?;
     let stream = match fields.next()? {
@@ -72,13 +115,18 @@ pub fn parse(line: &[u8]) -> Option<Entry<'_>> {
         _ => return None,
     };
     let tag = std::str::from_utf8(fields.next()?).ok()?;
+    let content = fields.next()?;
+    if stream == Stream::Executor && tag == "@" {
+        let (bytes, entries) = std::str::from_utf8(content).ok()?.split_once(' ')?;
+        return Some(Line::Place(time, Place { bytes: bytes.parse().ok()?, entries: entries.parse().ok()? }));
+    }
     let (tag, source) = tag.split_once(':').unwrap_or((tag, ""));
     let complete = match tag {
         "F" => true,
         "P" => false,
         _ => return None,
     };
-    Some(Entry { time, stream, complete, source, content: fields.next()? })
+    Some(Line::Entry(Entry { time, stream, complete, source, content }))
 }
 
 /// Cuts a stream of bytes into entries: at newlines, and at [`CHUNK_MAX`] on a UTF-8 boundary where there is
@@ -123,7 +171,7 @@ mod tests {
         }
         let mut back = Vec::new();
         for line in file.split_inclusive(|b| *b == b'\n') {
-            let entry = parse(&line[..line.len() - 1]).unwrap();
+            let Some(Line::Entry(entry)) = parse(&line[..line.len() - 1]) else { panic!("{line:?}") };
             assert_eq!((entry.time, entry.source), (Timestamp(1), "APP"));
             back.extend_from_slice(entry.content);
             if entry.complete {
@@ -150,6 +198,28 @@ mod tests {
         {
             assert_eq!(parse(line.as_bytes()), None, "{line}");
         }
+    }
+
+    #[test]
+    fn a_place_is_told_by_the_executor_alone() {
+        let place = Place { bytes: u64::MAX, entries: 7 };
+        let mut line = Vec::new();
+        write_place(Timestamp(1), place, &mut line);
+        assert_eq!(parse(line.strip_suffix(b"\n").unwrap()), Some(Line::Place(Timestamp(1), place)));
+        for line in ["stdout @ 1 2", "executor @ 1", "executor @ -1 2", "executor @ 1 2 3", "executor @ x y"] {
+            assert_eq!(parse(format!("2026-11-21T10:00:00.0Z {line}").as_bytes()), None, "{line}");
+        }
+        let words = b"2026-11-21T10:00:00.0Z executor F:@ 1 2";
+        assert!(matches!(parse(words), Some(Line::Entry(_))), "words of a source called `@`");
+    }
+
+    #[test]
+    fn places_count_the_output_and_every_entry() {
+        let mut place = Place::default();
+        for (stream, complete) in [(Stream::Stdout, true), (Stream::Stderr, false), (Stream::Executor, true)] {
+            place.pass(&Entry { time: Timestamp(1), stream, complete, source: "", content: b"abc" });
+        }
+        assert_eq!(place, Place { bytes: 7, entries: 3 });
     }
 
     proptest::proptest! {

@@ -242,6 +242,9 @@ pub struct Plan {
     /// Its process's standard input is what attached clients send.
     #[serde(default)]
     pub stdin: bool,
+    /// What its process writes waits for the first lossless client.
+    #[serde(default)]
+    pub await_reader: bool,
     /// What Stop sends first.
     #[serde(default = "sigterm")]
     pub stop_signal: u32,

@@ -11,7 +11,7 @@ mod streams;
 
 pub use streams::{
     ATTACH_FDS, ATTACHED_PACKET_MAX, Attach, EXEC_FDS, EXECS_MAX, EXECS_MAX_IN_ALL, Exec, ExecNews, ExecOrder,
-    ExecReport, FromShim, NotExecuted, Started, ToShim,
+    ExecReport, FromShim, NotExecuted, Started, ToShim, position_of, position_packet,
 };
 
 /// Version of these messages. Both sides refuse a peer of another major version.

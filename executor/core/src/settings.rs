@@ -19,6 +19,16 @@ pub struct LauncherSettings {
 /// Longest time of a network's plugin, in seconds.
 pub const CNI_PLUGIN_SECONDS_MAX: u64 = 300;
 
+/// A log file is never rotated below this size, in bytes: an entry must fit.
+const LOG_BYTES_LEAST: u64 = 64 << 10;
+
+impl LauncherSettings {
+    /// The size in bytes at which a log file is rotated.
+    pub fn log_bytes(&self) -> u64 {
+        self.log_bytes_max.max(LOG_BYTES_LEAST)
+    }
+}
+
 impl Default for LauncherSettings {
     fn default() -> Self {
         Self { cgroup_parent: "executor".into(), log_bytes_max: 16 << 20, image_devices: false, cni_plugin_seconds: 30 }

@@ -113,6 +113,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             connectivity: draft.connectivity.clone(),
             terminal: draft.terminal,
             stdin: draft.stdin,
+            await_reader: draft.await_reader,
             stop_signal: if draft.stop_signal == 0 { SIGTERM } else { draft.stop_signal },
             processes: vec![process::plan(draft)],
         }),
@@ -175,6 +176,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         connectivity: plan.connectivity.clone(),
         terminal: plan.terminal,
         stdin: plan.stdin,
+        await_reader: plan.await_reader,
         stop_signal: plan.stop_signal,
         ..Draft::default()
     };

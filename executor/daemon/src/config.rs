@@ -69,7 +69,8 @@ struct File {
     server: Server,
     retention: Keep,
     images: images::Images,
-    /// The launcher's own; read here so that a key that it does not know is told.
+    /// The launcher's own; read here so that a key that it does not know is told, and a client that missed output hears
+    /// how much is kept.
     launcher: LauncherSettings,
 }
 
@@ -145,6 +146,8 @@ pub struct Config {
     pub kept: (usize, Duration),
     /// Events that are kept.
     pub events_kept: usize,
+    /// The size in bytes at which the launcher's side rotates a container's log.
+    pub log_bytes_max: u64,
 }
 
 impl Config {
@@ -233,6 +236,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
         },
         kept: (file.retention.completed, Duration::from_secs(file.retention.hours.saturating_mul(3600))),
         events_kept: file.retention.events,
+        log_bytes_max: file.launcher.log_bytes(),
         file: path,
     })
 }

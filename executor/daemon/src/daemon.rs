@@ -66,6 +66,8 @@ pub struct Settings {
     pub kept: (usize, Duration),
     /// Events that are kept.
     pub events_kept: usize,
+    /// The size in bytes at which a container's log is rotated.
+    pub log_bytes_max: u64,
     /// Where images come from and how many are kept.
     pub images: executor_images::Settings,
     /// Who may call.
@@ -101,6 +103,7 @@ pub async fn serve(
         ledger,
         paths: settings.paths,
         policy: settings.policy,
+        log_bytes_max: settings.log_bytes_max,
         capacity: settings.capacity,
         retention: Retention::new(settings.kept.0, settings.kept.1),
         boot_id: executor_sys::identity::boot_id().map_err(ServeError::Boot)?,

@@ -82,6 +82,7 @@ async fn serve(config: Config, booted: Booted) -> anyhow::Result<()> {
         images: config.images,
         kept: config.kept,
         events_kept: config.events_kept,
+        log_bytes_max: config.log_bytes_max,
         access,
         bounds: config.bounds,
         ephemeral: config.ephemeral,

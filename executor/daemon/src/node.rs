@@ -32,6 +32,8 @@ pub struct Node {
     pub paths: Paths,
     /// What the operator allows and presumes.
     pub policy: Policy,
+    /// The size in bytes at which a container's log is rotated.
+    pub log_bytes_max: u64,
     /// How long completed containers are kept.
     pub retention: Retention,
     /// The containers.
@@ -65,6 +67,8 @@ pub struct Parts {
     pub paths: Paths,
     /// What the operator allows and presumes.
     pub policy: Policy,
+    /// The size in bytes at which a container's log is rotated.
+    pub log_bytes_max: u64,
     /// What the host has to give.
     pub capacity: Amount,
     /// How long completed containers are kept.
@@ -94,6 +98,7 @@ impl Node {
             log_watch: DirectoryWatch::new()?,
             paths: parts.paths,
             policy: parts.policy,
+            log_bytes_max: parts.log_bytes_max,
             retention: parts.retention,
             events: parts.events,
             ledger: parts.ledger,

@@ -44,6 +44,8 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         stop_signal,
         file_directories,
         docker_socket,
+        // Nor is who reads its output.
+        await_reader: _,
     } = request;
     let mut parts = Parts::default();
     parts.text(rootfs);

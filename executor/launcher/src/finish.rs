@@ -1,8 +1,9 @@
 //! The end of a container: whoever does it, in one order.
 //!
 //! Kill what is left in the cgroup, wipe the secrets, remove the cgroup, take the container off its network, remove the
-//! writable layer, write the exit record (synced), remove the run directory. Each step may be done again: a shim that
-//! is killed in the middle is followed by the launcher, and a launcher by the next one's sweep.
+//! writable layer, give readers the last of the output, write the exit record (synced), remove the run directory. Each step
+//! may be done again: a shim that is killed in the middle is followed by the launcher, and a launcher by the next one's
+//! sweep.
 
 use std::io;
 use std::path::PathBuf;
@@ -99,8 +100,14 @@ impl Remains {
     }
 
     /// Ends the container for good. The record is written even when a step before it failed; what failed is in
-    /// the log and in the record's missing receipt.
-    pub(crate) fn complete(&mut self, host: &Host, container: ContainerRecord, outcome: Outcome) -> Option<ExitRecord> {
+    /// the log and in the record's missing receipt. `last` is what comes when no secret is left and before the end is told.
+    pub(crate) fn complete(
+        &mut self,
+        host: &Host,
+        container: ContainerRecord,
+        outcome: Outcome,
+        last: impl FnOnce(),
+    ) -> Option<ExitRecord> {
         let id = container.plan.id.to_string();
         let ended_at = outcome.ended_at.unwrap_or_else(now);
         let oom_killed = host.hierarchies.oom_kills(&self.cgroup) > self.rotated.helpers_killed;
@@ -108,16 +115,17 @@ impl Remains {
         let out_of_reach = self.volumes.is_empty() && !container.plan.files.is_empty();
         let wipe = self.wipe(&id).ok().filter(|_| !out_of_reach);
         self.remove_leftovers(host, &id);
-        let finished_at = now();
+        let finish = now().since(ended_at);
+        last();
         let record = ExitRecord {
             container,
             exit: outcome.exit,
             oom_killed,
             failure: outcome.failure,
-            timings: Timings { finish: finished_at.since(ended_at), ..outcome.timings },
+            timings: Timings { finish, ..outcome.timings },
             wipe,
             outputs: outcome.outputs,
-            finished_at,
+            finished_at: now(),
         };
         if let Err(error) = self.dirs.write_exit(&record) {
             log::line(Level::Error, &id, format_args!("the exit record was not written: {error}"));

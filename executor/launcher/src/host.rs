@@ -64,7 +64,7 @@ impl Host {
             noswap: volume::noswap_supported()?,
             nofile_max: getrlimit(Resource::RLIMIT_NOFILE)?.1,
             page: rustix::param::page_size() as u64,
-            log_bytes_max: config.launcher.log_bytes_max.max(64 << 10),
+            log_bytes_max: config.launcher.log_bytes(),
             image_devices: config.launcher.image_devices,
             mounts,
             cni_patience: Duration::from_secs(config.launcher.cni_plugin_seconds),

@@ -10,6 +10,7 @@
 //!              new secret files                                                       (shim/update.rs)
 //!   capture    what the run declared as its outputs, into the state directory         (shim/outputs.rs)
 //!   finish     wipe, remove, record                                                   (finish.rs)
+//!              before the record, the last of the output to whoever reads it          (shim/last.rs)
 //! ```
 //! It is forked from a process that never saw a secret. What the process is started with and the contents of its files
 //! stay in memory files that only init and the helper map; where output is to be masked, the shim keeps the values
@@ -22,6 +23,7 @@ mod disclosure;
 mod executor;
 mod helper;
 mod inject;
+mod last;
 mod limits;
 mod names;
 mod outputs;
@@ -123,11 +125,13 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
     let prepare = ready_at.since(ready.begun);
     // While init lives: what it had mounted is looked at when it has ended.
     let outputs = outputs::Source::of(&ready.record.plan, ready.container.pid());
+    let mut stop_at = None;
     let mut outcome = match ready.container.start(&ready.remains.inputs[0]) {
         Ok(terminal) => {
             if let Some(terminal) = terminal {
                 ready.log.keep_terminal(terminal);
             }
+            ready.log.begin(&ready.record.plan);
             let started_at = now();
             // The program has its own copy now; ours are overwritten before anything else happens.
             for input in ready.remains.inputs.drain(..) {
@@ -140,7 +144,8 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
             save(&ready);
             control.reached(State::Running);
             shrink(&ready.watch, id.as_str());
-            let exit = supervise::until_the_end(host, &mut ready, control, signals);
+            let exit;
+            (exit, stop_at) = supervise::until_the_end(host, &mut ready, control, signals);
             let ended_at = now();
             let timings = Timings {
                 prepare,
@@ -164,12 +169,16 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
     save(&ready);
     control.reached(State::Wiping);
     let Ready { record, mut remains, log: output, watch, .. } = ready;
-    drop((output, watch)); // the values that were masked are gone before a helper is forked, and before the end is told
+    // The values that were masked are gone before a helper is forked, and before the end is told.
+    let mut clients = output.end();
+    drop(watch);
+    let mut last = last::Last::new(&mut clients, record.plan.grace, stop_at);
     outcome.outputs = outputs
         .filter(|_| outcome.exit.is_some())
-        .map(|source| outputs::capture(host, &record, &remains, source, control, signals));
+        .map(|source| outputs::capture(host, &record, &remains, source, (control, signals), &mut last));
     prepare::unmount(&remains.dirs);
-    if remains.complete(host, record, outcome).is_some() {
+    let deliver = || last.deliver(control, signals);
+    if remains.complete(host, record, outcome, deliver).is_some() {
         control.reached(State::Completed);
     }
 }

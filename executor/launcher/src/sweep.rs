@@ -113,7 +113,7 @@ fn finish_remains(host: &Host, id: &ContainerId, remains: &mut Remains, living: 
         remains.volumes = recover::volumes(host, &record);
     }
     let outcome = end(host, &record, remains, living);
-    remains.complete(host, record, outcome);
+    remains.complete(host, record, outcome, || {});
 }
 
 /// Ends what still runs of a container, and tells what is known of its end.

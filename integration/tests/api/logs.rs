@@ -1,9 +1,11 @@
 //! StreamLogs: what was written comes out, stream by stream, byte for byte, as it comes or afterwards.
 
-use executor_proto::v1::{LogStream, StreamLogsRequest, StreamLogsResponse};
-use integration::daemon::Daemon;
+use executor_proto::v1::{AttachStart, LogStream, RunRequest, StreamLogsRequest, StreamLogsResponse};
+use integration::api::{Api, exit};
+use integration::daemon::{Daemon, Setup};
 use integration::request::{Words, program, sh};
 use integration::rootfs::Rootfs;
+use integration::streams::Attached;
 
 /// Most bytes of an entry, as the interface says.
 const ENTRY_MAX: usize = 61_440;
@@ -93,12 +95,13 @@ fn since_leaves_out_what_came_before() {
     let all = daemon.api.follow("since").rest();
     assert_eq!(all.len(), 4);
     for (index, entry) in all.iter().enumerate() {
-        let request = StreamLogsRequest { id: "since".into(), follow: true, since: entry.time };
+        let request =
+            StreamLogsRequest { id: "since".into(), follow: true, since: entry.time, ..StreamLogsRequest::default() };
         assert_eq!(daemon.api.logs(request).unwrap().rest(), all[index..], "at or after, the entry itself included");
     }
     let time = |seconds, nanos| Some(prost_types::Timestamp { seconds, nanos });
     for (since, expected) in [(time(-5, 0), 4), (time(1 << 40, 0), 0)] {
-        let request = StreamLogsRequest { id: "since".into(), follow: true, since };
+        let request = StreamLogsRequest { id: "since".into(), follow: true, since, ..StreamLogsRequest::default() };
         assert_eq!(daemon.api.logs(request).unwrap().rest().len(), expected);
     }
 }
@@ -106,14 +109,76 @@ fn since_leaves_out_what_came_before() {
 #[test]
 fn suppressed_output_is_not_kept() {
     let daemon = Daemon::start();
-    let loud = sh("echo canary-out; echo canary-err >&2; exit 3");
-    daemon.api.ran(loud.clone().id("control"));
-    daemon.api.ran(loud.id("quiet").action(|run| run.suppress_log_output = true));
-    assert_eq!(daemon.api.output("control").text(), "canary-out\n");
+    let loud = sh("echo canary-out && echo canary-err >&2 && ls / && exit 3");
+    assert_eq!(exit(&daemon.api.ran(loud.clone().id("control"))), Ok(3));
+    assert_eq!(exit(&daemon.api.ran(loud.id("quiet").action(|run| run.suppress_log_output = true))), Ok(3));
+    assert!(daemon.api.output("control").text().starts_with("canary-out\n"));
     assert_eq!(daemon.api.follow("quiet").rest(), []);
     let kept = |id: &str| {
         let log = daemon.setup().state_dir().join("containers").join(id).join("log");
         std::fs::read_to_string(log).unwrap_or_default().contains("canary-out")
     };
     assert!(kept("control") && !kept("quiet"));
+}
+
+/// What a program may do with its three standard streams it may also do where nothing of it is kept.
+#[test]
+fn a_program_whose_output_is_not_kept_can_write_and_read() {
+    let daemon = Daemon::start();
+    let script =
+        "echo x && echo y >&2 && echo z >/dev/stdout && echo e >/dev/stderr && ! read line && ! test -t 1 && exit 7";
+    for (id, suppress, terminal) in [("kept", false, false), ("quiet", true, false), ("console", true, true)] {
+        let script = if terminal { "test -t 1 && echo x && echo y >&2 && exit 7" } else { script };
+        let request = sh(script).id(id).action(|run| run.suppress_log_output = suppress);
+        let ended = daemon.api.ran(RunRequest { terminal, ..request });
+        assert_eq!(exit(&ended), Ok(7), "{id}");
+    }
+    assert_eq!(daemon.api.output("kept").text(), "x\nz\n");
+    assert_eq!(daemon.api.follow("quiet").rest(), []);
+}
+
+/// A follower is never cut off by a rotation, and what it gets and what it is told to have missed is all of the output.
+#[test]
+fn a_follower_outlives_rotations_and_is_told_what_it_missed() {
+    let setup = Setup::default().config("[launcher]\nlog_bytes_max = 65536\n");
+    let daemon = setup.start();
+    // What is not read of several streams fills their connection's window: each has its own.
+    let connected = || Api::connect(&daemon.socket()).unwrap();
+    let bytes = 100 << 20;
+    let request = sh(&format!("read go; head -c {bytes} /dev/zero")).id("c");
+    daemon.api.started(RunRequest { stdin: true, ..request });
+    let mut followers: Vec<_> = (0..3).map(|_| connected().follow("c")).collect();
+    let typist = AttachStart { id: "c".into(), input: true, no_output: true, ..AttachStart::default() };
+    let typist = Attached::begin(&daemon.api, typist).unwrap();
+    typist.types(b"\n");
+    daemon.api.wait("c").unwrap();
+    // One that comes late has missed the beginning.
+    followers.push(connected().follow("c"));
+    for (number, mut follower) in followers.into_iter().enumerate() {
+        let (mut offset, mut dropped, mut sequence) = (0, 0, 0);
+        for entry in follower.rest() {
+            assert_eq!(entry.offset, offset, "{number}: {entry:?}");
+            match entry.gap {
+                Some(gap) => {
+                    assert_eq!((gap.log_bytes_max, entry.data.len()), (65536, 0));
+                    (offset, sequence) = (offset + gap.dropped_bytes, sequence + gap.dropped_entries);
+                    dropped += gap.dropped_bytes;
+                }
+                None => {
+                    assert!(entry.sequence == sequence + 1 && entry.data.iter().all(|byte| *byte == 0));
+                    (offset, sequence) = (offset + entry.data.len() as u64, entry.sequence);
+                }
+            }
+        }
+        assert_eq!(offset, bytes, "{number}");
+        assert!(dropped > 0, "{number}: 100 MB do not go through 128 KiB");
+    }
+    let from = |offset| StreamLogsRequest { id: "c".into(), offset: Some(offset), ..StreamLogsRequest::default() };
+    let rest = daemon.api.logs(from(bytes - 1000)).unwrap().rest();
+    assert_eq!(rest.iter().map(|entry| entry.data.len()).sum::<usize>(), 1000, "within what is kept: {rest:?}");
+    assert!(rest.iter().all(|entry| entry.gap.is_none()) && rest[0].offset == bytes - 1000);
+    let rest = daemon.api.logs(from(5)).unwrap().rest();
+    assert_eq!((rest[0].offset, rest[0].offset + rest[0].gap.unwrap().dropped_bytes), (5, rest[1].offset));
+    assert!(daemon.api.logs(from(bytes)).unwrap().rest().is_empty());
+    assert_eq!(daemon.api.logs(from(bytes + 1)).unwrap().message().unwrap_err().code(), tonic::Code::OutOfRange);
 }

@@ -1,10 +1,11 @@
 //! Clients that are attached to a container's own process.
 
 use executor_proto::v1::attach_request::Part;
-use executor_proto::v1::{AttachStart, EndOfInput, RunRequest, WindowSize};
-use integration::api::exit;
-use integration::daemon::Daemon;
+use executor_proto::v1::{AttachStart, EndOfInput, RunRequest, State, WindowSize};
+use integration::api::{Api, exit};
+use integration::daemon::{Daemon, Setup};
 use integration::request::{Words as _, program, sh, sleeper};
+use integration::rootfs::Rootfs;
 use integration::streams::Attached;
 use integration::supervised::{Part as Process, Supervised};
 use integration::wait;
@@ -88,18 +89,130 @@ fn what_cannot_be_attached_to() {
     assert_eq!(begin("c", false).err().unwrap().code(), Code::FailedPrecondition);
 }
 
-/// A client that only watches and does not read is let go; the process and its log go on as if it were not there.
+/// A client that only watches and does not read is told what it missed; the process and its log go on as if it were not there.
 #[test]
 fn a_watcher_that_does_not_read_holds_up_nobody() {
     let daemon = Daemon::start();
     daemon.api.started(interactive(sh("read go; seq 1 2000000; echo done; sleep 100000").id("c"), false));
-    let slow = attached(&daemon, false);
+    let mut slow = attached(&daemon, false);
     let start = AttachStart { id: "c".into(), input: true, no_output: true, ..AttachStart::default() };
     let typist = Attached::begin(&daemon.api, start).unwrap();
     typist.types(b"go\n");
     wait::until("it wrote all", || daemon.api.logs_so_far("c").contains("done").then_some(()));
-    let told = slow.end().err().unwrap();
-    assert_eq!(told.code(), Code::ResourceExhausted, "{told}");
+    slow.until("done");
+    assert!(slow.missed > 0, "14 MB do not wait for anybody");
+    assert_eq!(slow.stdout.len() as u64 + slow.missed, slow.place);
+}
+
+/// Bytes of all values without a pattern that a lost or doubled packet would leave as it was.
+fn noise(length: u64) -> Vec<u8> {
+    (0..length).map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29) as u8).collect()
+}
+
+/// A root file system with `/bytes` in it, and a daemon that keeps next to nothing of a log.
+fn with_bytes(bytes: &[u8]) -> (Daemon, Rootfs) {
+    let rootfs = Rootfs::busybox();
+    std::fs::write(rootfs.path().join("bytes"), bytes).unwrap();
+    (Setup::default().config("[launcher]\nlog_bytes_max = 65536\n").start(), rootfs)
+}
+
+fn reader(id: &str) -> AttachStart {
+    AttachStart { id: id.into(), lossless: true, ..AttachStart::default() }
+}
+
+/// The process waits for its reader as on a pipe: from its first byte to its end, which nobody hears of before all of it
+/// was delivered; whatever becomes of the log, and where there is none.
+#[test]
+fn a_lossless_client_gets_every_byte() {
+    let bytes = noise(40 << 20);
+    let (daemon, rootfs) = with_bytes(&bytes);
+    let cat = |id: &str| program("/bin/cat", &["/bytes"]).id(id).rootfs(&rootfs.reference());
+    for (id, suppressed) in [("kept", false), ("quiet", true)] {
+        let request = cat(id).action(|run| run.suppress_log_output = suppressed);
+        daemon.api.started(RunRequest { await_reader: true, ..request });
+        let mut client = Attached::begin(&daemon.api, reader(id)).unwrap();
+        // As long as it takes somebody else to write the same with nobody to read it.
+        assert_eq!(exit(&daemon.api.ran(cat(&format!("{id}-2")))), Ok(0));
+        assert_eq!(daemon.api.get(id).unwrap().state(), State::Running, "it waits for its reader");
+        let slow = attached_to(&daemon, id);
+        while client.hear().unwrap() {}
+        assert!(client.stdout == bytes && client.missed == 0, "{} bytes", client.stdout.len());
+        drop(slow);
+        assert_eq!(exit(&daemon.api.wait(id).unwrap()), Ok(0));
+    }
+    // So does what is too short for anybody to wait for.
+    daemon.api.started(RunRequest { await_reader: true, ..sh("echo out; echo err >&2; exit 3").id("short") });
+    let client = Attached::begin(&daemon.api, reader("short")).unwrap().end().unwrap();
+    assert_eq!((&*client.stdout, &*client.stderr), (&b"out\n"[..], &b"err\n"[..]));
+    assert_eq!(exit(&daemon.api.wait("short").unwrap()), Ok(3));
+}
+
+fn attached_to(daemon: &Daemon, id: &str) -> Attached {
+    Attached::begin(&daemon.api, AttachStart { id: id.into(), ..AttachStart::default() }).unwrap()
+}
+
+/// A process that waits for its reader still hears its orders, and goes on when the reader has gone.
+#[test]
+fn a_reader_that_stops_holds_up_nothing_but_its_process() {
+    let (daemon, rootfs) = with_bytes(&noise(8 << 20));
+    let held = |id: &str| {
+        let request = program("/bin/cat", &["/bytes"]).id(id).rootfs(&rootfs.reference());
+        daemon.api.started(RunRequest { await_reader: true, ..request });
+        // What is not read of several streams fills their connection's window: each has its own.
+        Attached::begin(&Api::connect(&daemon.socket()).unwrap(), reader(id)).unwrap()
+    };
+    let (stopped, killed, gone, deleted) = (held("stop"), held("kill"), held("gone"), held("delete"));
+    assert_eq!(
+        exit(&daemon.api.ran(program("/bin/cat", &["/bytes"]).id("control").rootfs(&rootfs.reference()))),
+        Ok(0)
+    );
+    for id in ["stop", "kill", "gone", "delete"] {
+        assert_eq!(daemon.api.get(id).unwrap().state(), State::Running, "{id}");
+    }
+    drop(gone);
+    assert_eq!(exit(&daemon.api.wait("gone").unwrap()), Ok(0), "it goes on into its log");
+    daemon.api.stop("stop", Some(1)).unwrap();
+    assert_eq!(
+        exit(&daemon.api.wait("stop").unwrap()),
+        Err(9),
+        "the first of a pid namespace, alone and without a handler"
+    );
+    assert!(stopped.end().is_err(), "it is told that it does not have all");
+    daemon.api.signal("kill", 9).unwrap();
+    // Its reader has time as long as nobody stops the container.
+    let killed = killed.end().unwrap();
+    assert!(killed.stdout == noise(8 << 20)[..killed.stdout.len()]);
+    assert_eq!(exit(&daemon.api.wait("kill").unwrap()), Err(9));
+    daemon.api.delete("delete", true).unwrap();
+    drop(deleted);
+}
+
+/// executord dies with output on its way; the client goes on at the byte that it has, and the process waits for it.
+#[test]
+fn a_reader_goes_on_where_it_was_when_executord_died() {
+    let mut node = Supervised::start();
+    let script = "i=0; while [ $i -lt 400000 ]; do echo line-$i; i=$((i+1)); done; exit 4";
+    node.api.started(RunRequest { await_reader: true, ..sh(script).id("c") });
+    let start = AttachStart { resumable: true, ..reader("c") };
+    let mut client = Attached::begin(&node.api, start.clone()).unwrap();
+    client.until("line-9999\n");
+    node.kill(Process::Executord);
+    while client.hear().is_ok_and(|more| more) {}
+    let (mut seen, place) = (client.stdout, client.place);
+    assert_eq!(seen.len() as u64, place);
+    node.revive().unwrap();
+    wait::until("its shim is known again", || node.api.get("c").ok().filter(|c| c.started_at.is_some()));
+    let again = wait::until("it is attached again", || {
+        Attached::begin(&node.api, AttachStart { resume_at: Some(place), ..start.clone() }).ok()
+    });
+    let again = again.end().unwrap();
+    assert_eq!(again.missed, 0);
+    seen.extend(again.stdout);
+    let expected: String = (0..400_000).map(|n| format!("line-{n}\n")).collect();
+    assert!(seen == expected.as_bytes(), "{} bytes of {}", seen.len(), expected.len());
+    assert_eq!(exit(&node.api.wait("c").unwrap()), Ok(4));
+    let beyond = Attached::begin(&node.api, AttachStart { resume_at: Some(1 << 40), ..start });
+    assert_eq!(beyond.err().unwrap().code(), Code::FailedPrecondition, "it has ended");
 }
 
 /// The terminal is the shim's: it outlives executord.
@@ -109,7 +222,7 @@ fn the_terminal_outlives_executord() {
     let script = "trap 'echo hup' HUP; while read line; do echo got-$line; done";
     node.api.started(interactive(sh(script).id("c"), true));
     let begin = |node: &Supervised| {
-        let start = AttachStart { id: "c".into(), input: true, take_over: true, no_output: false };
+        let start = AttachStart { id: "c".into(), input: true, take_over: true, ..AttachStart::default() };
         Attached::begin(&node.api, start).unwrap()
     };
     let mut client = begin(&node);

@@ -83,6 +83,7 @@ impl fmt::Debug for attach_response::Part {
             Self::Started(started) => started.fmt(f),
             Self::Stdout(data) => bytes(f, "Stdout", data),
             Self::Stderr(data) => bytes(f, "Stderr", data),
+            Self::Position(position) => position.fmt(f),
         }
     }
 }

@@ -46,7 +46,7 @@ pub(super) async fn settle(
         let mut printer = Printer::new(session.output.clone(), Form::Silent).keeping(LOG_MAX);
         let container = match (&mut interrupts, container.state()) {
             (_, State::Completed) => {
-                let request = StreamLogsRequest { id: id.clone(), follow: false, since: None };
+                let request = StreamLogsRequest { id: id.clone(), follow: false, ..StreamLogsRequest::default() };
                 follow(&session.client, request, &mut printer).await?;
                 container
             }

@@ -1,11 +1,15 @@
 //! Staying with a container to its end: its output, its input, Ctrl-C, and its deletion.
+//!
+//! The output of a container that this command made comes from its process as from a pipe: all of it, and the process waits
+//! while nobody reads here. One that was there before is read from its log.
 
 use std::io::IsTerminal as _;
 use std::path::Path;
+use std::pin::Pin;
 use std::time::Duration;
 
 use executor_proto::v1::executor_client::ExecutorClient;
-use executor_proto::v1::{Container, DeleteRequest, Result as Ending, SignalRequest, StreamLogsRequest};
+use executor_proto::v1::{Container, DeleteRequest, Result as Ending, SignalRequest};
 use tokio::task::JoinSet;
 use tonic::Code;
 
@@ -56,6 +60,10 @@ pub(super) struct Attached<'a> {
     pub(super) pressed: Pressed,
     pub(super) grace_without_reader: Duration,
     pub(super) streams: StreamArgs,
+    /// This command made it: its process waits for us, and all that it writes is ours.
+    pub(super) created: bool,
+    /// Its output is not kept.
+    pub(super) suppressed: bool,
 }
 
 impl Attached<'_> {
@@ -85,13 +93,17 @@ impl Attached<'_> {
         let container = result?;
         fetched?;
         if self.session.json {
-            let document = json::document(&json::Container::from(&container));
+            let document = json::Container::from(&container).with_dropped_output(printer.dropped);
+            let document = json::document(&document);
             tokio::select! {
                 () = self.session.output.text(document) => {}
                 signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
             }
         }
         self.session.explain_end(&container, &printer.told);
+        if printer.dropped > 0 {
+            return Err(Failure::LogLost { id: self.id.to_owned() });
+        }
         let captured = |result: &Ending| result.outputs.as_ref().is_none_or(|outputs| outputs.failure.is_empty());
         if ending.fetch_to.is_some() && !container.result.as_ref().is_none_or(captured) {
             return Ok(OURS);
@@ -141,10 +153,9 @@ impl Attached<'_> {
         printer: &mut Printer,
     ) -> Result<Container, Failure> {
         let session = self.session;
-        let request = StreamLogsRequest { id: self.id.to_owned(), follow: true, since: None };
         let streams = self.streams.clone();
-        let mut log = std::pin::pin!(output(session, self.id, &streams, request, printer));
-        let mut input = std::pin::pin!(input(session, self.id, &streams));
+        let mut log = Some(Box::pin(output(session, self.id, &streams, (self.created, self.suppressed), printer)));
+        let mut input = std::pin::pin!(input(session, self.id, &streams, self.created));
         let mut input_over = false;
         let mut end = std::pin::pin!(wait::completed(&session.client, self.id));
         let mut log_result = None;
@@ -169,6 +180,7 @@ impl Attached<'_> {
                 () = session.output.failed(), if !reader_gone => {
                     reader_gone = true;
                     log_result = Some(Ok(()));
+                    log = None; // whom the process would wait for
                     if completed.is_none() {
                         self.stop(&mut orders, Some(self.grace_without_reader));
                     }
@@ -190,7 +202,7 @@ impl Attached<'_> {
                         session.output.note(failure.describe());
                     }
                 }
-                result = &mut log, if log_result.is_none() => {
+                result = whenever(&mut log), if log_result.is_none() => {
                     if let Err(left @ Failure::Detached { .. }) = result {
                         return Err(left);
                     }
@@ -248,38 +260,60 @@ impl Attached<'_> {
     }
 }
 
-/// What the process writes: from its terminal, where it has one, else from its log.
+/// The result of what goes on; never, where nothing does.
+async fn whenever<T>(going_on: &mut Option<Pin<Box<impl Future<Output = T>>>>) -> T {
+    match going_on {
+        Some(going_on) => going_on.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What the process writes: from itself, where it has a terminal or was made for us, else from its log. Whatever cannot be
+/// had from itself is in the log, too.
 async fn output(
     session: &Session,
     id: &str,
     streams: &StreamArgs,
-    request: StreamLogsRequest,
+    (created, suppressed): (bool, bool),
     printer: &mut Printer,
 ) -> Result<(), Failure> {
-    if !streams.tty {
-        return follow(&session.client, request, printer).await;
-    }
-    let keys = streams.detach_keys.clone();
-    let wanted = attach::Wanted { input: streams.interactive, output: true, terminal: true, take_over: false, keys };
-    match attach::stream(session, id, wanted).await {
-        Ok(Left::Ended) => Ok(()),
-        Ok(Left::Detached) => Err(Failure::Detached { id: id.to_owned() }),
-        // It had ended before we came.
-        Err(failure) if failure.code() == Some(Code::FailedPrecondition) => {
-            follow(&session.client, request, printer).await
+    let mut offset = 0;
+    if created || streams.tty {
+        let wanted = attach::Wanted {
+            input: streams.interactive,
+            output: true,
+            terminal: streams.tty,
+            take_over: false,
+            keys: streams.detach_keys.clone(),
+            lossless: true,
+            from: created.then_some(0),
+        };
+        match attach::stream(session, id, wanted, printer).await {
+            Ok(Left::Ended) => return Ok(()),
+            Ok(Left::Detached) => return Err(Failure::Detached { id: id.to_owned() }),
+            Ok(Left::Behind(place)) => offset = place,
+            // It had ended before we came.
+            Err(failure) if failure.code() == Some(Code::FailedPrecondition) => {}
+            Err(failure) => return Err(failure),
         }
-        Err(failure) => Err(failure),
+        // Of output that is not kept nothing is there any more, unless there was none.
+        if suppressed && wait::completed(&session.client, id).await?.started_at.is_some() {
+            return Err(Failure::LogLost { id: id.to_owned() });
+        }
     }
+    follow(&session.client, attach::rest_of_log(id, offset), printer).await
 }
 
-/// Sends standard input, where no terminal does.
-async fn input(session: &Session, id: &str, streams: &StreamArgs) -> Result<(), Failure> {
-    if streams.tty || !streams.interactive {
+/// Sends standard input to a container whose output comes from its log.
+async fn input(session: &Session, id: &str, streams: &StreamArgs, created: bool) -> Result<(), Failure> {
+    if streams.tty || !streams.interactive || created {
         return Ok(());
     }
-    let keys = streams.detach_keys.clone();
-    let wanted = attach::Wanted { input: true, output: false, terminal: false, take_over: false, keys };
-    attach::stream(session, id, wanted).await.map(drop)
+    let (keys, from) = (streams.detach_keys.clone(), None);
+    let wanted =
+        attach::Wanted { input: true, output: false, terminal: false, take_over: false, keys, lossless: false, from };
+    let mut nothing = Printer::new(session.output.clone(), Form::Silent);
+    attach::stream(session, id, wanted, &mut nothing).await.map(drop)
 }
 
 async fn kill(client: &Client, id: &str) -> Result<(), Failure> {

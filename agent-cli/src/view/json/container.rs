@@ -14,6 +14,8 @@ use crate::view::human::{mount_kind, network, state, word};
 pub(crate) struct Container {
     id: String,
     state: String,
+    /// Of `run`: output that was dropped before it could be read.
+    output_dropped_bytes: Option<u64>,
     /// What ran, whatever its name means by now.
     image: Option<ImageInUse>,
     spec: Spec,
@@ -109,11 +111,19 @@ struct Process {
     finished_at: Option<String>,
 }
 
+impl Container {
+    /// With how much of its output was dropped before it could be read, if any was.
+    pub(crate) fn with_dropped_output(self, bytes: u64) -> Self {
+        Self { output_dropped_bytes: Some(bytes).filter(|bytes| *bytes > 0), ..self }
+    }
+}
+
 impl From<&v1::Container> for Container {
     fn from(container: &v1::Container) -> Self {
         Self {
             id: container.id.clone(),
             state: state(container.state),
+            output_dropped_bytes: None,
             image: container
                 .image
                 .as_ref()

@@ -92,8 +92,8 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Which message each type shows, and the keys that are agent-cli's own.
-const SHOWN: [(&str, &str, &[&str]); 22] = [
-    ("Container", "Container", &[]),
+const SHOWN: [(&str, &str, &[&str]); 23] = [
+    ("Container", "Container", &["output_dropped_bytes"]),
     ("Spec", "ContainerSpec", &[]),
     ("Capabilities", "Capabilities", &[]),
     ("Limits", "Limits", &[]),
@@ -113,6 +113,7 @@ const SHOWN: [(&str, &str, &[&str]); 22] = [
     ("Info", "InfoResponse", &["socket"]),
     ("Capacity", "Capacity", &[]),
     ("LogEntry", "StreamLogsResponse", &["encoding"]),
+    ("LogGap", "LogGap", &[]),
     ("Document", "Image", &[]),
     ("SecretContent", "File", &["encoding"]),
 ];

@@ -111,6 +111,15 @@ pub struct Attach {
     /// It wants no output.
     #[prost(bool, tag = "3")]
     pub no_output: bool,
+    /// The process waits while it does not read. Implied where it sends input and wants output.
+    #[prost(bool, tag = "4")]
+    pub lossless: bool,
+    /// It is expected back when its connection ends without [`ToShim::Leave`].
+    #[prost(bool, tag = "5")]
+    pub resumable: bool,
+    /// The place in the output that it wants to go on at.
+    #[prost(uint64, optional, tag = "6")]
+    pub resume_at: Option<u64>,
 }
 
 /// Largest packet of an attached client, either way, its mark included.
@@ -128,13 +137,28 @@ pub enum FromShim {
     Ended = b'.',
     /// Another one took over.
     TakenOver = b't',
+    /// The place in the output of what follows, and what is missing before it ([`position_packet`]).
+    Position = b'p',
 }
 
 impl FromShim {
     /// What a mark means.
     pub fn of(mark: u8) -> Option<Self> {
-        [Self::Stdout, Self::Stderr, Self::Ended, Self::TakenOver].into_iter().find(|it| *it as u8 == mark)
+        [Self::Stdout, Self::Stderr, Self::Ended, Self::TakenOver, Self::Position]
+            .into_iter()
+            .find(|it| *it as u8 == mark)
     }
+}
+
+/// A packet that says at which place in the output a client is, in bytes, and how many bytes before it the client missed.
+pub fn position_packet(place: u64, missed: u64) -> Vec<u8> {
+    [&[FromShim::Position as u8][..], &place.to_le_bytes(), &missed.to_le_bytes()].concat()
+}
+
+/// Reads what stands behind the mark of such a packet: place and missed bytes.
+pub fn position_of(bytes: &[u8]) -> Option<(u64, u64)> {
+    let (place, missed) = bytes.split_first_chunk()?;
+    Some((u64::from_le_bytes(*place), u64::from_le_bytes(missed.try_into().ok()?)))
 }
 
 /// First byte of a packet to the shim.
@@ -147,12 +171,14 @@ pub enum ToShim {
     EndOfInput = b'.',
     /// Lines and characters of a line follow, each two bytes, the lower first.
     Window = b'w',
+    /// The client goes, and does not come back: it has what it wants.
+    Leave = b'q',
 }
 
 impl ToShim {
     /// What a mark means.
     pub fn of(mark: u8) -> Option<Self> {
-        [Self::Input, Self::EndOfInput, Self::Window].into_iter().find(|it| *it as u8 == mark)
+        [Self::Input, Self::EndOfInput, Self::Window, Self::Leave].into_iter().find(|it| *it as u8 == mark)
     }
 }
 
@@ -168,5 +194,13 @@ mod tests {
         }
         assert_eq!(FromShim::of(b't'), Some(FromShim::TakenOver));
         assert_eq!(ToShim::of(b't'), None);
+    }
+
+    #[test]
+    fn positions_come_back() {
+        let packet = position_packet(1 << 40, 7);
+        assert_eq!(FromShim::of(packet[0]), Some(FromShim::Position));
+        assert_eq!(position_of(&packet[1..]), Some((1 << 40, 7)));
+        assert_eq!((position_of(&packet), position_of(&packet[2..])), (None, None));
     }
 }

@@ -70,6 +70,8 @@ pub struct Draft<'a> {
     pub terminal: bool,
     /// Input from attached clients.
     pub stdin: bool,
+    /// Output waits for its reader.
+    pub await_reader: bool,
     /// 0 = default.
     pub stop_signal: u32,
 }

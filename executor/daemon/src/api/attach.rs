@@ -1,11 +1,13 @@
 //! Attach as a stream: a client of a container's own process, by way of its shim, which has the process's terminal or
-//! pipes and masks what goes out.
+//! pipes and masks what goes out. It is read from the shim no faster than the client takes it, which is what a lossless
+//! client holds its process up with.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use executor_core::lifecycle::State;
-use executor_core::protocol::{ATTACHED_PACKET_MAX, Attach, FromShim, ShimCall, ToShim};
+use executor_core::protocol::{ATTACHED_PACKET_MAX, Attach, FromShim, ShimCall, ToShim, position_of};
 use executor_core::validate::WINDOW_MAX;
 use executor_proto::v1::attach_request::Part as In;
 use executor_proto::v1::attach_response::Part as Out;
@@ -22,6 +24,9 @@ use crate::node::Node;
 use crate::packets::Packets;
 use crate::problem::{Kind, Problem};
 use crate::wire::conversation::{Answers, Conversation, Outlet, Requests};
+
+/// How long a shim may take to take a goodbye.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 type Sender = Outlet<AttachResponse>;
 
@@ -50,7 +55,8 @@ async fn connect(handle: &Handle, start: &v1::AttachStart) -> Result<(Packets, b
     let id = handle.id();
     let facts = handle.facts().ok_or_else(|| Problem::no_container(id.as_str()))?;
     let refused = |why: String| Err(Problem::new(Kind::Precondition, format!("container {id} {why}")));
-    if !matches!(facts.state, State::Running | State::Stopping) {
+    // In `wiping` the last of the output may still be there.
+    if !matches!(facts.state, State::Running | State::Stopping | State::Wiping) {
         return refused(format!("is {}: a client attaches to one that runs", facts.state.name()));
     }
     if start.input && !facts.plan.stdin {
@@ -62,8 +68,8 @@ async fn connect(handle: &Handle, start: &v1::AttachStart) -> Result<(Packets, b
     let (ours, theirs) = Seqpacket::pair().map_err(exhausted)?;
     let packets = Packets::new(ours).map_err(exhausted)?;
     let link = handle.shim().ok_or_else(|| shim_is_gone(id))?;
-    let v1::AttachStart { input, take_over, no_output, .. } = *start;
-    let call = ShimCall::Attach(Attach { input, take_over, no_output });
+    let v1::AttachStart { input, take_over, no_output, lossless, resumable, resume_at, .. } = *start;
+    let call = ShimCall::Attach(Attach { input, take_over, no_output, lossless, resumable, resume_at });
     match link.ask(call, &[theirs.as_fd()]).await {
         Ok(_) => Ok((packets, facts.plan.terminal)),
         Err(Some(refused)) => Err(refused.into()),
@@ -79,12 +85,17 @@ async fn attend(
     requests: Requests<AttachRequest>,
     sender: Sender,
 ) {
-    let last = tokio::select! {
-        last = pass_on(&handle, &packets, &sender) => last,
-        Err(status) = take_input(&packets, requests) => Some(status),
-        () = sender.closed() => None,
-        () = node.until_stopping() => Some(Problem::stopping().into()),
+    let (last, stays) = tokio::select! {
+        last = pass_on(&handle, &packets, &sender) => (last, true),
+        Err(status) = take_input(&packets, requests) => (Some(status), true),
+        () = sender.closed() => (None, true),
+        () = node.until_stopping() => (Some(Problem::stopping().into()), false),
     };
+    // A shim that hears no goodbye expects the client back: this daemon went away.
+    if stays {
+        let _ = tokio::time::timeout(GOODBYE, packets.send(&[ToShim::Leave as u8], &[])).await;
+    }
+    drop(packets);
     if let Some(status) = last {
         tokio::select! {
             _ = sender.send(Err(status)) => {}
@@ -103,7 +114,15 @@ async fn pass_on(handle: &Handle, packets: &Packets, sender: &Sender) -> Option<
         let part = match FromShim::of(buffer[0]) {
             Some(FromShim::Stdout) => Out::Stdout(buffer[1..length].to_vec()),
             Some(FromShim::Stderr) => Out::Stderr(buffer[1..length].to_vec()),
-            Some(FromShim::Ended) => return None,
+            Some(FromShim::Ended) => {
+                // Not before the client has taken everything: the container is not completed until then.
+                sender.taken().await;
+                return None;
+            }
+            Some(FromShim::Position) => match position_of(&buffer[1..length]) {
+                Some((offset, missed)) => Out::Position(v1::AttachPosition { offset, missed }),
+                None => continue,
+            },
             Some(FromShim::TakenOver) => {
                 let why = format!("another client sends input to container {} now", handle.id());
                 return Some(Problem::new(Kind::Aborted, why).into());
@@ -121,11 +140,9 @@ async fn pass_on(handle: &Handle, packets: &Packets, sender: &Sender) -> Option<
 fn let_go(handle: &Handle) -> Option<Status> {
     let id = handle.id();
     Some(match handle.state() {
-        Some(State::Running | State::Stopping) if handle.shim().is_some() => Problem::new(
-            Kind::Exhausted,
-            format!("this client of container {id} was let go: it did not read what the process wrote; the log has it"),
-        )
-        .into(),
+        Some(State::Running | State::Stopping) if handle.shim().is_some() => {
+            Problem::new(Kind::Internal, format!("the shim of container {id} let this client go")).into()
+        }
         _ => shim_is_gone(id).into(),
     })
 }

@@ -90,9 +90,10 @@ pub(super) async fn stop(node: &Arc<Node>, request: v1::StopRequest) -> Result<v
     let grace = grace.map_err(|violation| Problem::invalid(vec![violation]))?;
     let handle = node.find(&request.id)?;
     let facts = handle.facts().ok_or_else(|| Problem::no_container(&request.id))?;
-    // In `wiping` outputs may still be captured, which a stop cuts short.
-    let stoppable = facts.state < State::Wiping || (facts.state == State::Wiping && facts.plan.outputs.is_some());
-    if stoppable && let Some(link) = handle.shim() {
+    // In `wiping` outputs may still be captured, and the last of the output be waited for, which a stop cuts short.
+    if facts.state <= State::Wiping
+        && let Some(link) = handle.shim()
+    {
         let grace = grace.unwrap_or(facts.plan.grace);
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         match link.call(ShimCall::Stop(Stop { grace_ms })).await {

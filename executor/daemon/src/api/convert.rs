@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use executor_core::capacity::Amount;
 use executor_core::lifecycle::State;
-use executor_core::logline::{Entry, Stream};
+use executor_core::logline::{Entry, Place, Stream};
 use executor_core::placement::MountPoint;
 use executor_core::plan::{
     MAIN_PROCESS, Network, OutputSource, PlannedOutputs, Protocol, PublishedPort, Redaction, Rootfs, UserNamespace,
@@ -266,8 +266,18 @@ pub(crate) fn event(event: &Event) -> v1::Event {
     }
 }
 
-/// An entry of a log.
-pub(crate) fn log_entry(entry: &Entry<'_>) -> v1::StreamLogsResponse {
+/// Output that is missing between two places of a log.
+pub(crate) fn log_gap(from: Place, to: Place, log_bytes_max: u64) -> v1::StreamLogsResponse {
+    let gap = v1::LogGap {
+        dropped_bytes: to.bytes.saturating_sub(from.bytes),
+        dropped_entries: to.entries.saturating_sub(from.entries),
+        log_bytes_max,
+    };
+    v1::StreamLogsResponse { gap: Some(gap), offset: from.bytes, ..v1::StreamLogsResponse::default() }
+}
+
+/// An entry of a log, and the place before it.
+pub(crate) fn log_entry(entry: &Entry<'_>, before: Place) -> v1::StreamLogsResponse {
     let mut data = Vec::with_capacity(entry.content.len() + 1);
     data.extend_from_slice(entry.content);
     if entry.complete {
@@ -283,6 +293,9 @@ pub(crate) fn log_entry(entry: &Entry<'_>) -> v1::StreamLogsResponse {
         .into(),
         data,
         log_source: entry.source.to_owned(),
+        gap: None,
+        offset: before.bytes,
+        sequence: before.entries + 1,
     }
 }
 

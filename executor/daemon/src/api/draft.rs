@@ -59,6 +59,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         connectivity,
         terminal: request.terminal,
         stdin: request.stdin,
+        await_reader: request.await_reader,
         stop_signal: request.stop_signal,
     };
     Ok((draft, violations))

@@ -8,7 +8,7 @@ use executor_proto::v1;
 
 use super::convert;
 use crate::container::{Handle, Known};
-use crate::logs::reader::LogReader;
+use crate::logs::reader::{Item, LogReader};
 use crate::logs::watch::Subscription;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
@@ -22,13 +22,14 @@ pub(super) fn stream(
     conversation: &Conversation,
 ) -> Result<Answers<v1::StreamLogsResponse>, Problem> {
     let handle = node.find(&request.id)?;
-    let since = request.since.as_ref().map(since).transpose()?.unwrap_or(Timestamp(0));
+    let since = request.since.as_ref().map(since).transpose()?;
+    let wanted = Wanted { since, offset: request.offset, log_bytes_max: node.log_bytes_max };
     let (sender, answers) = conversation.answers();
     let (node, follow) = (Arc::clone(node), request.follow);
     tokio::spawn(async move {
-        let log = Log { reader: LogReader::new(node.paths.kept_container(handle.id())), since, sender };
+        let log = Log { reader: LogReader::new(node.paths.kept_container(handle.id())), wanted, sender };
         let sender = log.sender.clone();
-        let told = if follow { log.follow(&node, &handle).await } else { log.drain().await.map(drop) };
+        let told = if follow { log.follow(&node, &handle).await } else { log.print(&handle).await };
         match told {
             Ok(()) | Err(Ended::ClientGone) => {}
             Err(Ended::Problem(problem)) => drop(sender.send(Err(problem.into())).await),
@@ -43,10 +44,53 @@ enum Ended {
     Problem(Problem),
 }
 
+/// What a client wants of a log.
+#[derive(Clone, Copy)]
+struct Wanted {
+    since: Option<Timestamp>,
+    offset: Option<u64>,
+    log_bytes_max: u64,
+}
+
+impl Wanted {
+    /// The message for what was read, if it is wanted.
+    fn message(&self, item: &Item<'_>) -> Option<v1::StreamLogsResponse> {
+        let offset = self.offset.unwrap_or(0);
+        match item {
+            // A client that wants the newest only does not miss what lies before the oldest entry that is kept.
+            Item::Gap(from, _) if from.entries == 0 && self.since.is_some() && self.offset.is_none() => None,
+            Item::Gap(_, to) if to.bytes < offset => None,
+            Item::Gap(from, to) => {
+                let mut gap = convert::log_gap(*from, *to, self.log_bytes_max);
+                if let Some(told) = gap.gap.as_mut().filter(|_| from.bytes < offset) {
+                    // Entries of which a part is wanted are not counted.
+                    (told.dropped_bytes, told.dropped_entries, gap.offset) = (to.bytes - offset, 0, offset);
+                }
+                gap.gap.is_some_and(|told| told.dropped_bytes > 0 || told.dropped_entries > 0).then_some(gap)
+            }
+            Item::Entry(entry, _) if self.since.is_some_and(|since| entry.time < since) => None,
+            Item::Entry(entry, before) => {
+                let end = before.bytes + entry.output_bytes();
+                // The executor's own words have no bytes: those at the place itself are given.
+                if end < offset || (end == offset && entry.output_bytes() > 0) {
+                    return None;
+                }
+                let mut message = convert::log_entry(entry, *before);
+                if before.bytes < offset {
+                    let passed = usize::try_from(offset - before.bytes).unwrap_or(usize::MAX).min(message.data.len());
+                    drop(message.data.drain(..passed));
+                    message.offset = offset;
+                }
+                Some(message)
+            }
+        }
+    }
+}
+
 /// A log on its way to a client.
 struct Log {
     reader: LogReader,
-    since: Timestamp,
+    wanted: Wanted,
     sender: Sender,
 }
 
@@ -54,16 +98,12 @@ impl Log {
     /// Sends what there is.
     async fn drain(mut self) -> Result<Self, Ended> {
         loop {
-            let since = self.since;
+            let wanted = self.wanted;
             let mut reader = self.reader;
             // Old logs come from a disk: not on a thread that serves others.
             let (reader, read) = tokio::task::spawn_blocking(move || {
                 let mut entries = Vec::new();
-                let more = reader.read(|entry| {
-                    if entry.time >= since {
-                        entries.push(convert::log_entry(&entry));
-                    }
-                });
+                let more = reader.read(|item| entries.extend(wanted.message(&item)));
                 (reader, more.map(|more| (entries, more)))
             })
             .await
@@ -78,6 +118,26 @@ impl Log {
             if !more {
                 return Ok(self);
             }
+        }
+    }
+
+    /// Sends what there is.
+    async fn print(self, handle: &Handle) -> Result<(), Ended> {
+        let over = handle.state().is_none_or(|state| state == State::Completed);
+        let log = self.drain().await?;
+        if over { log.ended() } else { Ok(()) }
+    }
+
+    /// The log is read to its end, and no more will come.
+    fn ended(&self) -> Result<(), Ended> {
+        let (end, directory) = (self.reader.place().bytes, self.reader.directory());
+        match self.wanted.offset {
+            Some(offset) if offset > end => {
+                let id = directory.file_name().unwrap_or_default().display();
+                let message = format!("offset: is {offset}; the log of container {id} ends at {end}");
+                Err(Ended::Problem(Problem::new(Kind::OutOfRange, message)))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -100,7 +160,7 @@ impl Log {
             }
             self = self.drain().await?;
             if over {
-                return Ok(());
+                return self.ended();
             }
             tokio::select! {
                 () = changed(&mut changes) => {}

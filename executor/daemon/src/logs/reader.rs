@@ -3,19 +3,25 @@
 //! A shim rotates by renaming `log` to `log.1` and making a new `log`. A file that is being read is read to its end
 //! first, under whatever name; which file comes after it is told by comparing inodes. Lines are given out when they
 //! are whole; what was torn by a crash, or is none of ours, is left out.
+//!
+//! The reader counts the output that it gives out. A file begins with the place where it is in the whole of the output:
+//! where that is further than the reader has come, what lies between was rotated away before it was read, and the reader
+//! says so.
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use executor_core::logline::{self, CHUNK_MAX, Entry};
+use executor_core::logline::{self, CHUNK_MAX, Entry, Line, Place};
 
 /// Bytes that are read at once.
 const CHUNK: usize = 64 << 10;
 /// A line beyond this is none of ours: time, stream, tag and source take less than 256 bytes.
 const LINE_MAX: usize = CHUNK_MAX + 256;
+/// The line that tells where a file begins is shorter.
+const FIRST_LINE_MAX: usize = 128;
 
 /// A log being read.
 #[derive(Debug)]
@@ -27,18 +33,36 @@ pub struct LogReader {
     carry: Vec<u8>,
     /// A line that is too long is being passed over.
     skipping: bool,
+    /// How far it has come.
+    place: Place,
+}
+
+/// What is read.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Item<'a> {
+    /// An entry, and the place before it.
+    Entry(Entry<'a>, Place),
+    /// The output between two places is not there any more.
+    Gap(Place, Place),
 }
 
 #[derive(Debug)]
 struct Open {
     file: File,
     identity: (u64, u64),
+    /// The place that it begins at, where it says so.
+    begins: Option<Place>,
 }
 
 impl LogReader {
     /// The log in a container's directory.
     pub fn new(directory: PathBuf) -> Self {
-        Self { directory, files: VecDeque::new(), carry: Vec::new(), skipping: false }
+        Self { directory, files: VecDeque::new(), carry: Vec::new(), skipping: false, place: Place::default() }
+    }
+
+    /// How far it has come.
+    pub fn place(&self) -> Place {
+        self.place
     }
 
     /// The container's directory.
@@ -46,11 +70,11 @@ impl LogReader {
         &self.directory
     }
 
-    /// Gives some entries; whether there may be more at once.
+    /// Gives some entries and gaps; tells whether there may be more at once.
     ///
     /// # Errors
     /// The files cannot be read. That there are none is no error.
-    pub fn read(&mut self, mut entry: impl FnMut(Entry<'_>)) -> io::Result<bool> {
+    pub fn read(&mut self, mut item: impl FnMut(Item<'_>)) -> io::Result<bool> {
         if self.files.is_empty() {
             self.files = self.look()?;
         }
@@ -68,11 +92,20 @@ impl LogReader {
         for line in &mut lines {
             match line.strip_suffix(b"\n") {
                 Some(_) if std::mem::take(&mut self.skipping) => {}
-                Some(line) => {
-                    if let Some(parsed) = logline::parse(line) {
-                        entry(parsed);
+                Some(line) => match logline::parse(line) {
+                    Some(Line::Entry(entry)) => {
+                        let before = self.place;
+                        self.place.pass(&entry);
+                        item(Item::Entry(entry, before));
                     }
-                }
+                    Some(Line::Place(_, place)) => {
+                        if place.bytes > self.place.bytes || place.entries > self.place.entries {
+                            item(Item::Gap(self.place, place));
+                        }
+                        self.place = place;
+                    }
+                    None => {}
+                },
                 None => tail = line,
             }
         }
@@ -124,6 +157,10 @@ impl LogReader {
             let older = open(&self.directory.join("log.1"))?;
             match (older, current) {
                 (Some(older), Some(current)) if older.identity == current.identity => {}
+                // Two rotations in between: what was the current one is now before the older one.
+                (Some(older), Some(current)) if older.begins.is_some() && older.begins > current.begins => {
+                    return Ok(VecDeque::from([current, older]));
+                }
                 (older, current) => return Ok(older.into_iter().chain(current).collect()),
             }
         }
@@ -136,7 +173,11 @@ fn open(path: &Path) -> io::Result<Option<Open>> {
         other => other?,
     };
     let metadata = file.metadata()?;
-    Ok(Some(Open { file, identity: (metadata.dev(), metadata.ino()) }))
+    let mut first = [0; FIRST_LINE_MAX];
+    let length = file.read_at(&mut first, 0)?;
+    let line = first[..length].split(|byte| *byte == b'\n').next().and_then(logline::parse);
+    let begins = if let Some(Line::Place(_, place)) = line { Some(place) } else { None };
+    Ok(Some(Open { file, identity: (metadata.dev(), metadata.ino()), begins }))
 }
 
 #[cfg(test)]
@@ -158,7 +199,11 @@ mod tests {
 
     fn all(reader: &mut LogReader) -> Vec<String> {
         let mut texts = Vec::new();
-        while reader.read(|entry| texts.push(String::from_utf8_lossy(entry.content).into_owned())).unwrap() {}
+        let mut take = |item: Item<'_>| match item {
+            Item::Entry(entry, _) => texts.push(String::from_utf8_lossy(entry.content).into_owned()),
+            Item::Gap(from, to) => texts.push(format!("-{} -{}", to.bytes - from.bytes, to.entries - from.entries)),
+        };
+        while reader.read(&mut take).unwrap() {}
         texts
     }
 
@@ -218,6 +263,39 @@ mod tests {
         log.write(&line("5"));
         assert_eq!(all(&mut reader), ["5"]);
         assert!(all(&mut reader).is_empty());
+    }
+
+    /// However far a reader is behind: what it is given and what it is told to have missed is all of it.
+    #[test]
+    fn a_reader_that_falls_behind_is_told_what_it_missed() {
+        let mut log = writer();
+        let (mut reader, mut place) = (log.reader(), Place::default());
+        let mut write = |log: &mut Writer, text: &str| {
+            let line = line(text);
+            let Some(Line::Entry(entry)) = logline::parse(&line[..line.len() - 1]) else { panic!("{text}") };
+            log.write(&line);
+            place.pass(&entry);
+            place
+        };
+        let rotate = |log: &mut Writer, place: Place| {
+            log.rotate();
+            let mut begins = Vec::new();
+            logline::write_place(Timestamp(1), place, &mut begins);
+            log.write(&begins);
+        };
+        write(&mut log, "1");
+        assert_eq!(all(&mut reader), ["1"]);
+        for round in 0..3 {
+            let at = write(&mut log, &format!("round {round}"));
+            rotate(&mut log, at);
+        }
+        // The first of them is in the file that is still open.
+        let end = write(&mut log, "4");
+        assert_eq!(all(&mut reader), ["round 0", "-8 -1", "round 2", "4"]);
+        assert_eq!((reader.place(), reader.place().entries), (end, 5));
+        assert_eq!(all(&mut log.reader()), ["-18 -3", "round 2", "4"], "a new reader has missed the beginning");
+        log.write(b"2026-11-21T10:00:00.0Z executor @ 1000 9\n");
+        assert_eq!(all(&mut reader), [format!("-{} -4", 1000 - end.bytes)], "what could not be written");
     }
 
     #[test]

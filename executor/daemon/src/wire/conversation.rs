@@ -188,6 +188,22 @@ impl<T: Message + Default> Outlet<T> {
         }
     }
 
+    /// Resolves when the client's stream has taken all that was sent, or nobody reads any more.
+    pub(crate) async fn taken(&self) {
+        loop {
+            let taken = self.conversation.0.room.notified();
+            tokio::pin!(taken);
+            taken.as_mut().enable();
+            if locked(&self.conversation.0.outgoing).messages.is_empty() {
+                return;
+            }
+            tokio::select! {
+                () = taken => {}
+                () = self.sender.closed() => return,
+            }
+        }
+    }
+
     /// Resolves when nobody reads any more.
     pub(crate) async fn closed(&self) {
         self.sender.closed().await;

@@ -7,7 +7,7 @@ use tonic::Code;
 use crate::harness::{Node, PATIENCE, request, wait};
 
 fn logs(id: &str, follow: bool) -> v1::StreamLogsRequest {
-    v1::StreamLogsRequest { id: id.into(), follow, since: None }
+    v1::StreamLogsRequest { id: id.into(), follow, ..v1::StreamLogsRequest::default() }
 }
 
 async fn text(

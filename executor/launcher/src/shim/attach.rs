@@ -1,33 +1,41 @@
 //! Clients that are attached to the container's process: they get what it writes, masked, and one of them sends what it
 //! reads.
 //!
-//! Output never waits for a client that only watches: what it has not read is kept for it up to a bound, and beyond that it
-//! is let go; the log has all of it. Only the client that sends input, who sits at the terminal, slows the process down as
-//! a terminal does, for as long as it goes on reading. Input goes to one place and is kept nowhere: while the process does
-//! not read, nothing more is taken from the client.
+//! A client that is lossless is to the process what the reader of a pipe is: while it does not read, nothing more is read
+//! from the process ([`Attached::holds_up`]), which waits when its pipes are full. So does a process whose run asked for its
+//! reader to be awaited, for [`RETURN_TIME`] at most. Nothing else waits: commands, signals and other clients are
+//! attended to all the while. A client that goes away lets the process go on; one whose daemon went away is expected back
+//! for the same time, and goes on where it was.
+//!
+//! Any other client never holds the process up: what it has not read is kept for it up to a bound, and beyond that it is
+//! told how much it missed. Input goes to one place and is kept nowhere: while the process does not read, nothing more
+//! is taken from the client.
 
-use std::collections::VecDeque;
+mod window;
+
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use executor_core::logline::Stream;
-use executor_core::protocol::{ATTACHED_PACKET_MAX, Attach, FromShim, Reason, Refused, ToShim};
-use executor_sys::pty::{self, Window};
+use executor_core::protocol::{ATTACHED_PACKET_MAX, Attach, FromShim, Reason, Refused, ToShim, position_packet};
+use executor_sys::pty::{self, Window as TerminalSize};
 use executor_sys::seqpacket::Seqpacket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use window::Window;
 use zeroize::Zeroizing;
 
 /// Clients at a time.
 const CLIENTS_MAX: usize = 16;
-/// Bytes that are kept for a client beyond what its socket holds.
-const QUEUE_MAX: usize = 256 << 10;
-/// How long the client that sends input may leave everything unread.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// What is kept for a client beyond what its socket holds. A lossless one holds the process up then.
+const QUEUE_MAX: u64 = 256 << 10;
+/// What is kept of what a client that may come back was sent: all that can be on its way to it. Sockets, the daemon's and
+/// its HTTP/2 library's queues hold about 1.2 MiB.
+const REPLAY_MAX: u64 = 2 << 20;
+/// How long a reader is awaited: a new one, or one whose daemon went away. Clients give up on a daemon after 30 s.
+const RETURN_TIME: Duration = Duration::from_secs(30);
 /// Bytes of output that are kept for the first client.
-const BACKLOG_MAX: usize = 64 << 10;
-/// For the last of the output to be taken, when the process has ended.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const BACKLOG_MAX: u64 = 64 << 10;
 /// Packets of a client that are read in one go: others wait, too.
 const ROUND_MAX: usize = 8;
 
@@ -40,8 +48,15 @@ pub(super) struct Attached {
     pending: Zeroizing<Vec<u8>>,
     /// The process's input ends behind it.
     end_of_input: bool,
-    /// Until the first client comes, where one is expected.
-    backlog: Option<Packets>,
+    window: Window,
+    /// Some output is kept for the first client.
+    expected: bool,
+    /// Until then everything is kept for the reader that the run asked to be awaited.
+    awaited: Option<Instant>,
+    /// Clients whose daemon went away.
+    absent: Vec<Absent>,
+    /// The process has ended, and all its output is in the window.
+    over: bool,
 }
 
 /// Where input goes.
@@ -56,70 +71,57 @@ pub(super) enum Sink {
     Pipe(OwnedFd),
 }
 
-/// Packets that wait, and their bytes.
-#[derive(Default)]
-struct Packets {
-    packets: VecDeque<Vec<u8>>,
-    bytes: usize,
-}
-
-impl Packets {
-    fn push(&mut self, packet: Vec<u8>) {
-        self.bytes += packet.len();
-        self.packets.push_back(packet);
-    }
-
-    fn pop(&mut self) -> Option<Vec<u8>> {
-        let packet = self.packets.pop_front()?;
-        self.bytes -= packet.len();
-        Some(packet)
-    }
-}
-
 struct Client {
     socket: Seqpacket,
     input: bool,
     output: bool,
-    queue: Packets,
-    /// When it last took something.
-    progress: Instant,
+    lossless: bool,
+    resumable: bool,
+    /// The place of the next byte that it is to be sent.
+    next: u64,
+    /// It must be told where it is, and that it missed this much.
+    untold: Option<u64>,
+    /// It was told that the output has ended.
+    ended: bool,
+    /// It said that it has what it wants.
+    left: bool,
+    /// Nothing can be sent to it. What it sent is still heard.
+    broken: bool,
+}
+
+/// A client that is expected back.
+struct Absent {
+    next: u64,
+    until: Instant,
 }
 
 impl Client {
-    /// Sends a packet, or keeps it. Tells whether the client stays.
-    fn send(&mut self, packet: &[u8]) -> bool {
-        if self.queue.packets.is_empty() {
-            match self.socket.send(packet, &[]) {
-                Ok(()) => {
-                    self.progress = Instant::now();
-                    return true;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => return false,
+    /// Sends what there is for it, as far as its socket takes it.
+    fn deliver(&mut self, window: &Window, over: bool) {
+        if self.output && self.next < window.begin() {
+            *self.untold.get_or_insert(0) += window.begin() - self.next;
+            self.next = window.begin();
+        }
+        while !self.broken {
+            let sent = if let Some(missed) = self.untold.filter(|_| self.output) {
+                self.socket.send(&position_packet(self.next, missed), &[]).map(|()| self.untold = None)
+            } else if let Some((packet, length)) = window.packet(self.next).filter(|_| self.output) {
+                self.socket.send(&packet, &[]).map(|()| self.next += length)
+            } else if over && !self.ended {
+                self.socket.send(&[FromShim::Ended as u8], &[]).map(|()| self.ended = true)
+            } else {
+                return;
+            };
+            match sent {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => self.broken = result.is_err(),
             }
         }
-        self.queue.push(packet.to_vec());
-        self.input || self.queue.bytes <= QUEUE_MAX
     }
 
-    /// Sends what was kept, as far as it goes. Tells whether the client stays.
-    fn flush(&mut self) -> bool {
-        while let Some(packet) = self.queue.packets.front() {
-            match self.socket.send(packet, &[]) {
-                Ok(()) => {
-                    self.progress = Instant::now();
-                    drop(self.queue.pop());
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => return false,
-            }
-        }
-        true
-    }
-
-    /// The process waits for it.
-    fn is_full(&self) -> bool {
-        self.queue.bytes >= QUEUE_MAX
+    fn wants_to_send(&self, window: &Window, over: bool) -> bool {
+        !self.broken && (self.output && (self.untold.is_some() || self.next < window.end())) || (over && !self.ended)
     }
 }
 
@@ -127,17 +129,26 @@ impl Attached {
     /// The process takes input there, and somebody may want to see what it wrote before.
     pub(super) fn expect(&mut self, sink: Sink) {
         self.sink = sink;
-        self.backlog = Some(Packets::default());
+        self.expected = true;
+    }
+
+    /// The process begins, and everything that it writes is for a reader that is to come.
+    pub(super) fn await_reader(&mut self) {
+        self.awaited = Some(Instant::now() + RETURN_TIME);
     }
 
     /// Takes a client.
     ///
     /// # Errors
-    /// There are too many; another one sends input.
+    /// There are too many; another one sends input; there is no such place in the output.
     pub(super) fn take(&mut self, asked: &Attach, fds: Vec<OwnedFd>) -> Result<(), Refused> {
         let fd =
             fds.into_iter().next().ok_or_else(|| Refused::new(Reason::Invalid, "a client comes with a descriptor"))?;
         let socket = Seqpacket::from(fd);
+        if let Some(place) = asked.resume_at.filter(|place| *place > self.window.end()) {
+            let why = format!("resume_at: is {place}; the process has written {} bytes", self.window.end());
+            return Err(Refused::new(Reason::Invalid, why));
+        }
         if self.clients.len() >= CLIENTS_MAX {
             let why = format!("{CLIENTS_MAX} clients are attached; no more may be");
             return Err(Refused::new(Reason::Exhausted, why));
@@ -155,14 +166,39 @@ impl Attached {
         }
         socket.set_nonblocking(true).map_err(|error| crate::rootfs::failed("client", &error))?;
         let output = !asked.no_output;
-        let mut client =
-            Client { socket, input: asked.input, output, queue: Packets::default(), progress: Instant::now() };
-        if output && let Some(mut backlog) = self.backlog.take() {
-            while let Some(packet) = backlog.pop() {
-                client.send(&packet);
+        let lossless = output && (asked.lossless || asked.input);
+        let next = match asked.resume_at {
+            Some(place) => place,
+            None if self.expected || self.awaited.is_some() => self.window.begin(),
+            None => self.window.end(),
+        };
+        if output {
+            self.expected = false;
+        }
+        if lossless {
+            self.awaited = None;
+        }
+        if let Some(place) = asked.resume_at.filter(|_| lossless) {
+            // The one that it is: of those that were sent this much, the one that was sent least.
+            let sent = self.absent.iter().enumerate().filter(|(_, absent)| absent.next >= place);
+            if let Some((index, _)) = sent.min_by_key(|(_, absent)| absent.next) {
+                drop(self.absent.remove(index));
             }
         }
-        self.clients.push(client);
+        self.clients.push(Client {
+            socket,
+            input: asked.input,
+            output,
+            lossless,
+            resumable: lossless && asked.resumable,
+            next,
+            untold: Some(0),
+            ended: false,
+            left: false,
+            broken: false,
+        });
+        self.deliver();
+        self.trim();
         Ok(())
     }
 
@@ -173,63 +209,97 @@ impl Attached {
             Stream::Stderr => FromShim::Stderr,
             Stream::Executor => return,
         };
-        if self.backlog.is_none() && !self.clients.iter().any(|client| client.output) {
-            return;
+        let wanted = self.expected || self.awaited.is_some() || !self.absent.is_empty();
+        if !wanted && !self.clients.iter().any(|client| client.output) {
+            self.window.forget_before(self.window.end());
+            return self.window.pass(bytes);
         }
-        for chunk in bytes.chunks(ATTACHED_PACKET_MAX - 1) {
-            let packet = [&[mark as u8], chunk].concat();
-            self.clients.retain_mut(|client| !client.output || client.send(&packet));
-            if let Some(backlog) = &mut self.backlog {
-                backlog.push(packet);
-                while backlog.bytes > BACKLOG_MAX && backlog.pop().is_some() {}
-            }
-        }
+        self.window.push(mark, bytes);
+        self.deliver();
+        self.trim();
     }
 
-    /// The client at the terminal has not read what there is: the process waits for it.
+    fn deliver(&mut self) {
+        self.clients.iter_mut().for_each(|client| client.deliver(&self.window, self.over));
+    }
+
+    /// Forgets what nobody is to get any more.
+    fn trim(&mut self) {
+        let end = self.window.end();
+        if self.awaited.is_some() {
+            return; // nothing is read from the process when it has become too much
+        }
+        let held = self.clients.iter().filter(|client| client.lossless).map(|client| client.next);
+        let needed = held.chain(self.absent.iter().map(|absent| absent.next)).min().unwrap_or(end);
+        let back = self.clients.iter().filter(|client| client.resumable).map(|client| client.next);
+        let replayed = back.chain(self.absent.iter().map(|absent| absent.next)).min();
+        let watched = self.clients.iter().filter(|client| client.output && !client.lossless).map(|client| client.next);
+        let backlog = self.expected.then(|| end.saturating_sub(BACKLOG_MAX));
+        let replayed = replayed.map(|next| next.saturating_sub(REPLAY_MAX));
+        let firm = backlog.into_iter().chain(replayed).min().unwrap_or(end).min(needed);
+        self.window.forget_before(watched.min().unwrap_or(end).min(firm));
+        // Of what only slow watchers want the newest stays.
+        self.window.shrink(QUEUE_MAX, firm);
+        self.window.shrink(REPLAY_MAX + QUEUE_MAX, needed);
+    }
+
+    /// A client has not read what there is, or is awaited: the process waits for it.
     pub(super) fn holds_up(&self) -> bool {
-        self.clients.iter().any(Client::is_full)
+        let full = |place| self.window.cost_from(place) >= QUEUE_MAX;
+        self.awaited.is_some() && full(self.window.begin())
+            || self.clients.iter().any(|client| client.lossless && full(client.next))
+            || self.absent.iter().any(|absent| full(absent.next))
     }
 
-    /// When a client's patience ends.
+    /// When somebody is no longer awaited.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.clients.iter().filter(|client| client.is_full()).map(|client| client.progress + PATIENCE).min()
+        self.awaited.into_iter().chain(self.absent.iter().map(|absent| absent.until)).min()
     }
 
     /// What to wait for.
     pub(super) fn fds(&self) -> impl Iterator<Item = PollFd<'_>> {
         let clients = self.clients.iter().map(|client| {
             let heard = if self.pending.is_empty() { PollFlags::IN } else { PollFlags::RDHUP };
-            let sent = if client.queue.packets.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
-            PollFd::new(&client.socket, heard | sent)
+            let sends = client.wants_to_send(&self.window, self.over);
+            PollFd::new(&client.socket, heard | if sends { PollFlags::OUT } else { PollFlags::empty() })
         });
         let sink = self.sink.fd().filter(|_| !self.pending.is_empty());
         clients.chain(sink.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::OUT)))
     }
 
-    /// Sends what was kept, takes what came. Never waits.
+    /// Sends what was kept, takes what came, forgets who did not come back. Never waits.
     pub(super) fn attend(&mut self) {
         self.write();
-        let now = Instant::now();
-        self.clients.retain_mut(|client| client.flush() && !(client.is_full() && now >= client.progress + PATIENCE));
         let mut index = 0;
         while index < self.clients.len() {
             if self.hear(index) {
                 index += 1;
             } else {
-                drop(self.clients.remove(index));
+                let client = self.clients.remove(index);
+                self.absent.extend(client_is_gone(&client));
             }
         }
+        let now = Instant::now();
+        self.awaited = self.awaited.filter(|until| now < *until);
+        self.absent.retain(|absent| now < absent.until);
+        let surplus = self.absent.len().saturating_sub(CLIENTS_MAX);
+        drop(self.absent.drain(..surplus));
+        self.deliver();
+        self.trim();
     }
 
     /// Takes what one client sent. Tells whether it stays.
     fn hear(&mut self, index: usize) -> bool {
         let mut buffer = Zeroizing::new([0; ATTACHED_PACKET_MAX]);
         for _ in 0..ROUND_MAX {
+            let client = &mut self.clients[index];
             if !self.pending.is_empty() {
-                return !hung_up(&self.clients[index].socket);
+                if !hung_up(&client.socket) {
+                    return true;
+                }
+                hear_the_last(client);
+                return false;
             }
-            let client = &self.clients[index];
             match client.socket.recv(&mut *buffer) {
                 Ok(Some((length @ 1.., _))) => {
                     let bytes = &buffer[1..length];
@@ -240,10 +310,13 @@ impl Attached {
                         }
                         Some(ToShim::EndOfInput) if client.input => self.end_input(),
                         Some(ToShim::Window) => self.resize(bytes),
+                        Some(ToShim::Leave) => client.left = true,
                         _ => {} // not its business, or of a newer daemon
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                    return true;
+                }
                 _ => return false,
             }
         }
@@ -276,29 +349,28 @@ impl Attached {
 
     fn resize(&self, sides: &[u8]) {
         if let (Sink::Terminal(terminal), &[a, b, c, d]) = (&self.sink, sides) {
-            let window = Window { rows: u16::from_le_bytes([a, b]), columns: u16::from_le_bytes([c, d]) };
-            let _ = pty::resize(terminal.as_fd(), window); // its process may have ended
+            let size = TerminalSize { rows: u16::from_le_bytes([a, b]), columns: u16::from_le_bytes([c, d]) };
+            let _ = pty::resize(terminal.as_fd(), size); // its process may have ended
         }
     }
 
-    /// The process has ended and its output was sent: every client is told, and given a moment for what it has not taken.
+    /// The process has ended, and all its output has come: every client is told behind the last of it.
     pub(super) fn end(&mut self) {
         self.sink = Sink::None;
         self.pending = Zeroizing::default();
-        self.clients.retain_mut(|client| client.send(&[FromShim::Ended as u8]));
-        let deadline = Instant::now() + LAST_WORDS;
-        loop {
-            self.clients.retain_mut(|client| client.flush() && !client.queue.packets.is_empty());
-            let left = deadline.saturating_duration_since(Instant::now());
-            if self.clients.is_empty() || left.is_zero() {
-                self.clients.clear();
-                return;
-            }
-            let mut fds: Vec<PollFd<'_>> =
-                self.clients.iter().map(|client| PollFd::new(&client.socket, PollFlags::OUT)).collect();
-            let timeout = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
-            let _ = poll(&mut fds, Some(&timeout)); // interrupted: looked at again
-        }
+        self.over = true;
+        self.deliver();
+        self.trim();
+    }
+
+    /// Nobody is left who must still get something: lossless clients have gone, with all of it where they could have it.
+    pub(super) fn is_settled(&self) -> bool {
+        self.awaited.is_none() && self.absent.is_empty() && !self.clients.iter().any(|client| client.lossless)
+    }
+
+    /// Nobody is left who could still get something.
+    pub(super) fn is_delivered(&self) -> bool {
+        self.is_settled() && self.clients.iter().all(|client| client.ended || client.broken)
     }
 }
 
@@ -308,6 +380,21 @@ impl Sink {
             Self::None => None,
             Self::Terminal(fd) | Self::Pipe(fd) => Some(fd.as_fd()),
         }
+    }
+}
+
+/// A client whose connection has ended is expected back, where it may come back and did not say goodbye.
+fn client_is_gone(client: &Client) -> Option<Absent> {
+    let returns = client.resumable && !client.left;
+    returns.then(|| Absent { next: client.next, until: Instant::now() + RETURN_TIME })
+}
+
+/// Looks for a goodbye among what a client sent that is gone. What it sent as input before goes nowhere: the process does not
+/// read it.
+fn hear_the_last(client: &mut Client) {
+    let mut buffer = Zeroizing::new([0; ATTACHED_PACKET_MAX]);
+    while let Ok(Some((1.., _))) = client.socket.recv(&mut *buffer) {
+        client.left |= ToShim::of(buffer[0]) == Some(ToShim::Leave);
     }
 }
 

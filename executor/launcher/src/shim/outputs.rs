@@ -25,7 +25,6 @@ use std::time::{Duration, Instant};
 
 use executor_core::outputs::OutputsList;
 use executor_core::plan::{OutputSource, Plan, PlannedOutputs, UserNamespace};
-use executor_core::protocol::{Reason, Refused};
 use executor_core::record::{ContainerRecord, OutputsRecord};
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended, SignalEvents};
@@ -34,7 +33,8 @@ use executor_sys::userns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 
-use super::control::{Command, Control};
+use super::control::Control;
+use super::last::Last;
 use crate::dirs::plain;
 use crate::finish::Remains;
 use crate::host::Host;
@@ -82,11 +82,10 @@ pub(super) fn capture(
     record: &ContainerRecord,
     remains: &Remains,
     source: Source,
-    control: &mut Control,
-    signals: &SignalEvents,
+    (control, signals): (&mut Control, &SignalEvents),
+    last: &mut Last<'_>,
 ) -> OutputsRecord {
-    let mut attention =
-        Attention { control, signals, grace: record.plan.grace, ends: Instant::now() + PATIENCE, stopped: false };
+    let mut attention = Attention { control, signals, last, ends: Instant::now() + PATIENCE };
     match attempt(host, record, remains, source, &mut attention) {
         Ok(list) => list.summary(),
         Err(why) => {
@@ -105,7 +104,7 @@ fn attempt(
     record: &ContainerRecord,
     remains: &Remains,
     source: Source,
-    attention: &mut Attention<'_>,
+    attention: &mut Attention<'_, '_>,
 ) -> Result<OutputsList, String> {
     let failed = |what: &'static str| move |error: io::Error| format!("{what}: {}", plain(&error));
     let Source { planned, namespaces } = source;
@@ -138,7 +137,7 @@ fn take_all(
     helper: &Helper,
     declared: &OutputSource,
     store: &mut Store<'_>,
-    attention: &mut Attention<'_>,
+    attention: &mut Attention<'_, '_>,
 ) -> Result<(), String> {
     let mut heard = 0;
     let why = loop {
@@ -221,21 +220,21 @@ impl Helper {
     }
 }
 
-/// What else goes on meanwhile: commands, the end of the machine, the clock.
-struct Attention<'a> {
+/// What else goes on meanwhile: commands, clients, the end of the machine, the clock.
+struct Attention<'a, 'b> {
     control: &'a mut Control,
     signals: &'a SignalEvents,
-    grace: Duration,
+    last: &'a mut Last<'b>,
     ends: Instant,
-    stopped: bool,
 }
 
-impl Attention<'_> {
+impl Attention<'_, '_> {
     /// Waits until the helper speaks or something else happens. Says why it is over, where it is.
     fn wait(&mut self, helper: &Seqpacket) -> Option<&'static str> {
-        let mut fds = vec![PollFd::new(helper, PollFlags::IN), PollFd::new(self.signals, PollFlags::IN)];
-        fds.extend(self.control.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        let left = self.ends.saturating_duration_since(Instant::now());
+        let mut fds = vec![PollFd::new(helper, PollFlags::IN)];
+        fds.extend(self.last.fds(self.control, self.signals));
+        let ends = self.last.due().map_or(self.ends, |due| due.min(self.ends));
+        let left = ends.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
         let _ = poll(&mut fds, Some(&timeout)); // what happened is looked at below
         drop(fds);
@@ -244,33 +243,11 @@ impl Attention<'_> {
 
     /// Never waits.
     fn look(&mut self) -> Option<&'static str> {
-        while let Ok(Some(signal)) = self.signals.next() {
-            if signal == libc::SIGTERM || signal == libc::SIGINT {
-                self.stop(self.grace);
-            }
+        self.last.look(self.control, self.signals);
+        let now = Instant::now();
+        if self.last.stop_asked().is_some_and(|at| at <= now) {
+            return Some("the container was stopped before it was captured");
         }
-        for asked in self.control.read() {
-            let (command, answer) = asked.split();
-            let result = match command {
-                Command::Stop(stop) => {
-                    self.stop(Duration::from_millis(stop.grace_ms));
-                    Ok(None)
-                }
-                _ => Err(Refused::new(Reason::Precondition, "the container's process has ended")),
-            };
-            self.control.answer(&answer, result);
-        }
-        self.control.tidy();
-        if Instant::now() < self.ends {
-            return None;
-        }
-        Some(if self.stopped { "the container was stopped before it was captured" } else { "not captured within 60 s" })
-    }
-
-    fn stop(&mut self, grace: Duration) {
-        let at = Instant::now() + grace;
-        if at < self.ends {
-            (self.ends, self.stopped) = (at, true);
-        }
+        (self.ends <= now).then_some("not captured within 60 s")
     }
 }

@@ -3,16 +3,18 @@
 //! Secrets are masked before a byte leaves this process (see [`super::watch`]). What may be the beginning of one is
 //! held back until it is decided, or until nothing came for a moment.
 //!
-//! The file is bounded: at its limit it becomes `log.1` and a new one begins. A disk that is full loses output and
-//! says so in the log when there is room again; it never stops the container.
+//! The file is bounded: at its limit it becomes `log.1` and a new one begins, which says how much came before it. A file has
+//! its name only when its owner and mode are right: executord opens it at any time. A disk that is full loses output and
+//! says so in the log when there is room again; it never stops the container. What attached clients get does not go through
+//! the file (see [`super::attach`]).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use executor_core::logline::{CHUNK_MAX, Entry, Stream, split, write};
+use executor_core::logline::{CHUNK_MAX, Entry, Place, Stream, split, write, write_place};
 use executor_core::plan::{Plan, Redaction};
 use executor_core::protocol::{Attach, Reason, Refused};
 use executor_secrets::redact::{self, Redactor};
@@ -34,9 +36,13 @@ pub(super) struct Log {
     id: String,
     dirs: Dirs,
     path: PathBuf,
-    file: Option<File>,
+    file: File,
+    /// Bytes of the file, and how many of them tell where it begins.
     size: u64,
+    header: u64,
     size_max: u64,
+    /// Where the log is in the whole of the output.
+    place: Place,
     source: String,
     suppressed: bool,
     pipes: Vec<Pipe>,
@@ -64,11 +70,13 @@ impl Log {
         let main = plan.main();
         Ok(Self {
             id: plan.id.to_string(),
-            file: Some(dirs.open_new(&path)?),
+            file: begin_file(dirs, &path, &[])?,
             dirs: dirs.clone(),
             path,
             size: 0,
+            header: 0,
             size_max,
+            place: Place::default(),
             source: main.map(|main| main.log_source.clone()).unwrap_or_default(),
             suppressed: main.is_some_and(|main| main.suppress_log_output),
             pipes: Vec::new(),
@@ -81,16 +89,14 @@ impl Log {
     }
 
     /// The container's ends: standard input, output and error. The pipes belong to its user, so that the process
-    /// can open /dev/stdout again.
+    /// can open /dev/stdout again. Output that is not kept has pipes, too: attached clients see it, and libcontainer opens
+    /// a /dev/null that it finds there anew, for reading only.
     pub(super) fn ends(&mut self, uid: u32, gid: u32) -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
         let null = || rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         if self.terminal {
             return Ok((null()?, null()?, null()?)); // until it has opened its terminal
         }
         let stdin = if self.stdin { self.input(uid, gid)? } else { null()? };
-        if self.suppressed {
-            return Ok((stdin, null()?, null()?));
-        }
         let mut end = |stream| -> io::Result<OwnedFd> {
             let (ours, theirs) = pipe_with(PipeFlags::CLOEXEC)?;
             rustix::io::ioctl_fionbio(&ours, true)?;
@@ -211,12 +217,20 @@ impl Log {
         self.pipes = pipes;
     }
 
-    /// Writes what is held back: nothing more comes.
-    pub(super) fn end(&mut self) {
+    /// The process begins. What it writes may have to wait for its reader.
+    pub(super) fn begin(&mut self, plan: &Plan) {
+        if plan.await_reader {
+            self.attached.await_reader();
+        }
+    }
+
+    /// Writes what is held back: nothing more comes. Gives the clients, who may not have all of it yet.
+    pub(super) fn end(mut self) -> Attached {
         for mut pipe in std::mem::take(&mut self.pipes) {
             self.flush(&mut pipe);
         }
         self.attached.end();
+        self.attached
     }
 
     fn take(&mut self, pipe: &mut Pipe, bytes: &[u8]) {
@@ -250,48 +264,77 @@ impl Log {
         if self.suppressed && stream != Stream::Executor {
             return;
         }
-        let mut lines = Vec::with_capacity(bytes.len() + 256);
+        let (mut lines, mut place) = (Vec::with_capacity(bytes.len() + 256), self.place);
+        let time = now();
+        if self.lost > 0 {
+            let words = format!("{} bytes of output were lost: the log could not be written", self.lost);
+            let content = words.as_bytes();
+            let notice = Entry { time, stream: Stream::Executor, complete: true, source: "", content };
+            write(&notice, &mut lines);
+            place.pass(&notice);
+            write_place(time, place, &mut lines);
+        }
+        let (told, before) = (lines.len(), place);
         for (content, complete) in split(bytes) {
-            write(&Entry { time: now(), stream, complete, source: &self.source, content }, &mut lines);
+            let entry = Entry { time, stream, complete, source: &self.source, content };
+            write(&entry, &mut lines);
+            place.pass(&entry);
         }
-        let told = std::mem::take(&mut self.lost);
-        if told > 0 {
-            let words = format!("{told} bytes of output were lost: the log could not be written");
-            let mut notice = Vec::new();
-            let entry =
-                Entry { time: now(), stream: Stream::Executor, complete: true, source: "", content: words.as_bytes() };
-            write(&entry, &mut notice);
-            lines.splice(0..0, notice);
-        }
-        if let Err(error) = self.write(&lines) {
-            if told == 0 {
-                log::line(
-                    Level::Warning,
-                    &self.id,
-                    format_args!("output is lost: {}: {}", self.path.display(), plain(&error)),
-                );
+        match self.write(&lines) {
+            Ok(()) => (self.place, self.lost) = (place, 0),
+            Err(error) => {
+                if told == 0 {
+                    let why = format_args!("output is lost: {}: {}", self.path.display(), plain(&error));
+                    log::line(Level::Warning, &self.id, why);
+                }
+                // What told of earlier losses is written again.
+                self.place.bytes += place.bytes - before.bytes;
+                self.place.entries += place.entries - before.entries;
+                self.lost += bytes.len() as u64;
             }
-            self.lost = told + bytes.len() as u64;
         }
     }
 
     fn write(&mut self, lines: &[u8]) -> io::Result<()> {
-        if self.file.is_none() || (self.size > 0 && self.size + lines.len() as u64 > self.size_max) {
-            self.file = None;
-            let _ = std::fs::rename(&self.path, self.path.with_extension("1"));
-            self.file = Some(self.dirs.open_new(&self.path)?);
-            self.size = 0;
+        if self.size > self.header && self.size + lines.len() as u64 > self.size_max {
+            self.rotate()?;
         }
-        let Some(file) = &mut self.file else { return Err(io::ErrorKind::NotFound.into()) };
-        match file.write_all(lines) {
+        match self.file.write_all(lines) {
             Ok(()) => self.size += lines.len() as u64,
             Err(error) => {
                 // Half a line would spoil the next one.
-                file.set_len(self.size)?;
-                io::Seek::seek(file, io::SeekFrom::Start(self.size))?;
+                self.file.set_len(self.size)?;
+                io::Seek::seek(&mut self.file, io::SeekFrom::Start(self.size))?;
                 return Err(error);
             }
         }
         Ok(())
     }
+
+    /// Begins a new file; the one before is kept as `log.1`. That one goes first, because a full disk needs its room. Where
+    /// the new one cannot be made, it is tried again with the next output.
+    fn rotate(&mut self) -> io::Result<()> {
+        match std::fs::rename(&self.path, self.path.with_extension("1")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut header = Vec::new();
+        write_place(now(), self.place, &mut header);
+        self.file = begin_file(&self.dirs, &self.path, &header)?;
+        (self.size, self.header) = (header.len() as u64, header.len() as u64);
+        Ok(())
+    }
+}
+
+/// Makes a file that gets its name when its owner, its mode and its first line are there.
+fn begin_file(dirs: &Dirs, path: &Path, header: &[u8]) -> io::Result<File> {
+    let ahead = path.with_file_name(".log");
+    match std::fs::remove_file(&ahead) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = dirs.open_new(&ahead)?;
+    file.write_all(header)?;
+    std::fs::rename(&ahead, path)?;
+    Ok(file)
 }

@@ -26,9 +26,16 @@ pub(super) const SIGNALS: [nix::sys::signal::Signal; 4] = [
 /// Longest wait in one go, so that a deadline that was computed wrongly cannot matter for ever.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// Stays until the container's process has ended and all that it printed is in the log.
-pub(super) fn until_the_end(host: &Host, ready: &mut Ready, control: &mut Control, signals: &SignalEvents) -> Exit {
+/// Stays until the container's process has ended and all that it printed was taken. Tells how it ended and, where it was
+/// stopped, when its time is over.
+pub(super) fn until_the_end(
+    host: &Host,
+    ready: &mut Ready,
+    control: &mut Control,
+    signals: &SignalEvents,
+) -> (Exit, Option<Instant>) {
     let mut kill_at: Option<Instant> = None;
+    let mut stop_at: Option<Instant> = None;
     loop {
         let ended = wait(ready, control, signals, kill_at);
         while let Ok(Some(signal)) = signals.next() {
@@ -44,6 +51,7 @@ pub(super) fn until_the_end(host: &Host, ready: &mut Ready, control: &mut Contro
             control.answer(&answer, result);
         }
         control.tidy();
+        stop_at = kill_at.or(stop_at);
         ready.log.pump();
         ready.log.flush_idle();
         ready.log.attend_clients();
@@ -58,15 +66,15 @@ pub(super) fn until_the_end(host: &Host, ready: &mut Ready, control: &mut Contro
         }
     }
     ready.log.pump_rest();
-    ready.log.end();
-    match process::wait_for(ready.container.pid()) {
+    let exit = match process::wait_for(ready.container.pid()) {
         Ok(Ended::Code(code)) => Exit::Code(code),
         Ok(Ended::Signal(signal)) => Exit::Signal(signal),
         Err(error) => {
             log::line(Level::Error, ready.record.plan.id.as_str(), format_args!("init was not waited for: {error}"));
             Exit::Signal(libc::SIGKILL)
         }
-    }
+    };
+    (exit, stop_at)
 }
 
 /// Waits until something happens. Tells whether init has ended.

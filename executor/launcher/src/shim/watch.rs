@@ -2,7 +2,8 @@
 //!
 //! Values are read out of the memory files that the container is started with, after its init was cloned, and stay
 //! in this process until the container has ended: secret variables, secret arguments, files that are not public, the
-//! runtime token. A container without such inputs, or whose output is not kept, costs nothing.
+//! runtime token. Output that is not kept is masked as well, because attached clients see it. A container without such
+//! inputs costs nothing.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -56,8 +57,7 @@ impl Watch {
         files: &MemFile,
         token: Option<Zeroizing<Vec<u8>>>,
     ) -> io::Result<Self> {
-        let printed = plan.terminal || plan.main().is_some_and(|main| !main.suppress_log_output);
-        let mode = if printed { plan.redaction } else { Redaction::None };
+        let mode = plan.redaction;
         let mut watch = Self {
             mode,
             root: root.to_owned(),

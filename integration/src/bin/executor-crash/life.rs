@@ -147,7 +147,7 @@ struct Output {
 impl Output {
     /// Reads the first line, or all where there is none.
     async fn begin(&mut self, rpc: &mut Rpc, id: &str) -> Result<(), Status> {
-        let request = StreamLogsRequest { id: id.to_owned(), follow: true, since: None };
+        let request = StreamLogsRequest { id: id.to_owned(), follow: true, ..StreamLogsRequest::default() };
         self.stream = Some(bounded(rpc.stream_logs(request)).await?.into_inner());
         while self.out.is_empty() && self.next().await? {}
         Ok(())

@@ -1,3 +1,4 @@
+use executor_core::protocol::position_of;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::*;
@@ -10,21 +11,56 @@ fn client(attached: &mut Attached, asked: &Attach) -> Result<Seqpacket, Refused>
     let (ours, theirs) = Seqpacket::pair().unwrap();
     theirs.set_nonblocking(true).unwrap();
     ours.set_nonblocking(true).unwrap();
-    let fd = theirs.as_fd().try_clone_to_owned().unwrap();
-    attached.take(asked, vec![fd]).map(|()| ours)
+    attached.take(asked, vec![theirs.as_fd().try_clone_to_owned().unwrap()]).map(|()| ours)
+}
+
+/// What came: bytes with the mark before those of each packet, and every position.
+fn heard(client: &Seqpacket) -> (Vec<u8>, Vec<(u64, u64)>) {
+    let (mut all, mut positions) = (Vec::new(), Vec::new());
+    let mut buffer = vec![0; ATTACHED_PACKET_MAX];
+    while let Ok(Some((length @ 1.., _))) = client.recv(&mut buffer) {
+        match position_of(&buffer[1..length]).filter(|_| buffer[0] == FromShim::Position as u8) {
+            Some(position) => positions.push(position),
+            None => all.extend_from_slice(&buffer[..length]),
+        }
+    }
+    (all, positions)
 }
 
 fn received(client: &Seqpacket) -> Vec<u8> {
-    let mut all = Vec::new();
-    let mut buffer = vec![0; ATTACHED_PACKET_MAX];
-    while let Ok(Some((length @ 1.., _))) = client.recv(&mut buffer) {
-        all.extend_from_slice(&buffer[..length]);
-    }
-    all
+    heard(client).0
 }
 
-const INPUT: Attach = Attach { input: true, take_over: false, no_output: false };
-const WATCH: Attach = Attach { input: false, take_over: false, no_output: false };
+/// Output alone, until nothing more comes.
+fn drained(attached: &mut Attached, client: &Seqpacket) -> (Vec<u8>, Vec<(u64, u64)>) {
+    let (mut all, mut positions) = (Vec::new(), Vec::new());
+    let mut buffer = vec![0; ATTACHED_PACKET_MAX];
+    loop {
+        let before = (all.len(), positions.len());
+        while let Ok(Some((length @ 1.., _))) = client.recv(&mut buffer) {
+            match FromShim::of(buffer[0]) {
+                Some(FromShim::Position) => positions.extend(position_of(&buffer[1..length])),
+                Some(FromShim::Stdout | FromShim::Stderr) => all.extend_from_slice(&buffer[1..length]),
+                _ => {}
+            }
+        }
+        attached.attend();
+        if (all.len(), positions.len()) == before {
+            return (all, positions);
+        }
+    }
+}
+
+const WATCH: Attach =
+    Attach { input: false, take_over: false, no_output: false, lossless: false, resumable: false, resume_at: None };
+const INPUT: Attach = Attach { input: true, ..WATCH };
+const LOSSLESS: Attach = Attach { lossless: true, ..WATCH };
+const RESUMABLE: Attach = Attach { resumable: true, ..LOSSLESS };
+
+/// Bytes that tell their place.
+fn numbered(range: std::ops::Range<u64>) -> Vec<u8> {
+    range.map(|at| (at.wrapping_mul(2_654_435_761) >> 11) as u8).collect()
+}
 
 #[test]
 fn the_first_client_gets_what_was_written_before_and_all_get_what_comes() {
@@ -35,9 +71,11 @@ fn the_first_client_gets_what_was_written_before_and_all_get_what_comes() {
     let (first, second) = (client(&mut attached, &WATCH).unwrap(), client(&mut attached, &WATCH).unwrap());
     attached.output(Stream::Stderr, b"late");
     attached.output(Stream::Executor, b"our own words");
-    assert_eq!((received(&first), received(&second)), (b"oearlyelate".to_vec(), b"elate".to_vec()));
+    assert_eq!(heard(&first), (b"oearlyelate".to_vec(), vec![(23, 0)]));
+    assert_eq!(heard(&second), (b"elate".to_vec(), vec![(28, 0)]));
     attached.end();
     assert_eq!(received(&first), b".");
+    assert!(attached.is_delivered());
 }
 
 #[test]
@@ -47,38 +85,133 @@ fn the_backlog_is_bounded() {
     for byte in 0..100 {
         attached.output(Stream::Stdout, &[byte; 4096]);
     }
+    assert!(!attached.holds_up());
     let got = received(&client(&mut attached, &WATCH).unwrap());
-    assert!(got.len() <= BACKLOG_MAX && got.len() > BACKLOG_MAX - 2 * 4097, "{}", got.len());
+    assert!(got.len() as u64 <= BACKLOG_MAX + ATTACHED_PACKET_MAX as u64 && got.len() as u64 >= BACKLOG_MAX);
     assert_eq!(got.last(), Some(&99));
 }
 
-/// A client that only watches is let go, the one at the terminal is waited for; nobody else notices.
+/// A client that only watches is told what it missed, a lossless one is waited for; nobody else notices.
 #[test]
-fn a_client_that_does_not_read_is_let_go_or_waited_for() {
+fn a_client_that_does_not_read_misses_output_or_is_waited_for() {
     let mut attached = Attached::default();
-    attached.expect(Sink::None);
     let (slow, reader) = (client(&mut attached, &WATCH).unwrap(), client(&mut attached, &WATCH).unwrap());
-    let mut read = 0;
-    while attached.clients.len() == 2 {
-        attached.output(Stream::Stdout, &[b'x'; 10_000]);
-        read += received(&reader).len();
-        assert!(read < 100 << 20 && !attached.holds_up());
+    let (mut written, mut read) = (0, 0);
+    while written < 4 << 20 {
+        attached.output(Stream::Stdout, &numbered(written..written + 10_000));
+        written += 10_000;
+        read += drained(&mut attached, &reader).0.len();
+        assert!(!attached.holds_up());
     }
-    assert!(!received(&slow).is_empty());
-    assert!(slow.recv(&mut [0; 8]).unwrap().is_none(), "its connection has ended");
-    let typist = client(&mut attached, &INPUT).unwrap();
+    assert_eq!(read as u64, written, "who reads gets all of it");
+    assert!(attached.window.cost_from(0) <= QUEUE_MAX, "what a slow client misses is not kept");
+    let (got, positions) = drained(&mut attached, &slow);
+    let [(0, 0), (place, missed)] = positions[..] else { panic!("{positions:?}") };
+    assert_eq!(got.len() as u64 + missed, written);
+    let tail = (written - place) as usize;
+    assert!(got[got.len() - tail..] == numbered(place..written)[..]);
+
+    let lossless = client(&mut attached, &LOSSLESS).unwrap();
+    let from = written;
     while !attached.holds_up() {
-        attached.output(Stream::Stdout, &[b'y'; 10_000]);
-        received(&reader);
+        attached.output(Stream::Stdout, &numbered(written..written + 10_000));
+        written += 10_000;
+        assert!(written - from < 2 << 20);
     }
-    assert_eq!(attached.clients.len(), 2);
-    received(&typist);
+    attached.end();
+    assert!(!attached.is_settled());
+    let (got, positions) = drained(&mut attached, &lossless);
+    assert!(got == numbered(from..written) && positions == [(from, 0)]);
+    assert!(!attached.holds_up() && !attached.is_settled(), "it has not said that it has it all");
+    lossless.send(b"q", &[]).unwrap();
+    drop(lossless);
     attached.attend();
-    assert!(!attached.holds_up(), "it has read");
-    attached.clients[1].queue.bytes = QUEUE_MAX;
-    attached.clients[1].progress = Instant::now().checked_sub(PATIENCE).unwrap();
+    assert!(attached.is_settled());
+}
+
+#[test]
+fn a_reader_that_goes_away_holds_nothing_up() {
+    let mut attached = Attached::default();
+    let gone = client(&mut attached, &LOSSLESS).unwrap();
+    while !attached.holds_up() {
+        attached.output(Stream::Stdout, &[b'x'; 10_000]);
+    }
+    drop(gone);
     attached.attend();
-    assert_eq!(attached.clients.len(), 1, "its time is over");
+    assert!(!attached.holds_up() && attached.clients.is_empty() && attached.is_settled());
+    assert_eq!(attached.window.cost_from(0), 0, "nothing is kept for nobody");
+}
+
+/// A run that asked for its reader to be awaited: nothing is lost, and nothing waits for ever.
+#[test]
+fn an_awaited_reader_gets_everything_from_the_first_byte() {
+    let mut attached = Attached::default();
+    attached.await_reader();
+    let mut written = 0;
+    while !attached.holds_up() {
+        attached.output(Stream::Stdout, &numbered(written..written + 7000));
+        written += 7000;
+        assert!(written < 1 << 20);
+    }
+    let watcher = client(&mut attached, &WATCH).unwrap();
+    assert!(drained(&mut attached, &watcher).0 == numbered(0..written));
+    assert!(attached.holds_up() && attached.due().is_some(), "one that only watches is not it");
+    attached.end();
+    assert!(!attached.is_settled());
+    let reader = client(&mut attached, &LOSSLESS).unwrap();
+    assert!(drained(&mut attached, &reader).0 == numbered(0..written) && !attached.holds_up());
+
+    let mut nobody = Attached::default();
+    nobody.await_reader();
+    nobody.output(Stream::Stdout, &numbered(0..1 << 20));
+    assert!(nobody.holds_up());
+    nobody.awaited = Some(Instant::now());
+    nobody.attend();
+    assert!(!nobody.holds_up() && nobody.is_settled() && nobody.window.cost_from(0) == 0);
+}
+
+/// A daemon that dies takes along what was on its way. Its client goes on at the byte that it has.
+#[test]
+fn a_client_goes_on_where_it_was() {
+    let mut attached = Attached::default();
+    let first = client(&mut attached, &RESUMABLE).unwrap();
+    let (mut written, mut got) = (0, Vec::new());
+    while got.len() < 5 << 20 {
+        attached.output(Stream::Stdout, &numbered(written..written + 30_000));
+        written += 30_000;
+        got.extend(drained(&mut attached, &first).0);
+    }
+    assert!(attached.window.cost_from(0) <= REPLAY_MAX + QUEUE_MAX);
+    got.truncate(got.len() - 777_777); // on its way when the daemon died
+    drop(first);
+    attached.attend();
+    while !attached.holds_up() {
+        attached.output(Stream::Stderr, &numbered(written..written + 30_000));
+        written += 30_000;
+    }
+    attached.end();
+    assert!(!attached.is_settled() && attached.due().is_some());
+    let beyond = client(&mut attached, &Attach { resume_at: Some(written + 1), ..RESUMABLE }).unwrap_err();
+    assert!(beyond.message.contains("resume_at"), "{beyond:?}");
+    let place = got.len() as u64;
+    let again = client(&mut attached, &Attach { resume_at: Some(place), ..RESUMABLE }).unwrap();
+    assert!(attached.absent.is_empty());
+    let (rest, positions) = drained(&mut attached, &again);
+    assert_eq!(positions, [(place, 0)]);
+    got.extend(rest);
+    assert!(got == numbered(0..written));
+
+    // One that comes too late is told what it missed.
+    let late = client(&mut attached, &Attach { resume_at: Some(1000), ..LOSSLESS }).unwrap();
+    let (rest, positions) = drained(&mut attached, &late);
+    let [(place, missed)] = positions[..] else { panic!("{positions:?}") };
+    assert_eq!((place - missed, rest.len() as u64), (1000, written - place));
+    for client in [&again, &late] {
+        client.send(b"q", &[]).unwrap();
+    }
+    drop((again, late));
+    attached.attend();
+    assert!(attached.is_settled(), "who said goodbye is not expected back");
 }
 
 #[test]

@@ -1,0 +1,105 @@
+//! The last of a container's output, to clients who read more slowly than the process wrote: it has ended, and its secrets
+//! may be wiped already, but its end is not told before lossless clients have everything.
+//!
+//! They have as much time as they need. After a Stop they have what is left of its grace period, and [`LAST_WORDS`] at least;
+//! so have all other clients.
+
+use std::time::{Duration, Instant};
+
+use executor_core::protocol::{Reason, Refused};
+use executor_sys::process::SignalEvents;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::attach::Attached;
+use super::control::{Command, Control};
+
+/// For the last of the output to be taken, when the process has ended.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// Longest wait in one go.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+
+/// What goes on between the end of a process and the end of its container.
+pub(super) struct Last<'a> {
+    clients: &'a mut Attached,
+    grace: Duration,
+    stop_at: Option<Instant>,
+    /// A stop that came when the process had ended already.
+    stop_asked: Option<Instant>,
+    ended: Instant,
+}
+
+impl<'a> Last<'a> {
+    /// Of a container with this grace period, whose process has just ended; `stop_at` is when the time of an earlier stop is
+    /// over.
+    pub(super) fn new(clients: &'a mut Attached, grace: Duration, stop_at: Option<Instant>) -> Self {
+        Self { clients, grace, stop_at, stop_asked: None, ended: Instant::now() }
+    }
+
+    /// When the time of a stop is over that came since the process ended.
+    pub(super) fn stop_asked(&self) -> Option<Instant> {
+        self.stop_asked
+    }
+
+    /// What to wait for.
+    pub(super) fn fds<'b>(
+        &'b self,
+        control: &'b Control,
+        signals: &'b SignalEvents,
+    ) -> impl Iterator<Item = PollFd<'b>> + 'b {
+        let commands = control.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        std::iter::once(PollFd::new(signals, PollFlags::IN)).chain(commands).chain(self.clients.fds())
+    }
+
+    /// When something is due.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.clients.due().into_iter().chain(self.stop_asked).min()
+    }
+
+    /// Attends to clients, commands, and the end of the machine. Never waits.
+    pub(super) fn look(&mut self, control: &mut Control, signals: &SignalEvents) {
+        while let Ok(Some(signal)) = signals.next() {
+            if signal == libc::SIGTERM || signal == libc::SIGINT {
+                self.stop(self.grace);
+            }
+        }
+        for asked in control.read() {
+            let (command, answer) = asked.split();
+            let result = match command {
+                Command::Stop(stop) => {
+                    self.stop(Duration::from_millis(stop.grace_ms));
+                    Ok(None)
+                }
+                Command::Attach(asked, fds) => self.clients.take(&asked, fds).map(|()| None),
+                _ => Err(Refused::new(Reason::Precondition, "the container's process has ended")),
+            };
+            control.answer(&answer, result);
+        }
+        control.tidy();
+        self.clients.attend();
+    }
+
+    fn stop(&mut self, grace: Duration) {
+        let at = Instant::now() + grace;
+        self.stop_asked = Some(self.stop_asked.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// Waits until clients have the last of the output, or their time is over.
+    pub(super) fn deliver(mut self, control: &mut Control, signals: &SignalEvents) {
+        loop {
+            self.look(control, signals);
+            let (now, least) = (Instant::now(), self.ended + LAST_WORDS);
+            let stop = self.stop_at.into_iter().chain(self.stop_asked).min().map(|at| at.max(least));
+            let is_late = stop.is_some_and(|at| at <= now);
+            if self.clients.is_delivered() || is_late || (self.clients.is_settled() && least <= now) {
+                return;
+            }
+            let slow = self.clients.is_settled().then_some(least);
+            let next = [self.due(), stop, slow].into_iter().flatten().min();
+            let left = next.map_or(WAIT_MAX, |at| at.saturating_duration_since(now).min(WAIT_MAX));
+            let left = left + Duration::from_millis(1);
+            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            let mut fds: Vec<PollFd<'_>> = self.fds(control, signals).collect();
+            let _ = poll(&mut fds, Some(&timeout)); // interrupted: looked at again
+        }
+    }
+}
