@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use executor_core::image::{DOCUMENT_MAX, Digest};
+use executor_sys::holes;
 
 use crate::error::ImageError;
 use crate::hash::Hasher;
@@ -21,6 +22,12 @@ use crate::images::{Images, blocking};
 use crate::layers::LayerStore;
 use crate::pull::{self, Documents};
 use crate::store::ingest::Upload;
+
+/// Bytes of a layer for each byte that is stored of it, beyond those that need no reason: the rest are holes, which cost as
+/// much to read. As for what is compressed (`executor_layers::Limits`).
+const BYTES_PER_STORED: u64 = 100;
+/// Bytes that need no reason.
+const BYTES_FREE: u64 = 256 << 20;
 
 /// In which form an image is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +58,19 @@ impl Section {
     fn reader(&mut self) -> std::io::Result<std::io::Take<&mut File>> {
         self.file.seek(SeekFrom::Start(self.at))?;
         Ok((&mut self.file).take(self.size))
+    }
+
+    /// Refuses what is mostly holes, before it is read.
+    fn is_stored(&self, what: &str) -> Result<(), ImageError> {
+        let part = self.at..self.at.saturating_add(self.size);
+        let most = holes::excess(&self.file, part, BYTES_PER_STORED, BYTES_FREE);
+        match most.map_err(|error| ImageError::io("read", what, error))? {
+            None => Ok(()),
+            Some(most) => {
+                let what = format!("{what} (a file with holes)");
+                Err(ImageError::TooLarge { what, is: self.size, most, unit: "bytes, for what is stored of it" })
+            }
+        }
     }
 
     /// Reads it whole.
@@ -134,13 +154,17 @@ fn copy(
     make: impl FnOnce() -> Result<(Upload, File), ImageError>,
 ) -> Result<(Upload, File), ImageError> {
     let what = format!("layer {digest}");
+    if section.size > size {
+        return Err(ImageError::Longer { what, declared: size });
+    }
+    if section.size < size {
+        return Err(ImageError::Truncated { what, declared: size, got: section.size });
+    }
+    section.is_stored(&what)?;
     let (upload, mut blob) = make()?;
     let mut hasher = Hasher::new(digest.algorithm());
     let mut buffer = vec![0; 256 << 10];
     let mut copied = 0u64;
-    if section.size > size {
-        return Err(ImageError::Longer { what, declared: size });
-    }
     let mut reader = section.reader().map_err(|error| ImageError::io("read", &upload.path, error))?;
     loop {
         let n = reader.read(&mut buffer).map_err(|error| ImageError::io("read", &upload.path, error))?;

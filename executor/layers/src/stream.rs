@@ -8,6 +8,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
 use std::str::FromStr;
 
+use executor_sys::holes;
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
@@ -53,15 +54,18 @@ impl FromStr for Compression {
     }
 }
 
-/// A file from its beginning, wherever its descriptor stands: that is shared with whoever sent it.
+/// A file from its beginning, wherever its descriptor stands: that is shared with whoever sent it. It ends where it ended
+/// when it was opened.
 struct Blob {
     file: File,
     at: u64,
+    end: u64,
 }
 
 impl Read for Blob {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read_at(buffer, self.at)?;
+        let most = usize::try_from(self.end - self.at).unwrap_or(usize::MAX).min(buffer.len());
+        let read = self.file.read_at(&mut buffer[..most], self.at)?;
         self.at += read as u64;
         Ok(read)
     }
@@ -86,14 +90,23 @@ impl Archive {
     /// Begins to read a blob.
     ///
     /// # Errors
-    /// It is no regular file.
+    /// It is no regular file; it is larger than what may come out of it; it is mostly holes, which have to be read as well.
     pub fn open(file: File, compression: Compression, limits: &Limits) -> Result<Self, UnpackError> {
         let meta = file.metadata().told(|| "blob".to_owned())?;
         if !meta.is_file() {
             return Err(UnpackError::archive(b"", "the blob is no regular file"));
         }
-        let most_by_ratio = meta.len().saturating_mul(limits.ratio).saturating_add(limits.free);
-        let blob = BufReader::with_capacity(BLOCK, Blob { file, at: 0 });
+        let length = meta.len();
+        if length > limits.bytes {
+            return Err(UnpackError::limit(b"", "bytes of the blob", length, limits.bytes));
+        }
+        // A hole is read like bytes that were compressed well, and is bounded like them.
+        if let Some(most) = holes::excess(&file, 0..length, limits.ratio, limits.free).told(|| "blob".to_owned())? {
+            let what = "bytes of the blob, for what is stored of it (the rest are holes)";
+            return Err(UnpackError::limit(b"", what, length, most));
+        }
+        let most_by_ratio = length.saturating_mul(limits.ratio).saturating_add(limits.free);
+        let blob = BufReader::with_capacity(BLOCK, Blob { file, at: 0, end: length });
         let decoder = match compression {
             Compression::None => Decoder::None(blob),
             Compression::Gzip => Decoder::Gzip(Box::new(MultiGzDecoder::new(blob))),
@@ -212,5 +225,49 @@ impl Read for Frames {
                 self.within = false;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A blob that is a hole is refused before it is read: of any kind, for as much as its size says, and for what comes out
+    /// of it. The controls: what is stored, and a hole of a size that needs no reason, are read.
+    #[test]
+    fn a_blob_that_is_mostly_holes_is_refused_before_it_is_read() {
+        let limits = Limits { bytes: 1 << 40, ..Limits::default() };
+        let sparse = |length| {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(length).unwrap();
+            file
+        };
+        for compression in [Compression::None, Compression::Gzip, Compression::Zstd] {
+            // A skippable frame, which is passed over, in front of a hole.
+            let file = sparse(1 << 40);
+            file.write_all_at(&[0x50, 0x2a, 0x4d, 0x18, 0xff, 0xff, 0xff, 0xff], 0).unwrap();
+            let told = Archive::open(file, compression, &limits).err().unwrap().to_string();
+            assert!(told.contains("holes"), "{told}");
+            let told = Archive::open(sparse(1 << 40), compression, &Limits::default()).err().unwrap().to_string();
+            assert!(told.contains("bytes of the blob"), "{told}");
+            assert!(Archive::open(sparse(limits.free), compression, &limits).is_ok());
+        }
+    }
+
+    /// What is appended to a blob while it is read is no part of it.
+    #[test]
+    fn a_blob_ends_where_it_ended_when_it_was_opened() {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&[1; 1000], 0).unwrap();
+        let mut archive = Archive::open(file.try_clone().unwrap(), Compression::None, &Limits::default()).unwrap();
+        file.write_all_at(&[2; 1000], 1000).unwrap();
+        let (mut buffer, mut read) = ([0; 512], 0);
+        loop {
+            match archive.read(&mut buffer).unwrap() {
+                0 => break,
+                bytes => read += bytes,
+            }
+        }
+        assert_eq!(read, 1000);
     }
 }

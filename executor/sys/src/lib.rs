@@ -4,6 +4,7 @@
 //! types, identities are [`executor_core::ident::ProcessIdentity`], and nothing here decides anything.
 
 pub mod entry;
+pub mod holes;
 pub mod identity;
 pub mod loopdev;
 pub mod memfile;

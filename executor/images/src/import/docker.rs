@@ -101,6 +101,7 @@ fn chosen(mut images: Vec<Image>, wanted: Option<&str>, what: &str) -> Result<Im
 /// A layer's descriptor: its digest is computed, nobody has named one.
 fn describe(mut section: Section, name: &str) -> Result<serde_json::Value, ImageError> {
     let failed = |error| ImageError::io("read", name, error);
+    section.is_stored(name)?;
     let mut hasher = Hasher::new(Algorithm::Sha256);
     let mut buffer = vec![0; 256 << 10];
     let (mut size, mut media_type) = (0u64, "");

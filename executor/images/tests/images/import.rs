@@ -187,6 +187,53 @@ fn layout(dir: &Path, layers: &[&[u8]], name: &str) -> String {
     digest
 }
 
+/// A layer of 32 GiB that is one hole is refused in a moment, in a layout and in an archive of Docker's; the control: the same
+/// hole of a size that needs no reason is read, and its digest is wrong.
+#[tokio::test]
+async fn a_layer_that_is_mostly_holes_is_refused_before_it_is_read() {
+    for (size, holes) in [(32 << 30, true), (1 << 20, false)] {
+        let dir = tempfile::tempdir().unwrap();
+        layout(dir.path(), &[b"a"], "v1");
+        let config = config(&[b"a"], arch());
+        let mut changed: serde_json::Value = serde_json::from_str(&manifest(config.as_bytes(), &[b"a"])).unwrap();
+        changed["layers"][0]["size"] = json!(size);
+        let changed = changed.to_string();
+        let digest = sha256(changed.as_bytes());
+        let blobs = dir.path().join("blobs/sha256");
+        std::fs::write(blobs.join(&digest[7..]), &changed).unwrap();
+        std::fs::File::create(blobs.join(&sha256(b"a")[7..])).unwrap().set_len(size).unwrap();
+        let index = json!({"schemaVersion": 2, "manifests": [{
+            "mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": digest, "size": changed.len()}]});
+        std::fs::write(dir.path().join("index.json"), index.to_string()).unwrap();
+        let place = Place::with(|settings| settings.image_bytes_max = 1 << 40);
+        let began = std::time::Instant::now();
+        let error = place.pull(&reference(dir.path(), "")).await.unwrap_err();
+        assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+        if holes {
+            assert!(matches!(&*error, ImageError::TooLarge { .. }) && error.to_string().contains("holes"), "{error}");
+        } else {
+            assert!(matches!(&*error, ImageError::WrongDigest { .. }), "{error}");
+        }
+    }
+    let config = config(&[b"lower"], arch());
+    let manifest = saved("c.json", &["a.tar"]);
+    let archive =
+        tar(&[("manifest.json", Entry::File(manifest.as_bytes())), ("c.json", Entry::File(config.as_bytes()))]);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut header = tar::Header::new_gnu();
+    header.set_path("a.tar").unwrap();
+    header.set_mode(0o644);
+    header.set_size(32 << 30);
+    header.set_cksum();
+    let listed = &archive[..archive.len() - 1024]; // without the blocks that end it
+    std::fs::write(file.path(), [listed, header.as_bytes()].concat()).unwrap();
+    file.as_file().set_len(listed.len() as u64 + 512 + (32 << 30) + 1024).unwrap();
+    let place = Place::with(|settings| settings.image_bytes_max = 1 << 40);
+    let reference = format!("docker-archive:{}", file.path().display()).parse().unwrap();
+    let error = place.pull(&reference).await.unwrap_err();
+    assert!(error.to_string().contains("holes"), "{error}");
+}
+
 fn reference(dir: &Path, name: &str) -> ImageReference {
     format!("oci:{}{name}", dir.display()).parse().unwrap()
 }

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use executor_sys::holes;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ftruncate, linkat, mknodat, openat, readlinkat, statat, symlinkat};
 use rustix::io::{Errno, pwrite};
 
@@ -182,16 +183,21 @@ impl Tree {
                 let from = from.told(failed)?;
                 let mut writing = self.file(path)?;
                 let (mut buffer, mut at) = (vec![0; BLOCK], 0);
-                loop {
-                    let read = rustix::io::pread(&from, buffer.as_mut_slice(), at).told(failed)?;
-                    if read == 0 {
-                        break;
+                // Its holes are not read, and stay holes.
+                while let Some(stored) = holes::next_stored(&from, at).told(failed)? {
+                    at = stored.start;
+                    while at < stored.end {
+                        let most = usize::try_from(stored.end - at).unwrap_or(BLOCK).min(BLOCK);
+                        let read = rustix::io::pread(&from, &mut buffer[..most], at).told(failed)?;
+                        if read == 0 {
+                            break;
+                        }
+                        writing.write(&buffer[..read], at)?;
+                        at += read as u64;
                     }
-                    writing.write(&buffer[..read], at)?;
-                    at += read as u64;
                 }
-                writing.finish(at, &marks)?;
-                return Ok(Some(at));
+                writing.finish(size, &marks)?;
+                return Ok(Some(size));
             }
             kind => {
                 let device = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
