@@ -349,7 +349,12 @@ impl Calls {
 
     /// What the client's oldest PING said.
     pub(super) fn pong(&self) -> [u8; 8] {
-        self.state().pings.pop_front().unwrap_or_default()
+        let mut state = self.state();
+        let payload = state.pings.pop_front().unwrap_or_default();
+        if state.pings.is_empty() {
+            state.pings = VecDeque::new(); // what was taken out of it stands in it still
+        }
+        payload
     }
 
     /// The library asks for an answer to nothing.
