@@ -18,6 +18,10 @@ pub const LIST_MAX: usize = 10_000;
 pub const MODE_MAX: u32 = 0o777;
 /// Most directories that a request declares to hold secret files alone.
 pub const DIRECTORIES_MAX: usize = 100;
+/// Limit on core files of a container's processes, in bytes: none is written. It is 1 and not 0 because the kernel pays no
+/// attention to 0 where the host's core_pattern is a pipe, and would hand the program's memory to a program of the host;
+/// 1 is what it refuses to pipe (core(5)).
+pub const CORE_FILE_MAX: u64 = 1;
 /// Most labels.
 pub const LABELS_MAX: usize = 64;
 /// Longest grace period.

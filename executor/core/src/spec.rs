@@ -17,6 +17,7 @@ use oci_spec::runtime::{
     PosixRlimitType, Process, ProcessBuilder, RootBuilder, Spec, SpecBuilder, UserBuilder,
 };
 
+use crate::limits::CORE_FILE_MAX;
 use crate::names;
 use crate::plan::{Limits, Network, Plan, Rootfs, UserNamespace};
 use crate::users::ResolvedUser;
@@ -180,7 +181,11 @@ fn process(plan: &Plan, resolved: &Resolved<'_>) -> Result<Process, OciSpecError
         .soft(resolved.limits.nofile)
         .hard(resolved.limits.nofile)
         .build()?;
-    let no_core = PosixRlimitBuilder::default().typ(PosixRlimitType::RlimitCore).soft(0u64).hard(0u64).build()?;
+    let no_core = PosixRlimitBuilder::default()
+        .typ(PosixRlimitType::RlimitCore)
+        .soft(CORE_FILE_MAX)
+        .hard(CORE_FILE_MAX)
+        .build()?;
     ProcessBuilder::default()
         .terminal(false)
         .user(user)

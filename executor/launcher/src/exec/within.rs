@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use executor_core::limits::CORE_FILE_MAX;
 use executor_sys::entry::{self, Identity};
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Fork};
@@ -72,7 +73,7 @@ impl Entrant<'_> {
         self.host.hierarchies.join(&record.cgroup).map_err(|error| ("cgroup", error))?;
         std::fs::write("/proc/self/oom_score_adj", oom_score_adj.trim()).map_err(|error| ("oom_score_adj", error))?;
         setrlimit(Resource::RLIMIT_NOFILE, prepared.nofile, prepared.nofile)
-            .and_then(|()| setrlimit(Resource::RLIMIT_CORE, 0, 0))
+            .and_then(|()| setrlimit(Resource::RLIMIT_CORE, CORE_FILE_MAX, CORE_FILE_MAX))
             .map_err(|error| ("limits", error.into()))?;
         pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).map_err(|error| ("standard input", error))?;
         process::close_all_but(&[socket.as_fd(), payload.as_fd(), init.as_fd()])
