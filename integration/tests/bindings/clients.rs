@@ -17,6 +17,21 @@ use crate::{ROOT, Vcap, done};
 /// Where the clients lie in a container.
 const CLIENTS: &str = "/run/clients";
 
+/// What the clients in JavaScript consist of. Other packages lie beside them, which together are too much for a request.
+const PACKAGES: [&str; 11] = [
+    "@nebhale",
+    "@sap",
+    "assert-plus",
+    "clone",
+    "core-util-is",
+    "debug",
+    "extsprintf",
+    "kube-service-bindings",
+    "ms",
+    "node-cache",
+    "verror",
+];
+
 fn installed() -> PathBuf {
     let named = std::env::var_os("EXECUTOR_CLIENTS");
     named
@@ -57,7 +72,11 @@ impl<'a> Reader<'a> {
         };
         let script_at = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(script);
         let mut clients = vec![format!("{CLIENTS}/{script}=@{}", script_at.display())];
-        files(&installed().join(library), &format!("{CLIENTS}/{library}"), &mut clients);
+        let packages: &[&str] = if id == "python" { &[""] } else { &PACKAGES };
+        for package in packages {
+            let below = format!("{CLIENTS}/{library}/{package}");
+            files(&installed().join(library).join(package), below.trim_end_matches('/'), &mut clients);
+        }
         let clients: Vec<&str> = clients.iter().flat_map(|file| ["--public-file", file]).collect();
         let (script, library) = (format!("{CLIENTS}/{script}"), format!("{CLIENTS}/{library}"));
         // One mount, so that what node finds behind a link lies beside what that needs.
