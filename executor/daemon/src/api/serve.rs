@@ -227,7 +227,7 @@ impl Connection {
         let ungreeted = async {
             sleep(GREETING).await;
             if calls.is_settled() {
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         };
         tokio::select! {

@@ -178,11 +178,10 @@ impl Calls {
         let mut state = self.state();
         let length = data.len();
         let room = state.unread + length <= UNREAD_MAX;
-        if let Some(stream) = state.streams.get_mut(&id).filter(|stream| !stream.client_done) {
-            if !stream.deaf && length > 0 && room {
-                stream.body.push_back(data.into());
-                state.unread += length;
-            }
+        let stream = state.streams.get_mut(&id).filter(|stream| !stream.client_done && !stream.deaf);
+        if let Some(stream) = stream.filter(|_| length > 0 && room) {
+            stream.body.push_back(data.into());
+            state.unread += length;
         }
         if done {
             state.client_is_done(id);

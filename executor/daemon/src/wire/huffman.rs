@@ -70,7 +70,7 @@ pub(super) fn decode(bytes: &[u8], most: usize) -> Option<Vec<u8>> {
         // The next 32 bits, with ones behind the end: what is left there is part of the code for the end.
         let word = match have {
             32.. => window >> (have - 32) & 0xffff_ffff,
-            _ => (window << (32 - have) | (1 << (32 - have)) - 1) & 0xffff_ffff,
+            _ => ((window << (32 - have)) | ((1 << (32 - have)) - 1)) & 0xffff_ffff,
         };
         let bits = (5..=LONGEST).find(|bits| word < CODE.below[*bits])?;
         let place = (word >> (32 - bits)) as i64 - CODE.offset[bits];
