@@ -15,7 +15,7 @@ use executor_core::record::{ContainerRecord, ExitRecord};
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use tempfile::TempDir;
 
 use crate::mount::{self, Elsewhere};
@@ -41,6 +41,16 @@ pub struct Payload<'a> {
     pub env: Vec<&'a [u8]>,
     /// Contents of the plan's files.
     pub files: Vec<&'a [u8]>,
+}
+
+/// What a container is launched with.
+pub struct Parts {
+    /// Its plan.
+    pub plan: MemFile,
+    /// Its process payload.
+    pub process: MemFile,
+    /// Contents of its files.
+    pub files: MemFile,
 }
 
 /// A launched container's shim, by the connection it was launched with.
@@ -87,7 +97,7 @@ impl Launcher {
     }
 
     /// Asks for something.
-    pub fn call(&self, call: LauncherCall, fds: &[std::os::fd::BorrowedFd<'_>]) -> LauncherAnswer {
+    pub fn call(&self, call: LauncherCall, fds: &[BorrowedFd<'_>]) -> LauncherAnswer {
         let request = LauncherRequest { sequence: 7, call: Some(call) };
         self.connection.send(&request.encode_to_vec(), fds).expect("the launcher listens");
         loop {
@@ -105,25 +115,26 @@ impl Launcher {
     /// # Errors
     /// The launcher's refusal.
     pub fn launch(&self, plan: &Plan, payload: &Payload<'_>) -> Result<Shim, Refused> {
-        let main = plan.main().expect("a process");
-        let count = payload.args.len().to_string();
-        let process = payload::ProcessPayload::strings(
-            main.path.as_bytes(),
-            main.dir.as_bytes(),
-            count.as_bytes(),
-            &payload.args,
-            &payload.env,
-        );
-        let plan_json = serde_json::to_vec(plan).expect("a plan is JSON");
-        let mut plan_file = MemFile::create("plan", plan_json.len()).expect("memfd");
-        plan_file.fill(|bytes| bytes.copy_from_slice(&plan_json)).expect("fill");
-        let (process, files) = (encoded(&process), encoded(&payload.files));
         let (ours, theirs) = Seqpacket::pair().expect("socketpair");
-        let fds = [theirs.as_fd(), plan_file.as_fd(), process.as_fd(), files.as_fd()];
+        self.launch_forged(plan.id.as_str(), theirs.as_fd(), &Parts::of(plan, payload).fds())?;
+        Ok(Shim(ours))
+    }
+
+    /// Launches whatever this is, as a daemon that was taken over may.
+    ///
+    /// # Errors
+    /// The launcher's refusal.
+    pub fn launch_forged(
+        &self,
+        id: &str,
+        connection: BorrowedFd<'_>,
+        parts: &[BorrowedFd<'_>; 3],
+    ) -> Result<(), Refused> {
+        let fds = [&[connection], &parts[..]].concat();
         assert_eq!(fds.len(), LAUNCH_FDS.len());
-        let launch = Launch { container_id: plan.id.to_string(), request_tag: "tag".into(), created_at: 1 };
+        let launch = Launch { container_id: id.into(), request_tag: "tag".into(), created_at: 1 };
         match self.call(LauncherCall::Launch(launch), &fds) {
-            LauncherAnswer::Done(_) => Ok(Shim(ours)),
+            LauncherAnswer::Done(_) => Ok(()),
             LauncherAnswer::Refused(refused) => Err(refused),
             other => panic!("{other:?}"),
         }
@@ -160,6 +171,30 @@ impl Launcher {
             part_of = (!entry.complete).then_some(entry.stream);
         }
         lines.join("\n")
+    }
+}
+
+impl Parts {
+    /// As a daemon makes them.
+    pub fn of(plan: &Plan, payload: &Payload<'_>) -> Self {
+        let main = plan.main().expect("a process");
+        let count = payload.args.len().to_string();
+        let process = payload::ProcessPayload::strings(
+            main.path.as_bytes(),
+            main.dir.as_bytes(),
+            count.as_bytes(),
+            &payload.args,
+            &payload.env,
+        );
+        let plan_json = serde_json::to_vec(plan).expect("a plan is JSON");
+        let mut plan = MemFile::create("plan", plan_json.len()).expect("memfd");
+        plan.fill(|bytes| bytes.copy_from_slice(&plan_json)).expect("fill");
+        Self { plan, process: encoded(&process), files: encoded(&payload.files) }
+    }
+
+    /// In the order of a launch.
+    pub fn fds(&self) -> [BorrowedFd<'_>; 3] {
+        [self.plan.as_fd(), self.process.as_fd(), self.files.as_fd()]
     }
 }
 
@@ -201,7 +236,7 @@ impl Shim {
     }
 
     /// Asks for something, with descriptors.
-    pub fn ask_with(&self, call: ShimCall, fds: &[std::os::fd::BorrowedFd<'_>]) {
+    pub fn ask_with(&self, call: ShimCall, fds: &[BorrowedFd<'_>]) {
         self.0.send(&ShimRequest { sequence: 9, call: Some(call) }.encode_to_vec(), fds).expect("the shim listens");
     }
 

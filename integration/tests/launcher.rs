@@ -2,15 +2,21 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
 use executor_core::lifecycle::State;
 use executor_core::plan::Plan;
-use executor_core::protocol::{ShimCall, Signal, Stop};
+use executor_core::protocol::{Attach, Reason, Share, ShimCall, Signal, Stop, ToShim};
 use executor_core::record::{Exit, FailureKind};
 use executor_core::validate::{Draft, Policy, validate};
+use executor_sys::peer;
+use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
 use integration::host;
-use integration::launcher::{Launcher, Payload};
+use integration::launcher::{Launcher, Parts, Payload, Shim};
 use integration::rootfs::Rootfs;
 use integration::wait;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 fn plan(id: &str, draft: Draft<'_>) -> Plan {
     let policy = Policy { allow_host_network: true, ..Policy::default() };
@@ -168,4 +174,117 @@ fn a_stop_is_term_then_kill_and_a_signal_arrives() {
     shim.ask(ShimCall::Signal(Signal { process_id: "main".into(), signal: 10 }));
     shim.reach(State::Completed).unwrap();
     assert_eq!(launcher.exit("sig").exit, Some(Exit::Code(9)));
+}
+
+/// A daemon that was taken over launches one container's plan as another container: refused before anything is made, and
+/// the launcher waits for nobody meanwhile. The same launch that is not forged goes through (the control).
+#[test]
+fn a_plan_of_another_container_is_refused() {
+    let launcher = Launcher::start(&[]);
+    let before = host::inventory_of(&launcher.run_dir());
+    let (draft, payload) = sh("sleep 1000");
+    let plan = plan("real", draft);
+    for _ in 0..3 {
+        let (ours, theirs) = Seqpacket::pair().unwrap();
+        launcher.launch_forged("forged", theirs.as_fd(), &Parts::of(&plan, &payload).fds()).unwrap();
+        let refused = Shim(ours).reach(State::Running).unwrap_err();
+        assert_eq!(refused.reason(), Reason::Invalid, "{refused:?}");
+        assert_eq!(refused.message, "the plan is of container real, the launch of container forged");
+        assert!(!launcher.state_dir().join("containers/real").exists());
+    }
+    wait::until("nothing is left", || (host::inventory_of(&launcher.run_dir()) == before).then_some(()));
+    let shim = launcher.launch(&plan, &payload).unwrap();
+    shim.reach(State::Running).unwrap();
+    let begun = Instant::now();
+    for _ in 0..5 {
+        let refused = launcher.launch(&plan, &payload).err().map(|refused| refused.reason());
+        assert_eq!(refused, Some(Reason::Exists));
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
+/// What could not be wiped is not taken; and what is no memory file, or no socket, neither.
+#[test]
+fn descriptors_that_are_not_what_they_must_be_are_refused() {
+    let launcher = Launcher::start(&[]);
+    let (draft, payload) = sh("true");
+    let plan = plan("forged", draft);
+    let parts = Parts::of(&plan, &payload);
+    let [plan_fd, process, files] = parts.fds();
+    let (_ours, theirs) = Seqpacket::pair().unwrap();
+    let sealed = memfd_create("sealed", MemfdFlags::ALLOW_SEALING).unwrap();
+    fcntl_add_seals(&sealed, SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL).unwrap();
+    let read_only = std::fs::File::open(format!("/proc/self/fd/{}", process.as_raw_fd())).unwrap();
+    let (stream, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (pipe, _end) = std::io::pipe().unwrap();
+    let table = [
+        (theirs.as_fd(), [plan_fd, sealed.as_fd(), files], "sealed for writing"),
+        (theirs.as_fd(), [plan_fd, process, sealed.as_fd()], "sealed for writing"),
+        (theirs.as_fd(), [plan_fd, read_only.as_fd(), files], "not open for reading and writing"),
+        (theirs.as_fd(), [pipe.as_fd(), process, files], "not a memory file"),
+        (stream.as_fd(), [plan_fd, process, files], "not a unix socket"),
+        (pipe.as_fd(), [plan_fd, process, files], "not a unix socket"),
+    ];
+    for (connection, parts, why) in table {
+        let refused = launcher.launch_forged("forged", connection, &parts).unwrap_err();
+        assert_eq!(refused.reason(), Reason::Invalid);
+        assert!(refused.message.contains(why), "{refused:?}");
+    }
+    launcher.launch(&plan, &payload).unwrap().reach(State::Completed).unwrap();
+}
+
+/// The handle on the secret files is for who connected as root. A socket that root listens at shows root as its peer to
+/// whoever connected, and decides nothing.
+#[test]
+fn a_connection_that_was_passed_is_not_of_root() {
+    let launcher = Launcher::start(&[]);
+    let path = launcher.run_dir().join("bound-by-root");
+    let listener = SeqpacketListener::bind(&path).unwrap();
+    let passed = Seqpacket::connect(&path).unwrap();
+    assert_eq!(peer::of(&passed).unwrap().uid, 0);
+    let ours = Shim(listener.accept().unwrap());
+    std::fs::remove_file(&path).unwrap();
+    let files = vec![("f".to_owned(), "a", 3).into()];
+    let draft = Draft { path: "/bin/sleep", files, ..Draft::default() };
+    let payload = Payload { args: vec![b"1000"], files: vec![b"one"], ..Payload::default() };
+    launcher.launch_forged("shared", passed.as_fd(), &Parts::of(&plan("shared", draft), &payload).fds()).unwrap();
+    ours.reach(State::Running).unwrap();
+    ours.ask(ShimCall::Share(Share {}));
+    assert_eq!(ours.answer().unwrap_err().reason(), Reason::Precondition);
+    let connected = Shim(Seqpacket::connect(&launcher.run_dir().join("containers/shared/shim.sock")).unwrap());
+    connected.ask(ShimCall::Share(Share {}));
+    connected.answer().unwrap();
+}
+
+/// A daemon that was taken over keeps its end of every socket that it passes, and has it wait: the shim does not.
+#[test]
+fn sockets_that_a_daemon_passed_do_not_stop_a_shim() {
+    let launcher = Launcher::start(&[]);
+    let (draft, payload) = sh("sleep 1000");
+    let plan = plan("awake", draft);
+    let (ours, theirs) = Seqpacket::pair().unwrap();
+    launcher.launch_forged("awake", theirs.as_fd(), &Parts::of(&plan, &payload).fds()).unwrap();
+    let shim = Shim(ours);
+    shim.reach(State::Running).unwrap();
+    let (pipe, _end) = std::io::pipe().unwrap();
+    let (stream, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let attach = || ShimCall::Attach(Attach::default());
+    for wrong in [pipe.as_fd(), stream.as_fd()] {
+        shim.ask_with(attach(), &[wrong]);
+        assert_eq!(shim.answer().unwrap_err().reason(), Reason::Invalid);
+    }
+    let clients: Vec<_> = (0..3).map(|_| Seqpacket::pair().unwrap()).collect();
+    for (_, passed) in &clients {
+        shim.ask_with(attach(), &[passed.as_fd()]);
+        shim.answer().unwrap();
+    }
+    for passed in clients.iter().map(|(_, passed)| passed).chain([&theirs]) {
+        rustix::io::ioctl_fionbio(passed, false).unwrap();
+    }
+    for (client, _) in &clients {
+        client.send(&[ToShim::Window as u8], &[]).unwrap(); // it looks at all of them now
+    }
+    shim.ask(ShimCall::Stop(Stop { grace_ms: 0 }));
+    shim.reach(State::Completed).unwrap();
+    assert_eq!(launcher.exit("awake").exit, Some(Exit::Signal(9)));
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
 use std::os::fd::AsFd;
+use std::path::Path;
 
 use executor_core::lifecycle::State;
 use executor_core::plan::Plan;
@@ -15,6 +16,7 @@ use integration::launcher::{Launcher, Payload, Shim};
 use integration::{host, wait};
 
 const SIGTERM: i32 = nix::sys::signal::Signal::SIGTERM as i32;
+const SIGSTOP: i32 = nix::sys::signal::Signal::SIGSTOP as i32;
 const SECRET: &[u8] = b"canary-of-the-lost-1c0ffee";
 
 fn plan(id: &str) -> Plan {
@@ -195,4 +197,77 @@ fn a_machine_that_stopped_is_told() {
     assert_eq!(exit.failure.unwrap().kind, FailureKind::HostStopped);
     assert_eq!((exit.exit, exit.wipe), (None, None));
     start(&launcher, "next");
+}
+
+/// A launcher that gives shims three seconds for a turn of their loop.
+fn impatient(dir: &Path) -> Launcher {
+    let path = dir.join("executor.toml");
+    std::fs::write(&path, "[launcher]\nwatchdog_seconds = 3\n").unwrap();
+    Launcher::start(&["--config", path.to_str().unwrap()])
+}
+
+/// A shim that is frozen, whatever froze it: the launcher kills it and finishes its container, and says so. One that only
+/// has nothing to do lives (the control), and a launcher that came later does the same.
+#[test]
+fn a_shim_that_does_not_turn_its_loop_is_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut launcher = impatient(dir.path());
+    let _idle = start(&launcher, "idle");
+    let idle = launcher.record("idle").unwrap().shim.pid;
+    for id in ["frozen", "frozen-later"] {
+        let _shim = start(&launcher, id);
+        let kept = open_secret(&launcher, id);
+        let record = launcher.record(id).unwrap();
+        if id == "frozen-later" {
+            launcher.kill();
+            launcher.start_again();
+        }
+        pidfd_signal(pidfd(record.shim.pid).unwrap().as_fd(), SIGSTOP).unwrap();
+        let exit = launcher.exit(id);
+        let failure = exit.failure.unwrap();
+        assert_eq!(failure.kind, FailureKind::SupervisorLost);
+        assert!(failure.message.contains("has not turned its loop"), "{failure:?}");
+        assert_eq!(exit.wipe.unwrap().by, "launcher");
+        let mut bytes = vec![1; SECRET.len()];
+        std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
+        assert_eq!(bytes, vec![0; SECRET.len()]);
+        gone(record.prepared.unwrap().init.pid);
+        gone(record.shim.pid);
+    }
+    assert_eq!(launcher.record("idle").unwrap().shim.pid, idle);
+    assert!(host::status(idle, "State").is_some_and(|state| state.starts_with('S')));
+}
+
+/// A shim that is killed when its process has ended and before it took what that printed last: the exit code is known, and
+/// that output is missing is told, in the log and in the result. Of one that ended in order nothing is said.
+#[test]
+fn output_that_nobody_took_is_told() {
+    const NOTICE: &str = " executor F the last output may be missing: the supervisor was killed";
+    let launcher = Launcher::start(&[]);
+    let script = "trap 'echo last; exit 3' TERM; echo up; while :; do sleep 0.05; done";
+    for (id, kills) in [("missing", true), ("whole", false)] {
+        let args = vec!["-c", script];
+        let draft = Draft { id, path: "/bin/sh", args, memory_bytes: 64 << 20, ..Draft::default() };
+        let plan = validate(&draft, &Policy::default()).unwrap();
+        let payload = Payload { args: vec![b"-c", script.as_bytes()], ..Payload::default() };
+        let shim = launcher.launch(&plan, &payload).unwrap();
+        shim.reach(State::Running).unwrap();
+        wait::until("it is up", || launcher.log(id).contains("up").then_some(()));
+        let record = launcher.record(id).unwrap();
+        let init = record.prepared.unwrap().init.pid;
+        let supervisor = pidfd(record.shim.pid).unwrap();
+        if kills {
+            pidfd_signal(supervisor.as_fd(), SIGSTOP).unwrap();
+        }
+        pidfd_signal(pidfd(init).unwrap().as_fd(), SIGTERM).unwrap();
+        if kills {
+            gone(init);
+            pidfd_signal(supervisor.as_fd(), 9).unwrap();
+        }
+        let exit = launcher.exit(id);
+        assert_eq!((exit.exit, exit.output_incomplete), (Some(Exit::Code(3)), kills), "{id}");
+        let log = launcher.log(id);
+        assert_eq!(log.ends_with(NOTICE), kills, "{log}");
+        assert_eq!(log.contains("stdout F last"), !kills, "{log}");
+    }
 }

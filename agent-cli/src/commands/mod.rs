@@ -292,6 +292,9 @@ impl Session {
             self.output
                 .note(format!("the memory limit ({}) was reached: the kernel killed a process", human::bytes(limit)));
         }
+        if result.output_incomplete && !told.iter().any(|line| line.contains(human::OUTPUT_INCOMPLETE)) {
+            self.output.note(human::OUTPUT_INCOMPLETE);
+        }
         if let Some(outputs) = &result.outputs {
             self.output.note(format!("outputs: {}", crate::view::table::plain(&human::outputs(outputs))));
         }

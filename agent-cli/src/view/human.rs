@@ -10,6 +10,9 @@ use super::table::{Table, plain};
 use crate::exit::Outcome;
 use crate::signals;
 
+/// What is said of a log whose last lines may not be there.
+pub(crate) const OUTPUT_INCOMPLETE: &str = "the last output may be missing";
+
 /// Where there is nothing to show.
 const NOTHING: &str = "-";
 

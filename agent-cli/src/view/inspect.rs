@@ -201,6 +201,9 @@ fn result_of(container: &Container, result: &Ending) -> Table {
     if let Some(failure) = &result.failure {
         table.row([("failure".into(), Role::Faint), (failure.message.clone(), Role::Bad)]);
     }
+    if result.output_incomplete {
+        table.row([("log".into(), Role::Faint), (human::OUTPUT_INCOMPLETE.into(), Role::Bad)]);
+    }
     if let Some(outputs) = &result.outputs {
         let role = if outputs.failure.is_empty() { Role::Plain } else { Role::Bad };
         table.row([("outputs".into(), Role::Faint), (human::outputs(outputs), role)]);

@@ -80,6 +80,24 @@ fn an_oom_kill_is_told() {
     assert!(program.err().contains("memory limit (64 MiB)"), "{}", program.err());
 }
 
+/// Once, whether the log had its line or not.
+#[test]
+fn output_that_may_be_missing_is_told_once() {
+    const NOTICE: &str = "the last output may be missing: the supervisor was killed";
+    for is_in_log in [true, false] {
+        let fake = Fake::with(move |shared, id| {
+            if is_in_log {
+                shared.log(id, LogStream::Executor, format!("{NOTICE}\n").as_bytes());
+            }
+            shared.complete(id, executor_proto::v1::Result { output_incomplete: true, ..exited(3) });
+        });
+        let program = run(&fake, &["run", "--", "x"]);
+        assert_eq!(program.status, Some(3));
+        let told = if is_in_log { NOTICE } else { "the last output may be missing" };
+        assert_eq!(program.err(), format!("agent-cli: {told}\n"));
+    }
+}
+
 #[test]
 fn keep_keeps_and_detach_leaves_running() {
     let fake = Fake::with(|shared, id| shared.complete(id, exited(4)));

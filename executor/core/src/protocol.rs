@@ -199,7 +199,7 @@ pub struct ShimRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// What is asked.
-    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8")]
     pub call: Option<ShimCall>,
 }
 
@@ -212,7 +212,8 @@ pub enum ShimCall {
     /// A signal to a process.
     #[prost(message, tag = "3")]
     Signal(Signal),
-    /// A handle on the secret file system, for a launcher that came later. The descriptor accompanies the reply.
+    /// A handle on the secret file system and the signs of life, for a launcher that came later. Their descriptors
+    /// accompany the reply, in this order; where there are no secret files it is a refusal, with the latter.
     #[prost(message, tag = "4")]
     Share(Share),
     /// Replaces the secret files; descriptors accompany it.
@@ -224,7 +225,14 @@ pub enum ShimCall {
     /// Connect a client to the process's input and output.
     #[prost(message, tag = "7")]
     Attach(Attach),
+    /// Turn the loop once. Not answered: the launcher sees it in the shim's signs of life.
+    #[prost(message, tag = "8")]
+    Ping(Ping),
 }
+
+/// Asks for a sign of life.
+#[derive(Clone, PartialEq, Message)]
+pub struct Ping {}
 
 /// Replaces the secret files of a running container, as [`UPDATE_FDS`] say.
 #[derive(Clone, PartialEq, Message)]

@@ -231,6 +231,9 @@ pub struct ExitRecord {
     /// What was captured; unset where nothing was declared, or the process never ran.
     #[serde(default)]
     pub outputs: Option<OutputsRecord>,
+    /// The last of the output may not be in the log: nobody took it.
+    #[serde(default)]
+    pub output_incomplete: bool,
     /// When all was done.
     pub finished_at: Timestamp,
 }

@@ -14,7 +14,15 @@ pub struct LauncherSettings {
     pub image_devices: bool,
     /// How long a plugin of a network may take, in seconds: 1 to [`CNI_PLUGIN_SECONDS_MAX`].
     pub cni_plugin_seconds: u64,
+    /// A shim that has not turned its loop for this time is killed, in seconds: [`WATCHDOG_SECONDS_MIN`] to
+    /// [`WATCHDOG_SECONDS_MAX`], or 0 for never.
+    pub watchdog_seconds: u64,
 }
+
+/// Shortest time for a turn of a shim's loop, in seconds.
+pub const WATCHDOG_SECONDS_MIN: u64 = 2;
+/// Longest.
+pub const WATCHDOG_SECONDS_MAX: u64 = 3600;
 
 /// Longest time of a network's plugin, in seconds.
 pub const CNI_PLUGIN_SECONDS_MAX: u64 = 300;
@@ -31,6 +39,12 @@ impl LauncherSettings {
 
 impl Default for LauncherSettings {
     fn default() -> Self {
-        Self { cgroup_parent: "executor".into(), log_bytes_max: 16 << 20, image_devices: false, cni_plugin_seconds: 30 }
+        Self {
+            cgroup_parent: "executor".into(),
+            log_bytes_max: 16 << 20,
+            image_devices: false,
+            cni_plugin_seconds: 30,
+            watchdog_seconds: 180,
+        }
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct Packets(AsyncFd<Seqpacket>);
 
 impl Packets {
     pub(crate) fn new(socket: Seqpacket) -> io::Result<Self> {
-        socket.set_nonblocking(true)?;
+        socket.set_nonblocking(true);
         watched(socket).map(Self)
     }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use executor_core::settings::{CNI_PLUGIN_SECONDS_MAX, LauncherSettings};
+use executor_core::settings::{CNI_PLUGIN_SECONDS_MAX, LauncherSettings, WATCHDOG_SECONDS_MAX, WATCHDOG_SECONDS_MIN};
 use executor_core::validate::Policy;
 use serde::Deserialize;
 
@@ -95,6 +95,14 @@ pub(crate) fn config(args: &Args) -> Result<Config, ConfigError> {
     let seconds = config.launcher.cni_plugin_seconds;
     if !(1..=CNI_PLUGIN_SECONDS_MAX).contains(&seconds) {
         let why = format!("launcher.cni_plugin_seconds is {seconds}; 1 to {CNI_PLUGIN_SECONDS_MAX} is allowed");
+        return Err(ConfigError::Value(path.to_owned(), why));
+    }
+    let seconds = config.launcher.watchdog_seconds;
+    if seconds != 0 && !(WATCHDOG_SECONDS_MIN..=WATCHDOG_SECONDS_MAX).contains(&seconds) {
+        let why = format!(
+            "launcher.watchdog_seconds is {seconds}; {WATCHDOG_SECONDS_MIN} to {WATCHDOG_SECONDS_MAX} is allowed, or 0 \
+             for no watchdog"
+        );
         return Err(ConfigError::Value(path.to_owned(), why));
     }
     Ok(config)

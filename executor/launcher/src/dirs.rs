@@ -22,6 +22,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use executor_core::ident::ContainerId;
+use executor_core::logline;
 use executor_core::outputs::{self, OutputsList};
 use executor_core::record::{ContainerRecord, ExitRecord, RECORD_MAX};
 use executor_sys::mount::open_dir;
@@ -202,6 +203,30 @@ impl Dirs {
         std::os::unix::fs::fchown(&file, None, Some(self.gid))?;
         file.set_permissions(fs::Permissions::from_mode(0o640))?;
         Ok(file)
+    }
+
+    /// Appends the executor's own words to the log, unless they are its last words already. What its writer may have left of
+    /// a line stays one by itself.
+    ///
+    /// # Errors
+    /// There is no log; a full disk.
+    pub(crate) fn append_to_log(&self, words: &str) -> io::Result<()> {
+        let path = self.state.join("log");
+        let mut options = OpenOptions::new();
+        let mut file = options.read(true).append(true).custom_flags(libc::O_NOFOLLOW).open(&path)?;
+        let ending = format!(" {words}\n");
+        let length = file.metadata()?.len();
+        let mut last = vec![0; ending.len().min(usize::try_from(length).unwrap_or(usize::MAX))];
+        let at = length - last.len() as u64;
+        file.read_exact_at(&mut last, at)?;
+        if last == ending.as_bytes() {
+            return Ok(());
+        }
+        let mut line = if last.is_empty() || last.ends_with(b"\n") { Vec::new() } else { vec![b'\n'] };
+        let (stream, content) = (logline::Stream::Executor, words.as_bytes());
+        let time = std::time::SystemTime::now().into();
+        logline::write(&logline::Entry { time, stream, complete: true, source: "", content }, &mut line);
+        file.write_all(&line)
     }
 
     /// Lets the daemon use a socket.

@@ -57,7 +57,7 @@ pub(crate) struct Order {
 
 /// Executes a process and looks after it to its end. Gives the exit status of the supervisor's own process.
 pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: &Seqpacket) -> i32 {
-    let signals = match settle(&order.session) {
+    let signals = match settle() {
         Ok(signals) => signals,
         Err(error) => {
             log::line(Level::Error, order.id.as_str(), format_args!("a process cannot be executed: {error}"));
@@ -84,11 +84,10 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: &Se
 }
 
 /// Becomes a process of its own: a session, a name, events instead of signals.
-fn settle(session: &Seqpacket) -> io::Result<SignalEvents> {
+fn settle() -> io::Result<SignalEvents> {
     nix::unistd::setsid()?;
     rustix::thread::set_name(c"executor-exec")?;
     process::forbid_dumps()?;
-    session.set_nonblocking(true)?;
     SignalEvents::take(&[Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP])
 }
 

@@ -66,6 +66,8 @@ pub(crate) struct Outcome {
     pub timings: Timings,
     /// What was captured of the declared outputs.
     pub outputs: Option<OutputsRecord>,
+    /// The last of the output may not be in the log.
+    pub output_incomplete: bool,
     /// When the process ended.
     pub ended_at: Option<Timestamp>,
 }
@@ -125,6 +127,7 @@ impl Remains {
             timings: Timings { finish, ..outcome.timings },
             wipe,
             outputs: outcome.outputs,
+            output_incomplete: outcome.output_incomplete,
             finished_at: now(),
         };
         if let Err(error) = self.dirs.write_exit(&record) {

@@ -46,6 +46,8 @@ pub(crate) struct Host {
     pub mounts: OwnedFd,
     /// How long such a plugin may take.
     pub cni_patience: Duration,
+    /// What a shim has for a turn of its loop; none where shims are not watched.
+    pub watchdog: Option<Duration>,
 }
 
 impl Host {
@@ -68,6 +70,7 @@ impl Host {
             image_devices: config.launcher.image_devices,
             mounts,
             cni_patience: Duration::from_secs(config.launcher.cni_plugin_seconds),
+            watchdog: Some(config.launcher.watchdog_seconds).filter(|s| *s > 0).map(Duration::from_secs),
             run_dir,
         })
     }

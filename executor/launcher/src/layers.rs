@@ -53,10 +53,15 @@ impl Client {
         Self { connection: Rc::downgrade(connection), sequence }
     }
 
-    fn answer(&self, answer: LauncherAnswer) {
+    /// The same client and request.
+    pub(crate) fn again(&self) -> Self {
+        Self { connection: Weak::clone(&self.connection), sequence: self.sequence }
+    }
+
+    /// Answers. Tells whether the daemon is still there: one that is gone asks again, and finds the layer there.
+    pub(crate) fn answer(&self, answer: LauncherAnswer) -> bool {
         let reply = LauncherReply { sequence: self.sequence, answer: Some(answer) };
-        // A daemon that is gone asks again, and finds the layer there.
-        let _ = self.connection.upgrade().map(|daemon| daemon.send(&reply.encode_to_vec(), &[]));
+        self.connection.upgrade().is_some_and(|daemon| daemon.send(&reply.encode_to_vec(), &[]).is_ok())
     }
 }
 
@@ -215,14 +220,18 @@ impl Layers {
             if let Work::Unpack { diff_id, parents, .. } = &work
                 && server.layers().store.has(diff_id, parents)
             {
-                client.iter().for_each(|client| client.answer(LauncherAnswer::Done(Done {})));
+                client.iter().for_each(|client| {
+                    client.answer(LauncherAnswer::Done(Done {}));
+                });
                 continue;
             }
             match Self::start(server, work) {
                 Ok(running) => server.layers().running.push(Running { client, ..running }),
                 Err(error) => {
                     let answer = LauncherAnswer::Refused(failed("unpacker", &error));
-                    client.iter().for_each(|client| client.answer(answer.clone()));
+                    client.iter().for_each(|client| {
+                        client.answer(answer.clone());
+                    });
                 }
             }
         }
@@ -231,7 +240,7 @@ impl Layers {
     fn start(server: &mut impl HasLayers, work: Work) -> io::Result<Running> {
         let layer = work.layer();
         let (told, theirs) = Seqpacket::pair()?;
-        told.set_nonblocking(true)?;
+        told.set_nonblocking(true);
         let parent = std::process::id();
         let pid = match process::fork()? {
             Fork::Parent(pid) => pid,

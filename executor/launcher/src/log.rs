@@ -4,6 +4,10 @@
 //! log by then, and whatever it would say there does not belong there.
 
 use std::fmt::Display;
+use std::io::{Write, stderr};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Severity as syslog has it; systemd reads it from the prefix.
 #[derive(Clone, Copy)]
@@ -26,7 +30,19 @@ pub(crate) fn line(level: Level, about: &str, message: impl Display) {
         (false, Level::Info) => " INFO ".to_owned(),
     };
     let separator = if about.is_empty() { "" } else { ": " };
-    eprintln!("{prefix}executor-launcher: {about}{separator}{message}");
+    if is_read() {
+        let _ = writeln!(stderr(), "{prefix}executor-launcher: {about}{separator}{message}"); // nobody to tell
+    }
+}
+
+/// Whether standard error takes a line. Where it is a pipe or a socket, who reads it may have stopped: a line is dropped
+/// then, and only the first one is waited for, a second.
+fn is_read() -> bool {
+    static STUCK: AtomicBool = AtomicBool::new(false);
+    let patience = Timespec { tv_sec: i64::from(!STUCK.load(Ordering::Relaxed)), tv_nsec: 0 };
+    let is_read = poll(&mut [PollFd::new(&stderr(), PollFlags::OUT)], Some(&patience)) != Ok(0);
+    STUCK.store(!is_read, Ordering::Relaxed);
+    is_read
 }
 
 /// An error with all that caused it, in one line.

@@ -76,7 +76,7 @@ pub(crate) struct Patience {
 impl Patience {
     /// Where only one container waits.
     pub(crate) fn whole(host: &Host) -> Self {
-        Self { plugin: host.cni_patience, until: Instant::now() + host.cni_patience * SLOW_PLUGINS }
+        Self { plugin: host.cni_patience, until: Instant::now() + longest(host) }
     }
 
     /// Where every container waits.
@@ -87,6 +87,11 @@ impl Patience {
     fn deadline(self) -> Instant {
         self.until.min(Instant::now() + self.plugin)
     }
+}
+
+/// The longest that a container waits for its network.
+pub(crate) fn longest(host: &Host) -> Duration {
+    host.cni_patience * SLOW_PLUGINS
 }
 
 /// A failure on a network, and whose it is.

@@ -1,7 +1,7 @@
 //! The launcher's loop: requests of the daemon, shims that end, signals.
 //!
 //! One thread, one `poll`, nothing that waits: a daemon that does not read is let go, a shim is watched by its
-//! descriptor.
+//! descriptor, and a request that has to wait for a shim is put off. A shim that does not turn its loop is killed.
 
 mod execs;
 mod requests;
@@ -17,11 +17,9 @@ use std::time::{Duration, Instant};
 
 use executor_core::ident::ContainerId;
 use executor_core::idmap::Pool;
-use executor_core::lifecycle::State;
-use executor_core::protocol::{LauncherAnswer, LauncherReply, ShimLost, ShimNews, ShimReport, state_of};
+use executor_core::protocol::{LauncherAnswer, LauncherReply, ShimLost, ShimReport};
 use executor_core::record::VolumeKind;
 use executor_secrets::TagKey;
-use executor_secrets::volume::Volume;
 use executor_sys::process::{self, SignalEvents};
 use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
 use nix::sys::signal::Signal;
@@ -37,7 +35,7 @@ use crate::layers::{HasLayers, Layers};
 use crate::log::{self, Level};
 use crate::seccomp::Filter;
 use crate::sweep::{self, Swept, Unwiped};
-use crate::watched::Shim;
+use crate::watched::{Killed, Shim};
 
 /// Daemons at a time: one, and one that takes over.
 const DAEMONS_MAX: usize = 4;
@@ -49,8 +47,17 @@ const FIRST_DAEMON: Duration = Duration::from_secs(30);
 /// How often files are tried on which somebody has a lease.
 const WIPE_AGAIN: Duration = Duration::from_secs(1);
 
-/// How long shims are given to listen before a daemon is welcomed.
-const SHIM_PATIENCE: Duration = Duration::from_secs(20);
+/// How often shims are looked at within the time that they have.
+const WATCHES: u32 = 6;
+/// How long a shim that was killed may take to end.
+const DEATH_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A shim that was killed and has not ended.
+struct Stuck {
+    pid: i32,
+    child: bool,
+    pidfd: OwnedFd,
+}
 
 /// The launcher's state.
 struct Server {
@@ -68,6 +75,10 @@ struct Server {
     /// Those of containers that have no shim and could not be ended.
     ranges_left: BTreeSet<u32>,
     execs: Vec<execs::Supervisor>,
+    /// Requests that wait for a shim.
+    deferred: Vec<requests::Deferred>,
+    /// Shims that were killed and do not end: the kernel holds them.
+    stuck: Vec<Stuck>,
     /// Secret files of containers that have ended.
     unwiped: Vec<Unwiped>,
     tag_key: Option<TagKey>,
@@ -108,6 +119,8 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Arg
         pool,
         ranges_left,
         execs: Vec::new(),
+        deferred: Vec::new(),
+        stuck: Vec::new(),
         unwiped,
         tag_key: None,
         shutdown: false,
@@ -123,6 +136,7 @@ impl Server {
     fn run(&mut self, exit_when_idle: bool) -> io::Result<()> {
         let watchdog = sd_notify::watchdog_enabled().map(|limit| limit / 2);
         let mut idle_at = Instant::now() + FIRST_DAEMON;
+        let mut watched_at = Instant::now();
         loop {
             let at_rest = self.shims.is_empty() && self.unwiped.is_empty();
             let idle = self.daemons.is_empty() && at_rest && self.layers.is_idle();
@@ -134,7 +148,10 @@ impl Server {
             }
             let idle_in = (exit_when_idle && idle).then(|| idle_at.saturating_duration_since(Instant::now()));
             let again_in = (!self.unwiped.is_empty()).then_some(WIPE_AGAIN);
-            self.wait([watchdog, idle_in, again_in].into_iter().flatten().min())?;
+            let watch_in = self.watch_period().map(|period| period.saturating_sub(watched_at.elapsed()));
+            let now = Instant::now();
+            let deferred_in = self.deferred.iter().map(|one| one.until.saturating_duration_since(now)).min();
+            self.wait([watchdog, idle_in, again_in, watch_in, deferred_in].into_iter().flatten().min())?;
             if watchdog.is_some() {
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
             }
@@ -145,8 +162,13 @@ impl Server {
             self.hear_shims();
             self.look_after_execs();
             self.look_after_shims();
+            if self.watch_period().is_some_and(|period| watched_at.elapsed() >= period) {
+                watched_at = Instant::now();
+                self.watch_shims();
+            }
             self.unwiped.retain(Unwiped::is_still_leased);
             self.layers.look_after(has_ended);
+            self.serve_deferred();
             self.serve_daemons();
             Layers::advance(self);
         }
@@ -186,10 +208,11 @@ impl Server {
         while let Some(Ok(connection)) = self.listener.as_ref().map(SeqpacketListener::accept) {
             let uid = getsockopt(&connection, sockopt::PeerCredentials).map(|peer| peer.uid());
             let served = uid.is_ok_and(|uid| uid == 0 || uid == self.host.daemon_uid);
-            if !served || self.daemons.len() >= DAEMONS_MAX || connection.set_nonblocking(true).is_err() {
+            if !served || self.daemons.len() >= DAEMONS_MAX {
                 log::line(Level::Warning, "", format_args!("a connection of uid {uid:?} was refused"));
                 continue;
             }
+            connection.set_nonblocking(true);
             self.daemons.push(Rc::new(connection));
         }
     }
@@ -201,50 +224,13 @@ impl Server {
         for shim in self.shims.values_mut() {
             while let Some(Ok(Some((length, fds)))) = shim.lifeline.as_ref().map(|lifeline| lifeline.recv(&mut buffer))
             {
-                if let Some(handle) = fds.into_iter().next() {
-                    shim.volume = Some(Volume::from_handle(handle, kind));
-                }
-                match ShimReport::decode(&buffer[..length]).map(|report| report.news) {
-                    Ok(Some(ShimNews::Reached(reached))) => {
-                        shim.listening = true;
-                        let state = state_of(reached.state);
-                        if state.is_some_and(|state| state >= State::Running) {
-                            shim.inputs.clear();
-                        }
-                        shim.done = state == Some(State::Completed);
-                    }
-                    Ok(Some(ShimNews::Refused(_))) => shim.done = true,
-                    _ => {}
+                if let Ok(report) = ShimReport::decode(&buffer[..length]) {
+                    shim.take(report, fds, kind);
                 }
             }
             // A lifeline at its end would be readable for ever; the pidfd tells of the shim's own end.
             if shim.lifeline.as_ref().is_some_and(hung_up) {
                 shim.lifeline = None;
-            }
-        }
-    }
-
-    /// Waits until every shim listens, or is gone: it takes a shim a moment from its fork to there, and a daemon that is
-    /// welcomed meanwhile would take it for lost.
-    fn await_shims(&mut self) -> io::Result<()> {
-        let deadline = Instant::now() + SHIM_PATIENCE;
-        loop {
-            self.hear_shims();
-            self.look_after_shims();
-            let silent = || self.shims.values().filter(|shim| !shim.listening && !shim.done);
-            let mut fds: Vec<PollFd<'_>> = silent()
-                .flat_map(|shim| [Some(shim.pidfd.as_fd()), shim.lifeline.as_ref().map(AsFd::as_fd)])
-                .flatten()
-                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-                .collect();
-            let left = deadline.saturating_duration_since(Instant::now());
-            if fds.is_empty() || left.is_zero() {
-                return Ok(());
-            }
-            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            match poll(&mut fds, Some(&timeout)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -265,7 +251,9 @@ impl Server {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
         self.hear_shims(); // its last words may not have been heard yet
         let Some(shim) = self.shims.remove(id) else { return };
-        if shim.child {
+        if !has_ended(&shim.pidfd) {
+            self.stuck.push(Stuck { pid: shim.pid, child: shim.child, pidfd: shim.pidfd });
+        } else if shim.child {
             let _ = process::wait_for(shim.pid);
         }
         // One that died before it had a directory has left nothing but its inputs, and a daemon that waits.
@@ -273,13 +261,62 @@ impl Server {
             return; // it wiped, recorded and removed everything itself
         }
         let living = self.children().collect();
-        self.unwiped.extend(sweep::finish(&self.host, id, shim.volume, shim.inputs, &living));
+        self.unwiped.extend(sweep::finish(
+            &self.host,
+            id,
+            shim.volume,
+            shim.inputs,
+            shim.killed.map(|killed| killed.why),
+            &living,
+        ));
         if self.host.containers_run().join(id.as_str()).exists() {
             self.ranges_left.extend(shim.id_range); // something of it is left: told in the log
         }
         let lost = LauncherAnswer::ShimLost(ShimLost { container_id: id.to_string(), created_at: shim.created_at.0 });
         let reply = LauncherReply { sequence: 0, answer: Some(lost) }.encode_to_vec();
         self.daemons.retain(|daemon| daemon.send(&reply, &[]).is_ok());
+    }
+
+    /// How often shims are looked at; `None` while there is none, or they are not watched.
+    fn watch_period(&self) -> Option<Duration> {
+        let patience = self.host.watchdog.filter(|_| !self.shims.is_empty() || !self.stuck.is_empty())?;
+        Some(patience / WATCHES)
+    }
+
+    /// Kills shims that do not turn their loop. What they leave is finished when they have ended; one that the kernel does
+    /// not let end is not waited for: it comes no more to any step of its own.
+    fn watch_shims(&mut self) {
+        let Some(patience) = self.host.watchdog else { return };
+        let mut given_up = Vec::new();
+        for shim in self.shims.values_mut() {
+            match &shim.killed {
+                Some(killed) if killed.at.elapsed() >= DEATH_PATIENCE => given_up.push(shim.id.clone()),
+                Some(_) => {}
+                None => {
+                    let why = shim.watch.as_mut().and_then(|watch| watch.look(patience, shim.lifeline.as_ref()));
+                    if let Some(why) = why {
+                        log::line(Level::Error, shim.id.as_str(), format_args!("its shim is killed: it {why}"));
+                        let _ = process::pidfd_signal(shim.pidfd.as_fd(), libc::SIGKILL); // it may have ended just now
+                        shim.killed = Some(Killed { at: Instant::now(), why });
+                    }
+                }
+            }
+        }
+        for id in given_up {
+            log::line(
+                Level::Error,
+                id.as_str(),
+                "its shim was killed and does not end: its container is ended without it",
+            );
+            self.shim_has_ended(&id);
+        }
+        self.stuck.retain(|stuck| {
+            let ended = has_ended(&stuck.pidfd);
+            if ended && stuck.child {
+                let _ = process::wait_for(stuck.pid);
+            }
+            !ended
+        });
     }
 
     /// A range of ids that no container has, if there is one.
@@ -316,7 +353,8 @@ impl Server {
     /// Processes of ours that are looked after one by one.
     fn children(&self) -> impl Iterator<Item = i32> + '_ {
         let execs = self.execs.iter().map(|exec| exec.pid);
-        self.shims.values().map(|shim| shim.pid).chain(self.layers.pids()).chain(execs)
+        let stuck = self.stuck.iter().map(|stuck| stuck.pid);
+        self.shims.values().map(|shim| shim.pid).chain(stuck).chain(self.layers.pids()).chain(execs)
     }
 
     /// Leaves the host as it was.
@@ -352,6 +390,8 @@ impl Server {
         self.shims.clear();
         self.layers.abandon();
         self.execs.clear();
+        self.deferred.clear();
+        self.stuck.clear();
         self.unwiped.clear();
         self.tag_key = None;
     }
@@ -376,19 +416,9 @@ fn hung_up(socket: &Seqpacket) -> bool {
     ready(socket, PollFlags::HUP)
 }
 
-/// Waits for the end of a process that is about to end.
-fn has_ended_within(pidfd: &OwnedFd, patience: Duration) -> bool {
-    ready_within(pidfd, PollFlags::IN, patience)
-}
-
 fn ready(fd: &impl AsFd, flags: PollFlags) -> bool {
-    ready_within(fd, flags, Duration::ZERO)
-}
-
-fn ready_within(fd: &impl AsFd, flags: PollFlags, patience: Duration) -> bool {
     let mut fds = [PollFd::new(fd, flags)];
-    let timeout = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
-    poll(&mut fds, Some(&timeout)).is_ok() && fds[0].revents().intersects(flags)
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() && fds[0].revents().intersects(flags)
 }
 
 fn make_dirs(host: &Host) -> io::Result<()> {

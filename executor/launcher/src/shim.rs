@@ -27,6 +27,7 @@ mod last;
 mod limits;
 mod names;
 mod outputs;
+mod pace;
 mod prepare;
 mod stdio;
 mod supervise;
@@ -34,24 +35,36 @@ mod update;
 mod watch;
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
 use executor_core::record::{ContainerRecord, Failure, FailureKind, Timings};
 use executor_core::time::Timestamp;
 use executor_secrets::TokenDigest;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, SignalEvents};
+use executor_sys::pulse::Pulse;
 use executor_sys::seqpacket::Seqpacket;
 
 use crate::finish::{Outcome, Remains, now};
 use crate::host::Host;
 use crate::log::{self, Level};
+use crate::network;
 use crate::seccomp::Filter;
 use control::Control;
 pub(crate) use inject::keeps_inputs;
+use pace::Pace;
+
+/// What the making of a container may take beside its network: its init has a minute.
+const PREPARE: Duration = Duration::from_secs(60);
+/// What its end may take beside its network: its cgroup has 10 s.
+const FINISH: Duration = Duration::from_secs(15);
 
 /// What a shim is given.
 pub(crate) struct Launch {
+    /// Its container, as the launcher knows it.
+    pub id: ContainerId,
     /// Keyed hash of the request.
     pub request_tag: String,
     /// When it was admitted.
@@ -60,6 +73,8 @@ pub(crate) struct Launch {
     pub id_range: Option<u32>,
     /// To the daemon.
     pub connection: Seqpacket,
+    /// Its signs of life.
+    pub pulse: Pulse,
     /// The plan, as JSON.
     pub plan: MemFile,
     /// Arguments and environment.
@@ -74,7 +89,7 @@ struct Ready {
     remains: Remains,
     container: create::Created,
     /// Keeps the container's ports of the host while the shim is there.
-    _ports: Option<crate::network::Reserved>,
+    _ports: Option<network::Reserved>,
     log: stdio::Log,
     watch: watch::Watch,
     /// Of the runtime token, where the container has one. The token itself is in the volume alone.
@@ -93,9 +108,12 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, launch: Launch, lifeline: S
             return 1;
         }
     };
-    let mut control = Control::new(launch.connection, lifeline, host.daemon_uid);
+    let pace = Pace::new(launch.pulse, host.watchdog);
+    pace.begin(PREPARE + network::longest(host));
+    let mut control = Control::new(launch.connection, lifeline, host.daemon_uid, pace);
     let inputs = vec![launch.process, launch.files];
     let request = prepare::Request {
+        id: launch.id,
         plan: launch.plan,
         request_tag: launch.request_tag,
         created_at: launch.created_at,
@@ -133,6 +151,7 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
             }
             ready.log.begin(&ready.record.plan);
             let started_at = now();
+            control.pace().turn(); // what its making may take has passed
             // The program has its own copy now; ours are overwritten before anything else happens.
             for input in ready.remains.inputs.drain(..) {
                 if let Err(error) = input.wipe() {
@@ -177,6 +196,7 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
         .filter(|_| outcome.exit.is_some())
         .map(|source| outputs::capture(host, &record, &remains, source, (control, signals), &mut last));
     prepare::unmount(&remains.dirs);
+    control.pace().begin(FINISH + network::longest(host));
     let deliver = || last.deliver(control, signals);
     if remains.complete(host, record, outcome, deliver).is_some() {
         control.reached(State::Completed);

@@ -14,7 +14,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use executor_core::ident::ContainerId;
-use executor_core::protocol::{Share, ShimCall, ShimNews, ShimReport, ShimRequest};
+use executor_core::lifecycle::State;
+use executor_core::protocol::{Share, ShimCall, ShimReport, ShimRequest};
 use executor_core::record::{ContainerRecord, Exit, Failure, FailureKind, OutputsRecord, Timings, VolumeKind};
 use executor_secrets::volume::Volume;
 use executor_sys::memfile::MemFile;
@@ -33,8 +34,10 @@ use crate::watched::Shim;
 
 /// How long the kernel is given to end processes that were killed, all together.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a shim is given to answer a launcher that has just started.
-const SHARE_PATIENCE_S: i64 = 5;
+/// The number of the question for a shim's handles.
+const SHARE: u64 = 1;
+/// How long shims are given to answer a launcher that has just started, all together.
+const SHARE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Secret files of a container that has ended, of which somebody outside of it still has a lease.
 pub(crate) struct Unwiped {
@@ -76,10 +79,11 @@ pub(crate) fn finish(
     id: &ContainerId,
     volume: Option<Volume>,
     inputs: Vec<MemFile>,
+    killed: Option<String>,
     living: &BTreeSet<i32>,
 ) -> Vec<Unwiped> {
     let mut remains = remains(host, id, volume, inputs);
-    finish_remains(host, id, &mut remains, living);
+    finish_remains(host, id, &mut remains, killed, living);
     remains.volumes.into_iter().map(|volume| Unwiped { id: id.clone(), volume }).collect()
 }
 
@@ -94,7 +98,13 @@ fn remains(host: &Host, id: &ContainerId, volume: Option<Volume>, inputs: Vec<Me
     }
 }
 
-fn finish_remains(host: &Host, id: &ContainerId, remains: &mut Remains, living: &BTreeSet<i32>) {
+fn finish_remains(
+    host: &Host,
+    id: &ContainerId,
+    remains: &mut Remains,
+    killed: Option<String>,
+    living: &BTreeSet<i32>,
+) {
     let record = remains.dirs.read_record();
     if remains.dirs.read_exit().is_some() {
         orphans::end(&host.run_dir, living);
@@ -112,21 +122,28 @@ fn finish_remains(host: &Host, id: &ContainerId, remains: &mut Remains, living: 
     if remains.volumes.is_empty() {
         remains.volumes = recover::volumes(host, &record);
     }
-    let outcome = end(host, &record, remains, living);
+    let outcome = end(host, &record, remains, killed, living);
     remains.complete(host, record, outcome, || {});
 }
 
 /// Ends what still runs of a container, and tells what is known of its end.
-fn end(host: &Host, record: &ContainerRecord, remains: &Remains, living: &BTreeSet<i32>) -> Outcome {
+fn end(
+    host: &Host,
+    record: &ContainerRecord,
+    remains: &Remains,
+    killed: Option<String>,
+    living: &BTreeSet<i32>,
+) -> Outcome {
     let init = record.prepared.as_ref().map(|prepared| prepared.init.clone());
     let this_boot = identity::boot_id().is_ok_and(|boot| boot == record.shim.boot_id);
     // Init is a child of ours now if its shim was. If it ended by itself, its status is still to be had.
     let seen = init.as_ref().and_then(|init| {
         let by_itself = process::has_ended(init.pid).ok()?;
         if !by_itself && identity::alive(init) {
-            kill(init.pid);
+            kill_all(&[init.pid]);
         }
-        let ended = process::wait_for(init.pid).ok()?;
+        // One that the kernel does not let end is not waited for.
+        let ended = process::has_ended(init.pid).ok()?.then(|| process::wait_for(init.pid).ok()).flatten()?;
         by_itself.then_some(ended)
     });
     if let Some(init) = init.filter(identity::alive) {
@@ -142,8 +159,9 @@ fn end(host: &Host, record: &ContainerRecord, remains: &Remains, living: &BTreeS
     let failure = if exit.is_some() && ran {
         None
     } else if this_boot {
-        let message = "its shim was lost: the process was killed, its exit status is unknown";
-        Some(Failure { kind: FailureKind::SupervisorLost, message: message.into(), errno: 0 })
+        let how = killed.map_or_else(|| "was lost".into(), |why| format!("{why}, and was killed"));
+        let message = format!("its shim {how}: the process was killed, its exit status is unknown");
+        Some(Failure { kind: FailureKind::SupervisorLost, message, errno: 0 })
     } else {
         let message = "the machine was stopped while it ran: its exit status is unknown";
         Some(Failure { kind: FailureKind::HostStopped, message: message.into(), errno: 0 })
@@ -152,7 +170,21 @@ fn end(host: &Host, record: &ContainerRecord, remains: &Remains, living: &BTreeS
     let prepare = record.prepared.as_ref().map(|prepared| prepared.at.since(record.begun_at)).unwrap_or_default();
     let run = record.started_at.filter(|_| this_boot).map(|at| now().since(at)).unwrap_or_default();
     let timings = Timings { prepare, run, ..Timings::default() };
-    Outcome { exit: exit.filter(|_| ran), failure, timings, outputs, ended_at: Some(now()) }
+    let output_incomplete = say_what_is_missing(record, &remains.dirs, this_boot);
+    Outcome { exit: exit.filter(|_| ran), failure, timings, outputs, output_incomplete, ended_at: Some(now()) }
+}
+
+/// Whether output may be missing, which the log tells as well: the shim had not told yet that all of it was there.
+fn say_what_is_missing(record: &ContainerRecord, dirs: &Dirs, this_boot: bool) -> bool {
+    let kept = record.plan.main().is_some_and(|main| !main.suppress_log_output);
+    if !kept || record.started_at.is_none() || record.state >= State::Wiping {
+        return false;
+    }
+    let why = if this_boot { "the supervisor was killed" } else { "the machine was stopped" };
+    if let Err(error) = dirs.append_to_log(&format!("the last output may be missing: {why}")) {
+        log::line(Level::Warning, record.plan.id.as_str(), format_args!("the log was not written: {error}"));
+    }
+    true
 }
 
 /// What is left of its outputs: all, where the shim had captured them before it was lost, else nothing.
@@ -193,34 +225,44 @@ fn kill_all(pids: &[i32]) {
 /// The directories cannot be read.
 pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
     finish_removals(host)?;
-    let (Swept { mut shims, mut unwiped }, mut lost) = (Swept::default(), Vec::new());
+    let Swept { mut shims, mut unwiped } = Swept::default();
+    let (mut asked, mut lost) = (Vec::new(), Vec::new());
     for id in ids(&host.containers_run())? {
         match Dirs::of(host, &id).read_record().filter(|record| identity::alive(&record.shim)) {
             Some(record) => match adopt(host, &id, &record) {
-                Ok(shim) => shims.push(shim),
-                // It has only just begun, or is about to end: it is ended as one that lost its launcher too early.
-                Err(error) => {
-                    log::line(Level::Warning, id.as_str(), format_args!("its shim cannot be adopted: {error}"));
-                    lost.push(id);
-                }
+                Ok(shim) => asked.push(shim),
+                Err(error) => lost.push(not_adopted(id, &error)),
             },
             None => lost.push(id),
+        }
+    }
+    let deadline = Instant::now() + SHARE_PATIENCE;
+    for mut shim in asked {
+        match take_handles(host, &mut shim, deadline) {
+            Ok(()) => shims.push(shim),
+            Err(error) => lost.push(not_adopted(shim.id, &error)),
         }
     }
     let living: BTreeSet<i32> = shims.iter().map(|shim| shim.pid).collect();
     orphans::end(&host.run_dir, &living);
     for id in lost {
-        unwiped.extend(finish(host, &id, None, Vec::new(), &living));
+        unwiped.extend(finish(host, &id, None, Vec::new(), None, &living));
     }
     let alive = |id: &ContainerId| shims.iter().any(|shim| shim.id == *id);
     for id in ids(&host.containers_state())?.into_iter().filter(|id| !alive(id)) {
         if Dirs::of(host, &id).read_exit().is_none() && !host.containers_run().join(id.as_str()).exists() {
-            unwiped.extend(finish(host, &id, None, Vec::new(), &living));
+            unwiped.extend(finish(host, &id, None, Vec::new(), None, &living));
         }
     }
     // What is not one of these has no directory any more, and was to be taken off its network by a plugin that failed.
     crate::network::sweep(host, &shims.iter().map(|shim| shim.id.clone()).collect());
     Ok(Swept { shims, unwiped })
+}
+
+/// A shim that has only just begun, or is about to end: it is ended as one that lost its launcher too early.
+fn not_adopted(id: ContainerId, error: &io::Error) -> ContainerId {
+    log::line(Level::Warning, id.as_str(), format_args!("its shim cannot be adopted: {error}"));
+    id
 }
 
 /// Ranges of ids of containers that could not be ended, so that their directories are still there.
@@ -238,25 +280,16 @@ pub(crate) fn ids(dir: &Path) -> io::Result<Vec<ContainerId>> {
     Ok(entries.iter().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Takes on a shim that an earlier launcher forked. One that listens and says nothing is watched all the same: its
-/// container is finished when it ends.
+/// Connects to a shim that an earlier launcher forked, and asks for its handles.
 fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<Shim> {
     let pidfd = pidfd(record.shim.pid)?;
     if !identity::alive(&record.shim) {
         return Err(io::ErrorKind::NotFound.into());
     }
     let lifeline = Seqpacket::connect(&Dirs::of(host, id).run.join("shim.sock"))?;
-    let ask = ShimRequest { sequence: 1, call: Some(ShimCall::Share(Share {})) };
+    lifeline.set_nonblocking(true);
+    let ask = ShimRequest { sequence: SHARE, call: Some(ShimCall::Share(Share {})) };
     lifeline.send(&ask.encode_to_vec(), &[])?;
-    let kind = if host.noswap { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs };
-    let handle = match answer(&lifeline) {
-        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-            log::line(Level::Error, id.as_str(), format_args!("its shim says nothing for {SHARE_PATIENCE_S} s"));
-            None
-        }
-        answer => answer?,
-    };
-    lifeline.set_nonblocking(true)?;
     Ok(Shim {
         id: id.clone(),
         created_at: record.created_at,
@@ -264,29 +297,36 @@ fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<
         child: false,
         pidfd,
         lifeline: Some(lifeline),
-        volume: handle.map(|handle| Volume::from_handle(handle, kind)),
+        volume: None,
         inputs: Vec::new(),
         id_range: record.id_range_start,
         listening: true,
         done: false,
+        watch: None,
+        killed: None,
     })
 }
 
-/// The handle, or that there is none.
-fn answer(lifeline: &Seqpacket) -> io::Result<Option<std::os::fd::OwnedFd>> {
+/// Takes a shim's handles. One that listens and says nothing is watched all the same: its container is finished when it
+/// ends.
+fn take_handles(host: &Host, shim: &mut Shim, deadline: Instant) -> io::Result<()> {
+    let kind = if host.noswap { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs };
     let mut buffer = [0; 4096];
-    let patience = Timespec { tv_sec: SHARE_PATIENCE_S, tv_nsec: 0 };
-    loop {
-        let mut ready = [PollFd::new(lifeline, PollFlags::IN)];
-        if poll(&mut ready, Some(&patience))? == 0 {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        let (length, fds) = lifeline.recv(&mut buffer)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    while let Some(lifeline) = &shim.lifeline {
+        let (length, fds) = match lifeline.recv_by(&mut buffer, deadline) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                let words = format_args!("its shim says nothing for {} s", SHARE_PATIENCE.as_secs());
+                log::line(Level::Error, shim.id.as_str(), words);
+                return Ok(());
+            }
+            received => received?.ok_or(io::ErrorKind::UnexpectedEof)?,
+        };
         let report = ShimReport::decode(&buffer[..length]).map_err(io::Error::other)?;
-        match report.news {
-            Some(ShimNews::Done(_)) if report.sequence == 1 => return Ok(fds.into_iter().next()),
-            Some(ShimNews::Refused(_)) if report.sequence == 1 => return Ok(None),
-            _ => {}
+        let answers = report.sequence == SHARE;
+        shim.take(report, fds, kind);
+        if answers {
+            break;
         }
     }
+    Ok(())
 }

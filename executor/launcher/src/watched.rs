@@ -1,12 +1,22 @@
 //! A shim as the launcher sees it: what it watches, and what it holds for the case that the shim is lost.
+//!
+//! A shim writes into memory that both share how often it has turned its loop, and, while it is at work, by when it will
+//! be back. A look at that costs the shim nothing. One that rests is asked now and then to turn its loop once: it may be
+//! stopped, or held by the kernel.
 
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use executor_core::ident::ContainerId;
+use executor_core::lifecycle::State;
+use executor_core::protocol::{Ping, ShimCall, ShimNews, ShimReport, ShimRequest, state_of};
+use executor_core::record::VolumeKind;
 use executor_core::time::Timestamp;
 use executor_secrets::volume::Volume;
 use executor_sys::memfile::MemFile;
+use executor_sys::pulse::Pulse;
 use executor_sys::seqpacket::Seqpacket;
+use prost::Message;
 
 /// A shim that is watched.
 pub(crate) struct Shim {
@@ -32,4 +42,82 @@ pub(crate) struct Shim {
     pub(crate) listening: bool,
     /// It has told that all is done, and is about to end.
     pub(crate) done: bool,
+    /// Its signs of life; none of a shim of an older version.
+    pub(crate) watch: Option<Watch>,
+    /// It was killed because it gave none.
+    pub(crate) killed: Option<Killed>,
+}
+
+impl Shim {
+    /// Takes what it tells, and the handles that come with that: on its volume, which is of this kind, and its signs of life.
+    pub(crate) fn take(&mut self, report: ShimReport, fds: Vec<OwnedFd>, kind: VolumeKind) {
+        let mut fds = fds.into_iter();
+        match report.news {
+            Some(ShimNews::Done(_)) => {
+                self.volume = fds.next().map(|fd| Volume::from_handle(fd, kind)).or(self.volume.take())
+            }
+            Some(ShimNews::Refused(_)) if report.sequence == 0 => self.done = true,
+            Some(ShimNews::Reached(reached)) => {
+                self.listening = true;
+                let state = state_of(reached.state);
+                if state.is_some_and(|state| state >= State::Running) {
+                    self.inputs.clear();
+                }
+                self.done = state == Some(State::Completed);
+            }
+            _ => {}
+        }
+        if let Some(pulse) = fds.next().and_then(|fd| Pulse::from_fd(fd).ok()) {
+            self.watch = Some(Watch::of(pulse));
+        }
+    }
+}
+
+/// When a shim was killed, and why.
+pub(crate) struct Killed {
+    pub(crate) at: Instant,
+    pub(crate) why: String,
+}
+
+/// Part of the time that a shim has for a turn of its loop, after which one that rests is asked for one.
+const ASK_AFTER: u32 = 3;
+
+/// A shim's signs of life, and what was seen of them.
+pub(crate) struct Watch {
+    pulse: Pulse,
+    turns: u64,
+    /// When its last turn was seen.
+    seen: Instant,
+    /// Since when it is expected to turn.
+    asked: Option<Instant>,
+}
+
+impl Watch {
+    pub(crate) fn of(pulse: Pulse) -> Self {
+        Self { turns: pulse.turns(), pulse, seen: Instant::now(), asked: None }
+    }
+
+    /// Looks at a shim that has `patience` for a turn of its loop. Tells what is wrong with it.
+    pub(crate) fn look(&mut self, patience: Duration, line: Option<&Seqpacket>) -> Option<String> {
+        if let Some(late) = self.pulse.overdue() {
+            return Some(format!("has not turned its loop, {} s after it should have", late.as_secs()));
+        }
+        let turns = self.pulse.turns();
+        if turns != self.turns || self.pulse.is_at_work() {
+            (self.turns, self.seen, self.asked) = (turns, Instant::now(), None);
+            return None;
+        }
+        match (self.asked, line) {
+            (Some(at), _) if at.elapsed() >= patience => {
+                Some(format!("has not turned its loop for {} s, though it was asked to", at.elapsed().as_secs()))
+            }
+            (None, Some(line)) if self.seen.elapsed() >= patience / ASK_AFTER => {
+                let ping = ShimRequest { sequence: 0, call: Some(ShimCall::Ping(Ping {})) };
+                let _ = line.send(&ping.encode_to_vec(), &[]); // one that does not read has been asked before
+                self.asked = Some(Instant::now());
+                None
+            }
+            _ => None,
+        }
+    }
 }

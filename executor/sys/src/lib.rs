@@ -15,6 +15,7 @@ pub mod peer;
 pub mod privileges;
 pub mod process;
 pub mod pty;
+pub mod pulse;
 pub mod quota;
 pub mod seqpacket;
 pub mod startup;

@@ -2,13 +2,20 @@
 //!
 //! Descriptors that arrive are close-on-exec; a message that was cut, in its bytes or in its descriptors, is an
 //! error and never half a message; a peer that is gone is EPIPE and never a signal.
+//!
+//! Whether a call waits is this end's own affair: it is told with each call, because O_NONBLOCK is of the open file, which
+//! a peer that passed it shares.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
@@ -22,7 +29,10 @@ pub const PATH_MAX: usize = 107;
 
 /// One end of a connection.
 #[derive(Debug)]
-pub struct Seqpacket(OwnedFd);
+pub struct Seqpacket {
+    fd: OwnedFd,
+    waits: AtomicBool,
+}
 
 /// Takes connections.
 #[derive(Debug)]
@@ -35,17 +45,42 @@ impl Seqpacket {
     /// Out of descriptors.
     pub fn pair() -> io::Result<(Self, Self)> {
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        Ok((Self(a), Self(b)))
+        Ok((Self::made(a), Self::made(b)))
     }
 
-    /// Connects to the listener at `path`.
+    /// Connects to the listener at `path`, without a wait.
     ///
     /// # Errors
-    /// Nobody listens there (`ConnectionRefused`, `NotFound`), or not for this user.
+    /// Nobody listens there (`ConnectionRefused`, `NotFound`), or not for this user; its queue is full (`WouldBlock`).
     pub fn connect(path: &Path) -> io::Result<Self> {
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         with_address(path, |address| connect(&socket, address))?;
-        Ok(Self(socket))
+        rustix::io::ioctl_fionbio(&socket, false)?;
+        Ok(Self::made(socket))
+    }
+
+    /// Takes a socket that a peer passed. Its calls never wait.
+    ///
+    /// # Errors
+    /// It is not a socket of this kind.
+    pub fn from_peer(fd: OwnedFd) -> io::Result<Self> {
+        let is_one = socket_domain(&fd).is_ok_and(|domain| domain == AddressFamily::UNIX)
+            && socket_type(&fd).is_ok_and(|kind| kind == SocketType::SEQPACKET);
+        if !is_one {
+            let why = "a descriptor that was passed is not a unix socket of the type SOCK_SEQPACKET";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        Ok(Self { fd, waits: AtomicBool::new(false) })
+    }
+
+    /// A socket that this process made.
+    fn made(fd: OwnedFd) -> Self {
+        Self { fd, waits: AtomicBool::new(true) }
+    }
+
+    fn waits(&self) -> bool {
+        self.waits.load(Ordering::Relaxed)
     }
 
     /// Sends one message.
@@ -58,8 +93,10 @@ impl Seqpacket {
         if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("more than {FDS_MAX} descriptors")));
         }
+        let wait = if self.waits() { SendFlags::empty() } else { SendFlags::DONTWAIT };
+        let flags = SendFlags::NOSIGNAL | wait;
         loop {
-            match sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
+            match sendmsg(&self.fd, &[IoSlice::new(bytes)], &mut control, flags) {
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
                 Ok(_) => return Ok(()),
@@ -74,8 +111,9 @@ impl Seqpacket {
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
+        let wait = if self.waits() { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
         let received = loop {
-            match recvmsg(&self.0, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            match recvmsg(&self.fd, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC | wait) {
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::CONNRESET) => return Ok(None),
                 Err(error) => return Err(error.into()),
@@ -93,12 +131,30 @@ impl Seqpacket {
         if received.bytes == 0 && fds.is_empty() { Ok(None) } else { Ok(Some((received.bytes, fds))) }
     }
 
-    /// Whether calls wait.
+    /// Receives one message, by then.
     ///
     /// # Errors
-    /// None in practice.
-    pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
-        Ok(rustix::io::ioctl_fionbio(&self.0, nonblocking)?)
+    /// As [`Seqpacket::recv`]; `TimedOut`.
+    pub fn recv_by(&self, buffer: &mut [u8], deadline: Instant) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&timeout)) {
+                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            match self.recv(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                received => return received,
+            }
+        }
+    }
+
+    /// Has calls wait, or fail with `WouldBlock`.
+    pub fn set_nonblocking(&self, nonblocking: bool) {
+        self.waits.store(!nonblocking, Ordering::Relaxed);
     }
 }
 
@@ -119,7 +175,7 @@ impl SeqpacketListener {
     /// # Errors
     /// Would block; out of descriptors.
     pub fn accept(&self) -> io::Result<Seqpacket> {
-        Ok(Seqpacket(accept_with(&self.0, SocketFlags::CLOEXEC)?))
+        Ok(Seqpacket::made(accept_with(&self.0, SocketFlags::CLOEXEC)?))
     }
 
     /// Whether calls wait.
@@ -145,7 +201,7 @@ fn with_address(path: &Path, act: impl FnOnce(&SocketAddrUnix) -> rustix::io::Re
 
 impl AsFd for Seqpacket {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
@@ -157,19 +213,13 @@ impl AsFd for SeqpacketListener {
 
 impl std::os::fd::AsRawFd for Seqpacket {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
-        self.0.as_raw_fd()
-    }
-}
-
-impl From<OwnedFd> for Seqpacket {
-    fn from(fd: OwnedFd) -> Self {
-        Self(fd)
+        self.fd.as_raw_fd()
     }
 }
 
 impl From<Seqpacket> for OwnedFd {
     fn from(socket: Seqpacket) -> Self {
-        socket.0
+        socket.fd
     }
 }
 
@@ -199,6 +249,32 @@ mod tests {
         drop(a);
         assert!(b.recv(&mut buffer).unwrap().is_none());
         assert_eq!(b.send(b"x", &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    /// A peer that keeps its own descriptor of the socket that it passed decides nothing about whether this end waits.
+    #[test]
+    fn a_peer_makes_no_call_wait() {
+        let (_a, b) = Seqpacket::pair().unwrap();
+        let theirs = b.as_fd().try_clone_to_owned().unwrap();
+        let passed = Seqpacket::from_peer(b.into()).unwrap();
+        rustix::io::ioctl_fionbio(&theirs, false).unwrap();
+        assert_eq!(passed.recv(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let full = loop {
+            if let Err(error) = passed.send(&[0; 4096], &[]) {
+                break error;
+            }
+        };
+        assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn only_a_socket_of_this_kind_is_taken() {
+        let (stream, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (pipe, _end) = rustix::pipe::pipe().unwrap();
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        for fd in [stream.into(), pipe, tcp.into(), OwnedFd::from(tempfile::tempfile().unwrap())] {
+            assert_eq!(Seqpacket::from_peer(fd).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        }
     }
 
     #[test]

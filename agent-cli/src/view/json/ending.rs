@@ -19,6 +19,7 @@ pub(crate) struct Ending {
     timings: Option<Timings>,
     wipe: Option<Wipe>,
     outputs: Option<outputs::Summary>,
+    output_incomplete: bool,
 }
 
 /// How the process ended: by its code or by a signal.
@@ -91,6 +92,7 @@ impl From<&v1::Result> for Ending {
                 wiped_by: wipe.wiped_by.clone(),
             }),
             outputs: result.outputs.as_ref().map(outputs::Summary::from),
+            output_incomplete: result.output_incomplete,
         }
     }
 }

@@ -239,6 +239,7 @@ fn result(end: &End) -> v1::Result {
             skipped: outputs.skipped,
             failure: outputs.failure.clone().unwrap_or_default(),
         }),
+        output_incomplete: end.output_incomplete,
     }
 }
 

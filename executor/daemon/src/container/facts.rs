@@ -64,6 +64,9 @@ pub struct End {
     /// What was captured.
     #[serde(default)]
     pub outputs: Option<OutputsRecord>,
+    /// The last of the output may not be in the log.
+    #[serde(default)]
+    pub output_incomplete: bool,
     /// When all was done.
     pub finished_at: Timestamp,
     /// There is an exit record of it. Without one nobody was left who could write it.
@@ -133,6 +136,7 @@ impl Facts {
             timings: record.timings,
             wipe: record.wipe,
             outputs: record.outputs,
+            output_incomplete: record.output_incomplete,
             finished_at: record.finished_at,
             recorded: true,
         }));
@@ -148,6 +152,7 @@ impl Facts {
             timings: Timings::default(),
             wipe: None,
             outputs: None,
+            output_incomplete: self.started_at.is_some(),
             finished_at: now,
             recorded: false,
         }));

@@ -1,6 +1,7 @@
 //! Processes that are executed in containers, as the launcher sees them: a supervisor each, whom it counts and takes, and
 //! whose process it ends when the supervisor did not.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use executor_core::ident::ContainerId;
@@ -49,8 +50,9 @@ impl Server {
         let Ok([session, payload]) = <[OwnedFd; 2]>::try_from(fds) else {
             return Err(Refused::new(Reason::Invalid, "an exec comes with two descriptors"));
         };
-        let payload = MemFile::from_fd(payload, BYTES_MAX as u64)
-            .map_err(|error| Refused::new(Reason::Invalid, error.to_string()))?;
+        let invalid = |error: io::Error| Refused::new(Reason::Invalid, error.to_string());
+        let payload = MemFile::from_fd_to_wipe(payload, BYTES_MAX as u64).map_err(invalid)?;
+        let session = Seqpacket::from_peer(session).map_err(invalid)?;
         self.look_after_execs();
         let in_container = self.execs.iter().filter(|exec| exec.container == id).count();
         if in_container >= EXECS_MAX || self.execs.len() >= EXECS_MAX_IN_ALL {
@@ -62,13 +64,13 @@ impl Server {
             return Err(Refused::new(Reason::Exhausted, why));
         }
         let (lifeline, theirs) = Seqpacket::pair().map_err(|error| failed("lifeline", &error))?;
-        lifeline.set_nonblocking(true).map_err(|error| failed("lifeline", &error))?;
+        lifeline.set_nonblocking(true);
         let pid = match process::fork().map_err(|error| failed("fork", &error))? {
             Fork::Parent(pid) => pid,
             Fork::Child => {
                 drop(lifeline);
                 self.abandon();
-                let order = exec::Order { id, exec, session: session.into(), payload };
+                let order = exec::Order { id, exec, session, payload };
                 process::exit_now(exec::run(&self.host, &self.filter, order, &theirs))
             }
         };

@@ -2,35 +2,48 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use executor_core::ident::ContainerId;
 use executor_core::payload::BYTES_MAX;
 use executor_core::protocol::{
-    Done, Hello, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, PLAN_MAX, Reason, Refused,
-    RemoveLayer, VERSION, Welcome,
+    Done, Hello, Launch, LauncherAnswer, LauncherCall, LauncherRequest, PLAN_MAX, Reason, Refused, RemoveLayer,
+    VERSION, Welcome,
 };
 use executor_core::time::Timestamp;
 use executor_secrets::TagKey;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Fork};
+use executor_sys::pulse::Pulse;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 
-use super::{Server, has_ended_within};
+use super::{Server, has_ended};
 use crate::dirs::Dirs;
 use crate::layers::Client;
 use crate::log::{self, Level};
 use crate::network::{self, Patience};
 use crate::rootfs::failed;
 use crate::shim;
-use crate::watched::Shim;
+use crate::watched::{Shim, Watch};
 
 /// Largest request: ids, a tag and a key, or the digests of 127 layers. On the stack, so that a shim, which is forked in the middle of one, does not
 /// keep it for as long as its container lives.
 const REQUEST_MAX: usize = 8192;
 /// How long a shim may take from its last word to its end.
 const LAST_STEPS: Duration = Duration::from_secs(5);
+/// And from its fork until it listens, before a daemon is welcomed all the same.
+const SHIM_PATIENCE: Duration = Duration::from_secs(20);
+/// Requests that wait, of all daemons: each may have brought descriptors.
+const DEFERRED_MAX: usize = 64;
+
+/// A request that waits for a shim.
+pub(super) struct Deferred {
+    client: Client,
+    call: LauncherCall,
+    fds: Vec<OwnedFd>,
+    pub(super) until: Instant,
+}
 
 impl Server {
     /// Answers every request that has come.
@@ -56,34 +69,86 @@ impl Server {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(_) => return Err(Gone),
         };
-        let request = LauncherRequest::decode(&buffer[..length]).map_err(|_| Gone)?;
-        let client = || Client::new(&self.daemons[index], request.sequence);
-        let answer = match request.call {
-            Some(LauncherCall::Hello(hello)) => self.hello(&hello).map(Some),
-            Some(LauncherCall::Launch(launch)) => self.launch(launch, fds).map(Some),
-            Some(LauncherCall::Exec(exec)) => self.exec(exec, fds).map(Some),
-            Some(LauncherCall::Remove(remove)) => self.remove(&remove.container_id).map(Some),
-            Some(LauncherCall::Shutdown(_)) => {
+        let LauncherRequest { sequence, call } = LauncherRequest::decode(&buffer[..length]).map_err(|_| Gone)?;
+        let client = Client::new(&self.daemons[index], sequence);
+        let unknown = || Refused::new(Reason::Invalid, "a request that this launcher does not know");
+        let asked = call.ok_or_else(unknown).and_then(|call| {
+            let Some(patience) = self.waits_for_a_shim(&call) else { return Ok(Some((call, fds))) };
+            if self.deferred.len() >= DEFERRED_MAX {
+                let why = format!("{DEFERRED_MAX} requests wait for shims that are about to begin or to end");
+                return Err(Refused::new(Reason::Busy, why));
+            }
+            let client = Client::new(&self.daemons[index], sequence);
+            self.deferred.push(Deferred { client, call, fds, until: Instant::now() + patience });
+            Ok(None)
+        });
+        let is_there = match asked {
+            Ok(Some((call, fds))) => self.carry_out(client, call, fds),
+            Ok(None) => true,
+            Err(refused) => client.answer(LauncherAnswer::Refused(refused)),
+        };
+        if is_there { Ok(true) } else { Err(Gone) }
+    }
+
+    /// Carries out the requests whose time has come. One by one: a child that is forked meanwhile closes the others.
+    pub(super) fn serve_deferred(&mut self) {
+        let is_due = |server: &Self, deferred: &Deferred| {
+            deferred.until <= Instant::now() || server.waits_for_a_shim(&deferred.call).is_none()
+        };
+        while let Some(index) = self.deferred.iter().position(|deferred| is_due(self, deferred)) {
+            let Deferred { client, call, fds, .. } = self.deferred.remove(index);
+            self.carry_out(client, call, fds);
+        }
+    }
+
+    /// How long a request may wait for a shim that is about to listen, or to end; `None` where it need not wait.
+    fn waits_for_a_shim(&self, call: &LauncherCall) -> Option<Duration> {
+        let shim = |id: &str| self.shims.get(&id.parse::<ContainerId>().ok()?).filter(|shim| !has_ended(&shim.pidfd));
+        match call {
+            // It takes a shim a moment from its fork to there, and a daemon that is welcomed meanwhile would take it for
+            // lost.
+            LauncherCall::Hello(_) => {
+                self.shims.values().any(|shim| !shim.listening && !shim.done).then_some(SHIM_PATIENCE)
+            }
+            // Of this id, on its way out, or it has closed its end.
+            LauncherCall::Launch(launch) => shim(&launch.container_id)
+                .is_some_and(|shim| shim.lifeline.is_none() || self.has_finished(shim))
+                .then_some(LAST_STEPS),
+            // The daemon saw the exit record of a shim that was killed before its very last step.
+            LauncherCall::Remove(remove) => shim(&remove.container_id)
+                .is_some_and(|shim| Dirs::of(&self.host, &shim.id).read_exit().is_some())
+                .then_some(LAST_STEPS),
+            _ => None,
+        }
+    }
+
+    /// Carries a request out and answers it. Tells whether the daemon is still there.
+    fn carry_out(&mut self, client: Client, call: LauncherCall, fds: Vec<OwnedFd>) -> bool {
+        let answer = match call {
+            LauncherCall::Hello(hello) => self.hello(&hello),
+            LauncherCall::Launch(launch) => self.launch(launch, fds),
+            LauncherCall::Exec(exec) => self.exec(exec, fds),
+            LauncherCall::Remove(remove) => self.remove(&remove.container_id),
+            LauncherCall::Shutdown(_) => {
                 self.shutdown = true;
-                Ok(Some(LauncherAnswer::Done(Done {})))
+                Ok(LauncherAnswer::Done(Done {}))
             }
-            Some(LauncherCall::UnpackLayer(unpack)) => {
-                let client = client();
-                self.layers.unpack(&unpack, fds.into_iter().next(), client)
+            // What takes its time is answered when it is done.
+            LauncherCall::UnpackLayer(unpack) => {
+                let later = client.again();
+                match self.layers.unpack(&unpack, fds.into_iter().next(), later) {
+                    Ok(None) => return true,
+                    Ok(Some(answer)) => Ok(answer),
+                    Err(refused) => Err(refused),
+                }
             }
-            Some(LauncherCall::RemoveLayer(remove)) => {
-                let client = client();
-                self.remove_layer(&remove, client)
-            }
-            None => Err(Refused::new(Reason::Invalid, "a request that this launcher does not know")),
+            LauncherCall::RemoveLayer(remove) => match self.remove_layer(&remove, client.again()) {
+                Ok(None) => return true,
+                Ok(Some(answer)) => Ok(answer),
+                Err(refused) => Err(refused),
+            },
         };
-        // What takes its time is answered when it is done.
-        let Some(answer) = answer.unwrap_or_else(|refused| Some(LauncherAnswer::Refused(refused))) else {
-            return Ok(true);
-        };
-        let reply = LauncherReply { sequence: request.sequence, answer: Some(answer) };
-        self.daemons[index].send(&reply.encode_to_vec(), &[]).map_err(|_| Gone)?;
-        Ok(true)
+        client.answer(answer.unwrap_or_else(LauncherAnswer::Refused))
     }
 
     fn hello(&mut self, hello: &Hello) -> Result<LauncherAnswer, Refused> {
@@ -91,7 +156,6 @@ impl Server {
             let why = format!("this launcher speaks version {VERSION}, the daemon {}", hello.version);
             return Err(Refused::new(Reason::Precondition, why));
         }
-        self.await_shims().map_err(|error| failed("shims", &error))?;
         // The key outlives either process in the other's memory.
         let internal = |error: &dyn std::fmt::Display| Refused::new(Reason::Internal, format!("tag key: {error}"));
         let key = match self.tag_key.take() {
@@ -113,19 +177,23 @@ impl Server {
         let id: ContainerId =
             launch.container_id.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("container id: {bad}")))?;
         self.hear_shims();
-        self.make_way(&id);
+        if self.shims.get(&id).is_some_and(|shim| has_ended(&shim.pidfd)) {
+            self.shim_has_ended(&id);
+        }
         if self.shims.contains_key(&id) {
             return Err(Refused::new(Reason::Exists, format!("container {id} is there already")));
         }
         let Ok([connection, plan, process, files]) = <[OwnedFd; 4]>::try_from(fds) else {
             return Err(Refused::new(Reason::Invalid, "a launch comes with four descriptors"));
         };
-        let file =
-            |fd, most| MemFile::from_fd(fd, most).map_err(|error| Refused::new(Reason::Invalid, error.to_string()));
-        let (plan, process, files) =
-            (file(plan, PLAN_MAX)?, file(process, BYTES_MAX as u64)?, file(files, BYTES_MAX as u64)?);
+        let invalid = |error: io::Error| Refused::new(Reason::Invalid, error.to_string());
+        let connection = Seqpacket::from_peer(connection).map_err(invalid)?;
+        let plan = MemFile::from_fd(plan, PLAN_MAX).map_err(invalid)?;
+        let payload = |fd| MemFile::from_fd_to_wipe(fd, BYTES_MAX as u64).map_err(invalid);
+        let (process, files) = (payload(process)?, payload(files)?);
+        let pulse = Pulse::create().map_err(|error| failed("pulse", &error))?;
         let (lifeline, theirs) = Seqpacket::pair().map_err(|error| failed("lifeline", &error))?;
-        lifeline.set_nonblocking(true).map_err(|error| failed("lifeline", &error))?;
+        lifeline.set_nonblocking(true);
         let id_range = self.free_range();
         let pid = match process::fork().map_err(|error| failed("fork", &error))? {
             Fork::Parent(pid) => pid,
@@ -134,10 +202,12 @@ impl Server {
                 self.abandon();
                 let created_at = Timestamp(launch.created_at);
                 let launch = shim::Launch {
+                    id,
                     request_tag: launch.request_tag,
                     created_at,
                     id_range,
-                    connection: connection.into(),
+                    connection,
+                    pulse,
                     plan,
                     process,
                     files,
@@ -158,17 +228,11 @@ impl Server {
             id_range,
             listening: false,
             done: false,
+            watch: Some(Watch::of(pulse)),
+            killed: None,
         };
         self.shims.insert(id, shim);
         Ok(LauncherAnswer::Done(Done {}))
-    }
-
-    /// Takes a shim of this id that is on its way out, or has closed its end.
-    fn make_way(&mut self, id: &ContainerId) {
-        let Some(shim) = self.shims.get(id) else { return };
-        if (shim.lifeline.is_none() || self.has_finished(shim)) && has_ended_within(&shim.pidfd, LAST_STEPS) {
-            self.shim_has_ended(id);
-        }
     }
 
     fn remove_layer(&mut self, remove: &RemoveLayer, client: Client) -> Result<Option<LauncherAnswer>, Refused> {
@@ -183,9 +247,7 @@ impl Server {
     fn remove(&mut self, id: &str) -> Result<LauncherAnswer, Refused> {
         let id: ContainerId =
             id.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("container id: {bad}")))?;
-        // The daemon saw the exit record of a shim that was killed before its very last step.
-        let ends = |shim: &Shim| has_ended_within(&shim.pidfd, LAST_STEPS);
-        if Dirs::of(&self.host, &id).read_exit().is_some() && self.shims.get(&id).is_some_and(ends) {
+        if self.shims.get(&id).is_some_and(|shim| has_ended(&shim.pidfd)) {
             self.shim_has_ended(&id);
         }
         if self.host.containers_run().join(id.as_str()).exists() {

@@ -144,7 +144,7 @@ impl Attached {
     pub(super) fn take(&mut self, asked: &Attach, fds: Vec<OwnedFd>) -> Result<(), Refused> {
         let fd =
             fds.into_iter().next().ok_or_else(|| Refused::new(Reason::Invalid, "a client comes with a descriptor"))?;
-        let socket = Seqpacket::from(fd);
+        let socket = Seqpacket::from_peer(fd).map_err(|error| Refused::new(Reason::Invalid, error.to_string()))?;
         if let Some(place) = asked.resume_at.filter(|place| *place > self.window.end()) {
             let why = format!("resume_at: is {place}; the process has written {} bytes", self.window.end());
             return Err(Refused::new(Reason::Invalid, why));
@@ -164,7 +164,6 @@ impl Attached {
                 !client.input
             });
         }
-        socket.set_nonblocking(true).map_err(|error| crate::rootfs::failed("client", &error))?;
         let output = !asked.no_output;
         let lossless = output && (asked.lossless || asked.input);
         let next = match asked.resume_at {

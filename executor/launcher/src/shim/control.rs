@@ -17,6 +17,7 @@ use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
 use nix::sys::socket::{getsockopt, sockopt};
 use prost::Message;
 
+use super::pace::Pace;
 use super::update::Update;
 use crate::dirs::Dirs;
 use crate::log::{self, Level};
@@ -30,13 +31,22 @@ const ROUND_MAX: usize = 8;
 /// The connections of a shim.
 pub(super) struct Control {
     listener: Option<SeqpacketListener>,
-    connections: Vec<Seqpacket>,
+    connections: Vec<Connection>,
     /// To the launcher that forked this shim; gone when that is gone.
     lifeline: Option<Seqpacket>,
     /// Second handle on the secret file system, to be given to a later launcher.
     volume: Option<OwnedFd>,
     state: State,
     daemon_uid: u32,
+    pace: Pace,
+}
+
+/// A peer.
+struct Connection {
+    socket: Seqpacket,
+    /// It connected as root. Of a socket that somebody passed that cannot be told: its credentials may be of whoever
+    /// bound the other end.
+    root: bool,
 }
 
 /// What a peer asks of the container.
@@ -73,18 +83,24 @@ impl Asked {
 }
 
 impl Control {
-    pub(super) fn new(connection: Seqpacket, lifeline: Seqpacket, daemon_uid: u32) -> Self {
+    pub(super) fn new(connection: Seqpacket, lifeline: Seqpacket, daemon_uid: u32, pace: Pace) -> Self {
         for socket in [&connection, &lifeline] {
-            let _ = socket.set_nonblocking(true);
+            socket.set_nonblocking(true);
         }
         Self {
             listener: None,
-            connections: vec![connection],
+            connections: vec![Connection { socket: connection, root: false }],
             lifeline: Some(lifeline),
             volume: None,
             state: State::Initializing,
             daemon_uid,
+            pace,
         }
+    }
+
+    /// What is told of the shim's pace.
+    pub(super) fn pace(&self) -> &Pace {
+        &self.pace
     }
 
     /// Listens for later daemons and launchers. The launcher is told: a daemon that it welcomes finds every shim.
@@ -105,7 +121,7 @@ impl Control {
         let bytes = reached_report(state);
         self.tell_launcher(&bytes);
         for connection in &mut self.connections {
-            if connection.send(&bytes, &[]).is_err() {
+            if connection.socket.send(&bytes, &[]).is_err() {
                 abandon(connection);
             }
         }
@@ -126,7 +142,7 @@ impl Control {
         let report = ShimReport { sequence: 0, news: Some(ShimNews::Refused(refused)) }.encode_to_vec();
         self.tell_launcher(&report);
         for connection in &self.connections {
-            let _ = connection.send(&report, &[]);
+            let _ = connection.socket.send(&report, &[]);
         }
     }
 
@@ -140,7 +156,9 @@ impl Control {
     /// What to wait for.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let listener = self.listener.iter().map(AsFd::as_fd);
-        listener.chain(self.connections.iter().map(AsFd::as_fd)).chain(self.lifeline.iter().map(AsFd::as_fd))
+        listener
+            .chain(self.connections.iter().map(|connection| connection.socket.as_fd()))
+            .chain(self.lifeline.iter().map(AsFd::as_fd))
     }
 
     /// Takes connections and reads what came. Never waits.
@@ -151,7 +169,7 @@ impl Control {
         let mut gone = Vec::new();
         for index in 0..self.connections.len() {
             for _ in 0..ROUND_MAX {
-                match receive(&self.connections[index]) {
+                match receive(&self.connections[index].socket) {
                     Ok(Some((request, fds))) => asked.extend(self.take(index, request, fds)),
                     Ok(None) => break,
                     Err(Gone) => {
@@ -178,7 +196,7 @@ impl Control {
         let report = ShimReport { sequence: to.sequence, news: Some(news) }.encode_to_vec();
         let fds: Vec<BorrowedFd<'_>> = file.iter().map(AsFd::as_fd).collect();
         let connection = self.connections.get(to.connection);
-        let sent = connection.is_some_and(|connection| connection.send(&report, &fds).is_ok()); // one that is gone asks again
+        let sent = connection.is_some_and(|connection| connection.socket.send(&report, &fds).is_ok()); // one that is gone asks again
         if let Some(Err(error)) = file.filter(|_| !sent).map(|file| file.wipe()) {
             log::line(Level::Error, "", format_args!("an answer that nobody took was not wiped: {error}"));
         }
@@ -186,25 +204,28 @@ impl Control {
 
     /// Forgets connections that are gone. Called when nothing is left to answer.
     pub(super) fn tidy(&mut self) {
-        self.connections.retain(|connection| !hung_up(connection));
+        self.connections.retain(|connection| !hung_up(&connection.socket));
     }
 
     fn accept(&mut self) {
-        while let Some(Ok(connection)) = self.listener.as_ref().map(SeqpacketListener::accept) {
-            let uid = getsockopt(&connection, sockopt::PeerCredentials).map(|peer| peer.uid());
+        while let Some(Ok(socket)) = self.listener.as_ref().map(SeqpacketListener::accept) {
+            let uid = getsockopt(&socket, sockopt::PeerCredentials).map(|peer| peer.uid());
             let served = uid.is_ok_and(|uid| uid == 0 || uid == self.daemon_uid);
-            if !served || self.connections.len() >= CONNECTIONS_MAX || connection.set_nonblocking(true).is_err() {
+            if !served || self.connections.len() >= CONNECTIONS_MAX {
                 log::line(Level::Warning, "", "a connection to a shim was refused");
                 continue;
             }
-            if connection.send(&reached_report(self.state), &[]).is_ok() {
-                self.connections.push(connection);
+            socket.set_nonblocking(true);
+            if socket.send(&reached_report(self.state), &[]).is_ok() {
+                self.connections.push(Connection { socket, root: uid == Ok(0) });
             }
         }
     }
 
-    /// The launcher says nothing on its line; only its end is of interest.
+    /// The launcher asks for nothing but a turn of the loop on its line, and that is one.
     fn look_at_lifeline(&mut self) {
+        let mut buffer = [0; 64];
+        while let Some(Ok(Some(_))) = self.lifeline.as_ref().map(|lifeline| lifeline.recv(&mut buffer)) {}
         if self.lifeline.as_ref().is_some_and(hung_up) {
             self.lifeline = None;
         }
@@ -218,13 +239,14 @@ impl Control {
                 self.share_with(connection, request.sequence);
                 return None;
             }
+            Some(ShimCall::Ping(_)) => return None,
             Some(ShimCall::UpdateFiles(update)) => Command::UpdateFiles(Update { signal: update.signal, fds }),
             Some(ShimCall::ReadSecrets(asked)) => Command::ReadSecrets(asked),
             Some(ShimCall::Attach(asked)) => Command::Attach(asked, fds),
             None => {
                 let refused = Refused::new(Reason::Invalid, "a request that this shim does not know");
                 let report = ShimReport { sequence: request.sequence, news: Some(ShimNews::Refused(refused)) };
-                let _ = self.connections[connection].send(&report.encode_to_vec(), &[]);
+                let _ = self.connections[connection].socket.send(&report.encode_to_vec(), &[]);
                 return None;
             }
         };
@@ -233,12 +255,14 @@ impl Control {
 
     /// The handle goes to root alone: the daemon must not be able to read the files.
     fn share_with(&self, connection: usize, sequence: u64) {
-        let socket = &self.connections[connection];
-        let root = getsockopt(socket, sockopt::PeerCredentials).is_ok_and(|peer| peer.uid() == 0);
+        let Connection { socket, root } = &self.connections[connection];
         let (news, fds) = match &self.volume {
-            Some(volume) if root => (ShimNews::Done(Done {}), vec![volume.as_fd()]),
+            Some(volume) if *root => (ShimNews::Done(Done {}), vec![volume.as_fd(), self.pace.as_fd()]),
             Some(_) => (ShimNews::Refused(Refused::new(Reason::Precondition, "for the launcher only")), Vec::new()),
-            None => (ShimNews::Refused(Refused::new(Reason::NotFound, "there are no secret files")), Vec::new()),
+            None => {
+                let refused = Refused::new(Reason::NotFound, "there are no secret files");
+                (ShimNews::Refused(refused), root.then(|| self.pace.as_fd()).into_iter().collect())
+            }
         };
         let _ = socket.send(&ShimReport { sequence, news: Some(news) }.encode_to_vec(), &fds);
     }
@@ -252,9 +276,10 @@ fn reached_report(state: State) -> Vec<u8> {
 struct Gone;
 
 /// Lets a peer go, and keeps its place: commands that were read are answered by their connection's index.
-fn abandon(connection: &mut Seqpacket) {
+fn abandon(connection: &mut Connection) {
     if let Ok((closed, _)) = Seqpacket::pair() {
-        *connection = closed;
+        closed.set_nonblocking(true);
+        *connection = Connection { socket: closed, root: false };
     }
 }
 

@@ -67,20 +67,22 @@ pub(super) fn access(files: &[PlannedFile], prepared: &Prepared, ids: IdMap) -> 
     files.iter().map(|file| Access { mode: file.mode, gid: ids.host(prepared.gid_of(file)) }).collect()
 }
 
-/// Lets `write` have the contents of files, in place, if they have these sizes.
+/// Lets `write` have a copy of the contents of files, if they have these sizes. The copy is charged to where the calling
+/// process is before; `write` is what joins the container.
 pub(super) fn with_contents(
     payload: &MemFile,
     sizes: impl Iterator<Item = u64>,
-    write: impl FnOnce(&[&[u8]]) -> io::Result<()>,
+    write: impl FnOnce(&[&[u8]]) -> Result<(), Failed>,
 ) -> Result<(), Failed> {
+    let failed = |error| Failed("secret files".into(), error);
     let written = payload.read(|bytes| {
-        let contents = payload::decode(bytes).map_err(malformed)?;
+        let contents = payload::decode(bytes).map_err(|error| failed(malformed(error)))?;
         if !contents.iter().map(|content| content.len() as u64).eq(sizes) {
-            return Err(malformed("contents and plan do not fit one another"));
+            return Err(failed(malformed("contents and plan do not fit one another")));
         }
         write(&contents)
     });
-    written.and_then(|written| written).map_err(|error| Failed("secret files".into(), error))
+    written.map_err(failed)?
 }
 
 impl Injection<'_> {
@@ -117,7 +119,6 @@ impl Injection<'_> {
     fn act(&self, pass: &mut Pass<'_>) -> Result<Option<TokenDigest>, Failed> {
         let (mut views, mut runtime, mut token) = (Views::default(), Vec::new(), None);
         if let Some(volume) = self.volume {
-            self.host.hierarchies.join_memory(self.cgroup).map_err(|error| Failed("memory cgroup".into(), error))?;
             token = self.fill(volume, pass)?;
             views = self.views(volume)?;
             runtime.extend(views.inputs.take());
@@ -153,24 +154,41 @@ impl Injection<'_> {
         Ok(token)
     }
 
+    /// Writes the files, as a part of the container as far as memory goes, and what else is kept with them.
     fn fill(&self, volume: &Volume, pass: &mut Pass<'_>) -> Result<Option<TokenDigest>, Failed> {
         let owner = owner(self.prepared, self.id_map);
         let access = access(&self.plan.files, self.prepared, self.id_map);
         let token = self.plan.token_file().map(|_| Token::random(&self.plan.id)).transpose();
         let token = token.map_err(|error| Failed("runtime token".into(), io::Error::other(error)))?;
-        with_contents(self.files, self.plan.given_files().iter().map(|file| file.size), |contents| {
-            let contents: Vec<&[u8]> = contents.iter().copied().chain(token.as_ref().map(Token::as_bytes)).collect();
-            volume.fill(&self.prepared.mounts, &contents, &access, owner, pass)
-        })?;
+        let sizes = self.plan.given_files().iter().map(|file| file.size);
+        let write = |values: Option<&[u8]>| {
+            with_contents(self.files, sizes, |contents| {
+                self.host
+                    .hierarchies
+                    .join_memory(self.cgroup)
+                    .map_err(|error| Failed("memory cgroup".into(), error))?;
+                let given = contents.iter().copied();
+                let contents: Vec<&[u8]> = given.chain(token.as_ref().map(Token::as_bytes)).collect();
+                let filled = volume.fill(&self.prepared.mounts, &contents, &access, owner, pass);
+                filled.map_err(|error| Failed("secret files".into(), error))?;
+                let kept = values.map_or(Ok(()), |values| self.keep(volume, values));
+                kept.map_err(|error| Failed("secret inputs".into(), error))
+            })
+        };
         if keeps_inputs(self.plan) {
-            let kept = self.process.read(|bytes| {
-                let main = self.plan.main().ok_or(io::ErrorKind::InvalidData)?;
-                let process = ProcessPayload::decode(bytes).map_err(malformed)?;
-                volume.keep_inputs(&process.secrets(main).map_err(malformed)?)
-            });
-            kept.and_then(|kept| kept).map_err(|error| Failed("secret inputs".into(), error))?;
+            let written = self.process.read(|values| write(Some(values)));
+            written.map_err(|error| Failed("secret inputs".into(), error))??;
+        } else {
+            write(None)?;
         }
         Ok(token.map(|token| TokenDigest::of(token.as_bytes())))
+    }
+
+    /// Keeps the secret arguments and variables.
+    fn keep(&self, volume: &Volume, process: &[u8]) -> io::Result<()> {
+        let main = self.plan.main().ok_or(io::ErrorKind::InvalidData)?;
+        let process = ProcessPayload::decode(process).map_err(malformed)?;
+        volume.keep_inputs(&process.secrets(main).map_err(malformed)?)
     }
 
     /// What the container gets to see of the volume; attached in the shim's namespace first where the kernel cannot clone

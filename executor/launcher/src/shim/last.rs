@@ -57,6 +57,7 @@ impl<'a> Last<'a> {
 
     /// Attends to clients, commands, and the end of the machine. Never waits.
     pub(super) fn look(&mut self, control: &mut Control, signals: &SignalEvents) {
+        control.pace().turn();
         while let Ok(Some(signal)) = signals.next() {
             if signal == libc::SIGTERM || signal == libc::SIGINT {
                 self.stop(self.grace);
@@ -99,6 +100,7 @@ impl<'a> Last<'a> {
             let left = left + Duration::from_millis(1);
             let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
             let mut fds: Vec<PollFd<'_>> = self.fds(control, signals).collect();
+            control.pace().rest();
             let _ = poll(&mut fds, Some(&timeout)); // interrupted: looked at again
         }
     }

@@ -85,6 +85,7 @@ pub(super) fn capture(
     (control, signals): (&mut Control, &SignalEvents),
     last: &mut Last<'_>,
 ) -> OutputsRecord {
+    control.pace().begin(DEATH_PATIENCE + HELPER_PATIENCE);
     let mut attention = Attention { control, signals, last, ends: Instant::now() + PATIENCE };
     match attempt(host, record, remains, source, &mut attention) {
         Ok(list) => list.summary(),
@@ -236,6 +237,7 @@ impl Attention<'_, '_> {
         let ends = self.last.due().map_or(self.ends, |due| due.min(self.ends));
         let left = ends.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
         let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        self.control.pace().rest();
         let _ = poll(&mut fds, Some(&timeout)); // what happened is looked at below
         drop(fds);
         self.look()

@@ -5,6 +5,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
 use executor_core::plan::Plan;
 use executor_core::protocol::{PLAN_MAX, Reason, Refused};
@@ -32,6 +33,7 @@ use crate::seccomp::Filter;
 
 /// What is asked for, but for the secrets.
 pub(super) struct Request {
+    pub(super) id: ContainerId,
     pub(super) plan: MemFile,
     pub(super) request_tag: String,
     pub(super) created_at: Timestamp,
@@ -108,6 +110,10 @@ fn admit(host: &Host, request: &Request) -> Result<(ContainerRecord, Dirs, Ids),
     let parsed =
         request.plan.read(|bytes| serde_json::from_slice::<Plan>(bytes)).map_err(|error| internal("plan", &error))?;
     let plan = parsed.map_err(|error| internal("plan", &error))?;
+    if plan.id != request.id {
+        let why = format!("the plan is of container {}, the launch of container {}", plan.id, request.id);
+        return Err(Refused::new(Reason::Invalid, why));
+    }
     recheck(&plan, &host.policy).map_err(|violations| Refused::of_fields(Reason::Invalid, &violations))?;
     let ids = Ids::of(&plan, request.id_range, &host.policy)?;
     isolate().map_err(|error| failed("mount namespace", &error))?;

@@ -88,10 +88,10 @@ fn wait(ready: &Ready, control: &Control, signals: &SignalEvents, kill_at: Optio
     // A millisecond more than asked, so that the deadline has passed when the wait ends.
     let left = left + Duration::from_millis(1);
     let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-    match poll(&mut fds, Some(&timeout)) {
-        Ok(_) => !fds[0].revents().is_empty(),
-        Err(_) => false, // interrupted
-    }
+    control.pace().rest();
+    let polled = poll(&mut fds, Some(&timeout));
+    control.pace().turn();
+    polled.is_ok() && !fds[0].revents().is_empty() // or interrupted
 }
 
 fn carry_out(

@@ -136,8 +136,9 @@ fn take(fds: Vec<OwnedFd>) -> Result<(MemFile, MemFile), Refused> {
     let Ok([list, contents]) = <[OwnedFd; UPDATE_FDS.len()]>::try_from(fds) else {
         return Err(Refused::new(Reason::Invalid, "an update comes with two descriptors"));
     };
-    let file = |fd, most| MemFile::from_fd(fd, most).map_err(|error| Refused::new(Reason::Invalid, error.to_string()));
-    Ok((file(list, PLAN_MAX)?, file(contents, BYTES_MAX as u64)?))
+    let invalid = |error: io::Error| Refused::new(Reason::Invalid, error.to_string());
+    let contents = MemFile::from_fd_to_wipe(contents, BYTES_MAX as u64).map_err(invalid)?;
+    Ok((MemFile::from_fd(list, PLAN_MAX).map_err(invalid)?, contents))
 }
 
 /// An update that may be carried out.
@@ -368,15 +369,22 @@ fn write(
     };
     // Rather this process than one of the container's, if the kernel has to choose.
     process::be_expendable().map_err(failed("oom_score_adj"))?;
-    host.hierarchies.join_memory(&record.cgroup).map_err(failed("memory cgroup"))?;
     let ids = record.id_map();
     let prepared = record.prepared.as_ref().ok_or_else(|| Failed("user".into(), io::ErrorKind::NotFound.into()))?;
     let (owner, access) = (owner(prepared, ids), access(&update.files, prepared, ids));
     let sizes = update.changed.iter().map(|index| update.files[*index].size);
-    with_contents(contents, sizes, |contents| rotation.write(contents, &access, owner, pass))?;
-    // A daemon that gave up meanwhile has overwritten them, from the beginning on: then what was written is not whole.
-    let whole = contents.read(|bytes| payload::decode(bytes).is_ok()).map_err(failed("contents"))?;
-    if whole { Ok(()) } else { Err(Failed("contents".into(), io::Error::other("they were taken back"))) }
+    with_contents(contents, sizes, |contents| {
+        host.hierarchies.join_memory(&record.cgroup).map_err(failed("memory cgroup"))?;
+        rotation.write(contents, &access, owner, pass).map_err(failed("secret files"))
+    })?;
+    // A daemon that gave up meanwhile has overwritten them, from the beginning on: then what was copied may not be whole.
+    let mut head = [0; payload::HEAD];
+    contents.read_start(&mut head).map_err(failed("contents"))?;
+    if head == payload::head(update.changed.len()) {
+        Ok(())
+    } else {
+        Err(Failed("contents".into(), io::Error::other("they were taken back")))
+    }
 }
 
 fn discard(id: &str, rotation: Rotation<'_>) {

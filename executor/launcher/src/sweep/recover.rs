@@ -7,6 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use executor_core::placement::{self, Content, GENERATIONS_DIR};
 use executor_core::record::{ContainerRecord, VolumeKind};
@@ -21,6 +22,9 @@ use rustix::fs::{Mode, OFlags, fstat};
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::shim::keeps_inputs;
+
+/// How long the way through the container may take: its root may be on a server that does not answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Handles on the volume of a container whose init still lives. Empty where there is none, or it cannot be reached:
 /// then the memory goes, unwritten, with the container's namespace, and the exit record has no receipt.
@@ -56,8 +60,17 @@ fn handles(record: &ContainerRecord, init: i32) -> io::Result<Vec<OwnedFd>> {
     };
     drop(theirs);
     let mut handles = Vec::new();
-    while let Some((_, fds)) = ours.recv(&mut [0; 8])? {
-        handles.extend(fds);
+    let deadline = Instant::now() + PATIENCE;
+    let received = loop {
+        match ours.recv_by(&mut [0; 8], deadline) {
+            Ok(Some((_, fds))) => handles.extend(fds),
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+    };
+    if let Err(error) = received {
+        super::kill_all(&[helper]); // it is taken with the orphans, if the kernel holds it
+        return Err(error);
     }
     match process::wait_for(helper)? {
         process::Ended::Code(0) => Ok(handles),

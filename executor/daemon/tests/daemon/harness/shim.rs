@@ -104,7 +104,9 @@ impl FakeShim {
         for dir in [shared.run_dir(), shared.state_dir()] {
             std::fs::create_dir_all(dir).unwrap();
         }
-        shared.take(connection.into());
+        let connection = Seqpacket::from_peer(connection).unwrap();
+        connection.set_nonblocking(false);
+        shared.take(connection);
         shared.write_record();
         shared.listen();
         let calls = tokio::sync::Mutex::new(calls);
@@ -158,6 +160,7 @@ impl FakeShim {
             timings,
             wipe: Some(wipe),
             outputs: None,
+            output_incomplete: false,
             finished_at: now(),
         };
         write(&self.shared.state_dir().join("exit.json"), &record);

@@ -9,8 +9,8 @@ fn pipe() -> (OwnedFd, OwnedFd) {
 
 fn client(attached: &mut Attached, asked: &Attach) -> Result<Seqpacket, Refused> {
     let (ours, theirs) = Seqpacket::pair().unwrap();
-    theirs.set_nonblocking(true).unwrap();
-    ours.set_nonblocking(true).unwrap();
+    theirs.set_nonblocking(true);
+    ours.set_nonblocking(true);
     attached.take(asked, vec![theirs.as_fd().try_clone_to_owned().unwrap()]).map(|()| ours)
 }
 

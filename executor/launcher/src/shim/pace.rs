@@ -1,0 +1,46 @@
+//! What a shim tells of its own pace, so that the launcher can tell one that works from one that is frozen.
+//!
+//! Each turn of a loop has the time that the operator gives it (`launcher.watchdog_seconds`), for whatever a disk may
+//! take. What has bounds of its own is given them beside that.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use executor_sys::pulse::Pulse;
+
+/// A turn where shims are not watched: another launcher may watch them one day.
+const UNWATCHED: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// A shim's pace.
+pub(super) struct Pace {
+    pulse: Pulse,
+    patience: Duration,
+}
+
+impl Pace {
+    /// Of a shim that has this for a turn, where shims are watched.
+    pub(super) fn new(pulse: Pulse, patience: Option<Duration>) -> Self {
+        Self { pulse, patience: patience.unwrap_or(UNWATCHED) }
+    }
+
+    /// A turn of a loop begins.
+    pub(super) fn turn(&self) {
+        self.begin(Duration::ZERO);
+    }
+
+    /// Something begins that may take so much longer than a turn.
+    pub(super) fn begin(&self, longer: Duration) {
+        self.pulse.turn(self.patience + longer);
+    }
+
+    /// A wait begins.
+    pub(super) fn rest(&self) {
+        self.pulse.rest();
+    }
+}
+
+impl AsFd for Pace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pulse.as_fd()
+    }
+}

@@ -1,0 +1,145 @@
+//! Signs of life of a process, in memory that it shares with whoever watches it.
+//!
+//! They cost the process two writes to memory for each turn of its loop, and no system call; whoever watches reads them
+//! without waking it. The memory is a file without a name, so that a later process can take over the watch.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::memfile::MemFile;
+
+/// What is shared.
+#[repr(C)]
+struct Signs {
+    /// How often the loop was turned.
+    turns: AtomicU64,
+    /// By when it will be turned again, in nanoseconds of the monotonic clock; 0 while the process waits for something to
+    /// do.
+    until: AtomicU64,
+}
+
+const LENGTH: NonZeroUsize = NonZeroUsize::MIN.saturating_add(size_of::<Signs>() - 1);
+
+/// Signs of life.
+#[derive(Debug)]
+pub struct Pulse {
+    file: OwnedFd,
+    signs: NonNull<Signs>,
+}
+
+impl Pulse {
+    /// Of a process that is about to be forked: both sides have it then.
+    ///
+    /// # Errors
+    /// Out of descriptors or memory.
+    pub fn create() -> io::Result<Self> {
+        Self::map(MemFile::create("executor-pulse", LENGTH.get())?)
+    }
+
+    /// Of a process that passed it.
+    ///
+    /// # Errors
+    /// It is not a memory file of this size.
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        let file = MemFile::from_fd_to_wipe(fd, LENGTH.get() as u64)?;
+        if file.len() < LENGTH.get() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Self::map(file)
+    }
+
+    fn map(file: MemFile) -> io::Result<Self> {
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours. The file has this size for
+        // good, so that the mapping stays backed.
+        let at = unsafe { mmap(None, LENGTH, protection, MapFlags::MAP_SHARED, file.as_fd(), 0) }?;
+        Ok(Self { file: file.into(), signs: at.cast() })
+    }
+
+    fn signs(&self) -> &Signs {
+        // SAFETY: the mapping is as large as `Signs`, aligned to a page, and lives as long as `self`; any bytes are valid
+        // numbers, and other processes access them as atomic numbers too.
+        unsafe { self.signs.as_ref() }
+    }
+
+    /// The loop was turned, and will be again within this time.
+    pub fn turn(&self, within: Duration) {
+        self.signs().turns.fetch_add(1, Ordering::Relaxed);
+        self.signs().until.store(now().saturating_add(nanos(within)).max(1), Ordering::Relaxed);
+    }
+
+    /// The process waits for something to do, however long that takes.
+    pub fn rest(&self) {
+        self.signs().until.store(0, Ordering::Relaxed);
+    }
+
+    /// How often the loop was turned.
+    pub fn turns(&self) -> u64 {
+        self.signs().turns.load(Ordering::Relaxed)
+    }
+
+    /// The process is doing something.
+    pub fn is_at_work(&self) -> bool {
+        self.signs().until.load(Ordering::Relaxed) != 0
+    }
+
+    /// By how much it is late.
+    pub fn overdue(&self) -> Option<Duration> {
+        let until = self.signs().until.load(Ordering::Relaxed);
+        now().checked_sub(until).filter(|late| until != 0 && *late > 0).map(Duration::from_nanos)
+    }
+}
+
+impl AsFd for Pulse {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for Pulse {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and no reference into it outlives `self`.
+        let _ = unsafe { munmap(self.signs.cast(), LENGTH.get()) };
+    }
+}
+
+fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    nanos(Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32))
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watcher_sees_turns_and_lateness() {
+        let pulse = Pulse::create().unwrap();
+        let watcher = Pulse::from_fd(pulse.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!((watcher.turns(), watcher.is_at_work(), watcher.overdue()), (0, false, None));
+        pulse.turn(Duration::from_secs(3600));
+        assert_eq!((watcher.turns(), watcher.is_at_work(), watcher.overdue()), (1, true, None));
+        pulse.turn(Duration::ZERO);
+        while now() < watcher.signs().until.load(Ordering::Relaxed) + 1 {}
+        assert!(watcher.overdue().is_some());
+        pulse.rest();
+        assert_eq!((watcher.turns(), watcher.is_at_work(), watcher.overdue()), (2, false, None));
+    }
+
+    #[test]
+    fn what_is_too_small_is_not_taken() {
+        let small = MemFile::create("x", 8).unwrap();
+        assert_eq!(Pulse::from_fd(small.into()).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+}
