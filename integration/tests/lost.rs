@@ -13,6 +13,7 @@ use executor_core::validate::{Draft, Policy, validate};
 use executor_sys::process::{pidfd, pidfd_signal};
 use executor_sys::seqpacket::Seqpacket;
 use integration::launcher::{Launcher, Payload, Shim};
+use integration::rootfs::Rootfs;
 use integration::{host, wait};
 
 const SIGTERM: i32 = nix::sys::signal::Signal::SIGTERM as i32;
@@ -134,6 +135,35 @@ fn a_container_that_lost_everything_is_swept() {
     assert_eq!(bytes, vec![0; SECRET.len()]);
     gone(init);
     wait::until("nothing is left", || (host::inventory_of(&launcher.run_dir()) == before).then_some(()));
+}
+
+/// A container that renames the directory of a file that is mounted by itself: the next launcher finds the file.
+#[test]
+fn a_swept_container_that_moved_its_secret_is_wiped() {
+    let mut launcher = Launcher::start(&[]);
+    let rootfs = Rootfs::busybox();
+    let reference = rootfs.reference();
+    let files = vec![("/root/.kube/config".to_owned(), "a", SECRET.len() as u64).into()];
+    let draft =
+        Draft { id: "moved", path: "/bin/sh", rootfs: &reference, memory_bytes: 64 << 20, files, ..Draft::default() };
+    let plan = validate(&draft, &Policy::default()).unwrap();
+    let script = b"mv /root/.kube '/root/a b' && echo moved; exec sleep 1000";
+    let payload = Payload { args: vec![b"-c", script], files: vec![SECRET], ..Payload::default() };
+    let shim = launcher.launch(&plan, &payload).unwrap();
+    shim.reach(State::Running).unwrap();
+    wait::until("it is moved", || launcher.log("moved").contains("moved").then_some(()));
+    let record = launcher.record("moved").unwrap();
+    let init = record.prepared.unwrap().init.pid;
+    let kept = std::fs::File::open(format!("/proc/{init}/root/root/a b/config")).unwrap();
+    launcher.kill();
+    kill(record.shim.pid);
+    gone(record.shim.pid);
+    launcher.start_again();
+    assert_eq!(launcher.exit("moved").wipe.unwrap().bytes, SECRET.len() as u64);
+    let mut bytes = vec![1; SECRET.len()];
+    std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
+    assert_eq!(bytes, vec![0; SECRET.len()]);
+    gone(init);
 }
 
 /// Whoever may connect to a shim: the launcher's handle is for root alone, and a stranger is not served at all.
