@@ -42,6 +42,8 @@ const LAST_LINES: usize = 12;
 /// With a longer directory the sockets of containers (`run/containers/UUID/shim.sock`) would exceed the 107
 /// bytes of a unix socket's path.
 const HOME_MAX: usize = 45;
+/// Bytes and files that executord, its launcher and a container need on a disk; below 4 MiB and 8 files executord takes none.
+const ROOM: (u64, u64) = (64 << 20, 1000);
 /// What the daemon gets to see of our environment.
 const INHERITED: [&str; 5] = ["PATH", "HOME", "TMPDIR", "RUST_LOG", "RUST_BACKTRACE"];
 
@@ -218,7 +220,10 @@ fn is_executable(program: &Path) -> bool {
 /// has one, which overlays can use; the temporary directory may be an overlay itself.
 fn make_home() -> Result<PathBuf, LocalError> {
     let mut error = io::Error::from(io::ErrorKind::NotFound);
-    for parent in [PathBuf::from("/run"), std::env::temp_dir(), PathBuf::from("/tmp")] {
+    let mut parents = vec![PathBuf::from("/run"), std::env::temp_dir(), PathBuf::from("/tmp")];
+    // On a full disk nothing can run: it is the last choice.
+    parents.sort_by_key(|parent| !has_room(parent));
+    for parent in parents {
         let made = tempfile::Builder::new().prefix("agent-cli-").tempdir_in(&parent).and_then(|home| {
             std::fs::set_permissions(home.path(), Permissions::from_mode(0o755))?;
             Ok(home)
@@ -230,6 +235,13 @@ fn make_home() -> Result<PathBuf, LocalError> {
         }
     }
     Err(LocalError::Directory(error))
+}
+
+/// There is room for a container's state. Some file systems count no files: those have none at all by their own account.
+fn has_room(dir: &Path) -> bool {
+    rustix::fs::statvfs(dir).is_ok_and(|space| {
+        space.f_bavail.saturating_mul(space.f_frsize) >= ROOM.0 && (space.f_files == 0 || space.f_favail >= ROOM.1)
+    })
 }
 
 /// Removes what is left, unless something is mounted there: then a removal would reach into it.

@@ -29,7 +29,7 @@ impl Tmpfs {
     /// Mounts one of so many bytes at a directory, which is made.
     pub fn mount(at: &Path, bytes: u64) -> Self {
         fs::create_dir_all(at).expect("mkdir");
-        let options = format!("size={bytes},mode=0755");
+        let options = format!("size={bytes},nr_inodes=20000,mode=0755");
         mount(Some("test-disk"), at, Some("tmpfs"), MsFlags::empty(), Some(&*options)).expect("mount");
         Self { at: at.to_owned() }
     }
@@ -47,6 +47,27 @@ impl Tmpfs {
             let block = vec![b'x'; block];
             while ballast.write(&block).is_ok_and(|written| written > 0) {}
         }
+    }
+
+    /// Fills it with files, until no more can be made.
+    pub fn fill_with_files(&self) {
+        let dir = self.files();
+        fs::create_dir(&dir).expect("mkdir");
+        let mut number = 0;
+        while File::create(dir.join(number.to_string())).is_ok() {
+            number += 1;
+        }
+    }
+
+    /// Removes a few of those files.
+    pub fn free_files(&self) {
+        for number in 0..64 {
+            fs::remove_file(self.files().join(number.to_string())).expect("remove");
+        }
+    }
+
+    fn files(&self) -> PathBuf {
+        self.at.join("files")
     }
 
     /// Gives the room back.

@@ -285,3 +285,79 @@ fn a_full_disk_under_the_state_directory() {
     }
     daemon.is_back_at(&before);
 }
+
+/// On a disk that is full to the last byte, and on one that is full of files, executord and its launcher start again: what is
+/// there is told, a new run is refused, and a deletion makes room for it.
+#[test]
+fn a_full_disk_at_the_start() {
+    for files in [false, true] {
+        let mut daemon = Setup::default().disk(24 << 20).start();
+        let rootfs = Rootfs::busybox();
+        // Its log takes what is needed for the next one, and is deleted with it.
+        let talks = "i=0; while [ $i -lt 60000 ]; do echo a line of some length that fills up the disk a little; i=$((i + 1)); done";
+        daemon.api.ran(sh(talks).id("talks").rootfs(&rootfs.reference()));
+        let launcher = daemon.launcher().unwrap();
+        kill(launcher, 9);
+        daemon.kill();
+        wait::until("the launcher has ended", || ended(launcher).then_some(()));
+        if files {
+            daemon.setup().state_disk().fill_with_files();
+        } else {
+            daemon.setup().state_disk().fill();
+        }
+        daemon.start_again();
+        let status = wait::until("it refuses", || match daemon.api.run(sleeper("more").rootfs(&rootfs.reference())) {
+            // Its launcher is started with it, and may not have been greeted yet.
+            Err(status) if status.code() == Code::Unavailable => None,
+            Err(status) => Some(status),
+            Ok(_) => panic!("files {files}: it ran"),
+        });
+        assert_eq!(status.code(), Code::ResourceExhausted, "files {files}: {status:?}");
+        assert!(status.message().contains("No space left on device"), "files {files}: {status:?}");
+        assert_eq!(daemon.api.get("talks").unwrap().state(), State::Completed);
+        if files {
+            daemon.setup().state_disk().free_files();
+        }
+        daemon.api.delete("talks", false).unwrap();
+        let more = wait::until_ok("it runs", || daemon.api.run(sleeper("more").rootfs(&rootfs.reference())));
+        assert_eq!(more.container.unwrap().state(), State::Running, "files {files}");
+        daemon.api.delete("more", true).unwrap();
+    }
+}
+
+/// Whichever of us has no descriptor left, at whatever moment: a run is refused with RESOURCE_EXHAUSTED and the words for it,
+/// or it goes well, and with descriptors it goes well again. Calls over a connection that there is, and over new ones.
+#[test]
+fn out_of_descriptors() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let daemon = Daemon::start();
+    let descriptors = |pid: i32| std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count() as u64;
+    for (who, pid) in [("executord", daemon.pid()), ("launcher", daemon.launcher().unwrap())] {
+        let process = Pid::from_raw(pid).unwrap();
+        let mut refused = 0;
+        for room in 0..20 {
+            daemon.api.info(); // what a call needs for good, it has
+            let limit = |current| Rlimit { current: Some(current), maximum: Some(65_536) };
+            let before = prlimit(Some(process), Resource::Nofile, limit(descriptors(pid) + room)).unwrap();
+            let outcomes = [daemon.api.run(sh("exit 3").id("c")), {
+                let api = integration::api::Api::connect(&daemon.socket());
+                api.map_or_else(|error| panic!("{who} {room}: {error}"), |api| api.run(sh("exit 3").id("d")))
+            }];
+            prlimit(Some(process), Resource::Nofile, before).unwrap();
+            for outcome in outcomes {
+                let Err(status) = outcome else { continue };
+                assert_eq!(status.code(), Code::ResourceExhausted, "{who} {room}: {status:?}");
+                assert!(status.message().to_lowercase().contains("descriptor"), "{who} {room}: {status:?}");
+                refused += 1;
+            }
+            for id in ["c", "d"] {
+                if daemon.api.get(id).is_ok() {
+                    daemon.api.wait(id).unwrap();
+                    daemon.api.delete(id, false).unwrap();
+                }
+            }
+        }
+        assert!(refused > 0, "{who}: the control");
+    }
+    assert_eq!(exit(&daemon.api.ran(sh("exit 3").id("c"))), Ok(3));
+}

@@ -25,6 +25,7 @@ pub mod plan;
 pub mod protocol;
 pub mod record;
 pub mod settings;
+pub mod shortage;
 pub mod spec;
 pub mod time;
 pub mod token;

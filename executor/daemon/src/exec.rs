@@ -195,7 +195,7 @@ pub(crate) async fn begin(node: &Arc<Node>, start: Start) -> Result<Begun, Probl
     drop(payload); // the process has its own copy
     match report.news {
         Some(ExecNews::Started(started)) => {
-            let ends = ends(terminal, fds).map_err(exhausted)?;
+            let ends = fds.and_then(|fds| ends(terminal, fds)).map_err(exhausted)?;
             Ok(Begun::Running(Session { packets, pid: started.pid }, ends))
         }
         Some(ExecNews::NotExecuted(failed)) => {

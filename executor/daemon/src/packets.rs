@@ -46,8 +46,10 @@ impl Packets {
         Ok(received.map(|(length, _)| length))
     }
 
-    /// Receives a message and its descriptors; `None` when the peer is gone.
-    pub(crate) async fn recv_with_fds<M: Message + Default>(&self) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+    /// Receives a message and its descriptors, or why there was no room for them; `None` when the peer is gone.
+    pub(crate) async fn recv_with_fds<M: Message + Default>(
+        &self,
+    ) -> io::Result<Option<(M, io::Result<Vec<OwnedFd>>)>> {
         self.0.async_io(tokio::io::Interest::READABLE, |socket| BUFFER.with_borrow_mut(|b| receive(socket, b))).await
     }
 }
@@ -60,8 +62,11 @@ pub(crate) fn watched<T: AsRawFd>(owner: T) -> io::Result<AsyncFd<T>> {
     AsyncFd::new(owner)
 }
 
-fn receive<M: Message + Default>(socket: &Seqpacket, buffer: &mut [u8]) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
-    let Some((length, fds)) = socket.recv(buffer)? else { return Ok(None) };
+fn receive<M: Message + Default>(
+    socket: &Seqpacket,
+    buffer: &mut [u8],
+) -> io::Result<Option<(M, io::Result<Vec<OwnedFd>>)>> {
+    let Some((length, fds)) = socket.recv_or_tell(buffer)? else { return Ok(None) };
     let message = M::decode(&buffer[..length]);
     message.map(|message| Some((message, fds))).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }

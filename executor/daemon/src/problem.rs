@@ -5,6 +5,7 @@
 //! launcher, which never had one in a message.
 
 use executor_core::protocol::{Reason, Refused};
+use executor_core::shortage::{self, Shortage};
 use executor_core::validate::Violation;
 
 /// What kind of thing is wrong.
@@ -69,6 +70,18 @@ impl Problem {
     /// There is no container of this id.
     pub fn no_container(id: &str) -> Self {
         Self::new(Kind::NotFound, format!("there is no container {id:?}"))
+    }
+
+    /// An error of the system, told with what it is about. What ran out is named, and is no fault.
+    pub fn of_system(about: &str, error: &(dyn std::error::Error + 'static)) -> Self {
+        let told = format!("{about}: {}", crate::chain(error));
+        match shortage::of(error) {
+            Some(what @ (Shortage::Descriptors | Shortage::HostDescriptors)) => {
+                Self::new(Kind::Exhausted, format!("executord: {what}: {told}"))
+            }
+            Some(_) => Self::new(Kind::Exhausted, told),
+            None => Self::new(Kind::Internal, told),
+        }
     }
 
     /// A call that outlives the daemon.

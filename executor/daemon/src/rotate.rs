@@ -91,7 +91,7 @@ fn current(node: &Node, handle: &Handle) -> Result<ContainerRecord, Problem> {
     match records::live(&node.paths, id) {
         Ok(Some(record)) => Ok(record),
         Ok(None) => Err(shim_is_gone(id)),
-        Err(error) => Err(Problem::new(Kind::Internal, crate::chain(&error))),
+        Err(error) => Err(Problem::of_system(&format!("container {id}"), &error)),
     }
 }
 

@@ -12,6 +12,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use executor_core::shortage;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
@@ -119,6 +120,8 @@ pub(crate) enum HttpError {
     Slow { bytes: u64, within: Duration },
     /// No connection, or it broke.
     Broken(String),
+    /// No connection, because something of this host ran out.
+    Exhausted(std::io::Error),
 }
 
 /// The connection, for as long as its answer is read.
@@ -191,6 +194,7 @@ async fn connect(origin: &Origin, named_by: Option<Reach>) -> Result<(TcpStream,
                 let _ = stream.set_nodelay(true);
                 return Ok((stream, reach));
             }
+            Err(error) if shortage::of(&error).is_some() => return Err(HttpError::Exhausted(error)),
             Err(error) => last = HttpError::Broken(format!("no connection: {error}")),
         }
     }

@@ -184,6 +184,7 @@ impl Registry {
         match error {
             HttpError::Forbidden(why) => ImageError::Redirect { what: what.to_owned(), to: origin.to_string(), why },
             HttpError::Slow { bytes, within } => self.slow(what, origin, bytes, within),
+            HttpError::Exhausted(error) => ImageError::io("connect to", origin.to_string(), error),
             HttpError::Broken(why) => ImageError::Connection { what: what.to_owned(), origin: origin.to_string(), why },
         }
     }

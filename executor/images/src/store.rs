@@ -74,10 +74,14 @@ fn locked(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
 }
 
 impl Store {
-    /// Opens the store, and makes what is missing of it. Records that are not whole are left out and removed.
+    /// Opens the store, and makes what is missing of it: on a full disk when it is needed. Records that are not whole are
+    /// left out and removed.
     pub(crate) fn open(dir: &Path) -> Result<Self, ImageError> {
         for sub in ["", "records", "documents", "layers", "ingest"] {
-            files::make_dir(&dir.join(sub))?;
+            match files::make_dir(&dir.join(sub)) {
+                Err(error @ ImageError::NoSpace { .. }) => tracing::warn!(%error, "no image can be taken in for now"),
+                made => made?,
+            }
         }
         let mut inner = Inner::default();
         for path in files::list(&dir.join("records"))? {
@@ -151,6 +155,7 @@ impl Store {
     /// Notes that a layer may be unpacked from now on.
     pub(crate) fn note_layer(&self, diff_id: &Digest) -> Result<(), ImageError> {
         let path = self.dir.join("layers").join(name(diff_id));
+        files::make_parent(&path)?;
         std::fs::write(&path, b"").map_err(|error| ImageError::io("write", path, error))
     }
 

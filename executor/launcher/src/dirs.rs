@@ -277,8 +277,31 @@ impl Dirs {
         let removed = parent.join(name);
         // At once or not at all: half a directory would look like that of a container whose end nobody recorded.
         remove_tree(&removed)?;
-        absent_is_fine(fs::rename(&self.state, &removed))?;
-        remove_tree(&removed)
+        let rename = || absent_is_fine(fs::rename(&self.state, &removed));
+        match rename() {
+            Err(error) if is_full(&error) => {
+                // A longer name can need room. The records, which tell that it has ended, go last.
+                self.remove_all_but_records()?;
+                match rename() {
+                    Err(error) if is_full(&error) => {
+                        absent_is_fine(fs::remove_file(self.state.join(CONTAINER)))?;
+                        remove_tree(&self.state)
+                    }
+                    renamed => renamed.and_then(|()| remove_tree(&removed)),
+                }
+            }
+            renamed => renamed.and_then(|()| remove_tree(&removed)),
+        }
+    }
+
+    fn remove_all_but_records(&self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.state)? {
+            let name = entry?.file_name();
+            if name != CONTAINER && name != EXIT {
+                remove_tree(&self.state.join(name))?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -287,7 +310,11 @@ impl Dirs {
 /// # Errors
 /// The disk.
 pub(crate) fn finish_removals(host: &Host) -> io::Result<()> {
-    for entry in fs::read_dir(host.containers_state())? {
+    let entries = match fs::read_dir(host.containers_state()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
         let entry = entry?;
         if entry.file_name().as_encoded_bytes().starts_with(REMOVED.as_bytes()) {
             remove_tree(&entry.path())?;
@@ -308,9 +335,18 @@ pub(crate) fn make_dir(path: &Path, mode: u32, gid: Option<u32>) -> io::Result<(
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
+/// No byte or no file is left on a disk, or of what may be used of it.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// An error with the path that it is about.
 pub(crate) fn at(path: &Path, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{}: {}", path.display(), plain(error)))
+    let told = format!("{}: {}", path.display(), plain(error));
+    match executor_core::shortage::of(error) {
+        Some(shortage) => io::Error::new(error.kind(), shortage.told(told)),
+        None => io::Error::new(error.kind(), told),
+    }
 }
 
 /// The system's words without Rust's `(os error N)`.

@@ -61,6 +61,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: &Se
         Ok(signals) => signals,
         Err(error) => {
             log::line(Level::Error, order.id.as_str(), format_args!("a process cannot be executed: {error}"));
+            let _ = tell(&order.session, ExecNews::Refused(failed("supervisor", &error)), &[]); // nobody is there
             return 1;
         }
     };

@@ -9,7 +9,7 @@ mod worker;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::{Rc, Weak};
 
 use executor_core::plan::Rootfs;
@@ -88,11 +88,11 @@ pub(crate) struct Layers {
 }
 
 impl Layers {
-    /// Makes the store where it is not there. What is left over in it goes as soon as there is time: the processes that
-    /// made it must have ended.
-    pub(crate) fn open(host: &Host) -> io::Result<Self> {
-        let store = Store::create(&host.layers())?;
-        Ok(Self { store, waiting: VecDeque::new(), running: Vec::new(), untidy: true })
+    /// The store of the state directory. What is left over in it goes as soon as there is time: the processes that made it
+    /// must have ended.
+    pub(crate) fn open(host: &Host) -> Self {
+        let store = Store::at(&host.layers());
+        Self { store, waiting: VecDeque::new(), running: Vec::new(), untidy: true }
     }
 
     /// Nothing is at work, and nothing waits.
@@ -242,20 +242,21 @@ impl Layers {
         let (told, theirs) = Seqpacket::pair()?;
         told.set_nonblocking(true);
         let parent = std::process::id();
+        let room = process::room_for_one(told.as_fd())?;
         let pid = match process::fork()? {
             Fork::Parent(pid) => pid,
             Fork::Child => {
-                drop(told);
+                drop((told, room));
                 let (store, devices) = (server.layers().store.clone(), server.abandon_all());
                 process::exit_now(worker::run(&store, work, parent, devices, &theirs))
             }
         };
+        drop(room);
         Ok(Running { layer, client: None, pid, pidfd: process::pidfd(pid)?, told })
     }
 
     /// Ends what is at work, for a launcher that ends. What it leaves is cleared by the next one.
     pub(crate) fn end(&mut self) {
-        use std::os::fd::AsFd;
         self.waiting.clear();
         for one in self.running.drain(..) {
             let _ = process::pidfd_signal(one.pidfd.as_fd(), libc::SIGKILL);
@@ -321,15 +322,10 @@ fn user_of(host: &Host, layer: &str) -> io::Result<Option<String>> {
 /// What a daemon is told of a layer that was not unpacked.
 fn refused(error: &UnpackError) -> Refused {
     let reason = match error {
-        _ if error.is_exhaustion() => Reason::Exhausted,
-        UnpackError::Host { .. } => Reason::Internal,
+        UnpackError::Host { about, error } => return failed(about, error),
         _ => Reason::Precondition,
     };
-    let words = match error {
-        UnpackError::Host { about, error } => format!("{about}: {}", plain(error)),
-        other => other.to_string(),
-    };
-    Refused::new(reason, words)
+    Refused::new(reason, error.to_string())
 }
 
 /// The bounds of a layer, where whoever asks for it gives one more.

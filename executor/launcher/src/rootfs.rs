@@ -18,6 +18,7 @@ use executor_core::idmap::IdMap;
 use executor_core::placement::{Asked, Content, Entry, MountPoint, PlacementError, RootfsView, place};
 use executor_core::plan::{Plan, PlannedFile, Principal, Rootfs};
 use executor_core::protocol::{Reason, Refused};
+use executor_core::shortage::{self, Shortage};
 use executor_core::spec;
 use executor_core::users::{self, ResolvedUser};
 use executor_core::validate::Violation;
@@ -328,10 +329,21 @@ fn no_directory(kind: Entry) -> &'static str {
 
 /// A refusal for an error of the system, told with what it was about.
 pub(crate) fn failed(about: &str, error: &io::Error) -> Refused {
-    let reason = match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::OutOfMemory => Reason::Exhausted,
-        io::ErrorKind::AlreadyExists => Reason::Exists,
-        _ => Reason::Internal,
-    };
-    Refused::new(reason, format!("{about}: {}", plain(error)))
+    let words = format!("{about}: {}", plain(error));
+    match shortage::of(error) {
+        Some(what @ (Shortage::Descriptors | Shortage::HostDescriptors)) => {
+            Refused::new(Reason::Exhausted, format!("{}: {what}: {words}", own_name()))
+        }
+        Some(_) => Refused::new(Reason::Exhausted, words),
+        None if error.kind() == io::ErrorKind::AlreadyExists => Refused::new(Reason::Exists, words),
+        None => Refused::new(Reason::Internal, words),
+    }
+}
+
+/// Which process this is: the launcher, a shim, or one of their helpers.
+fn own_name() -> String {
+    match rustix::thread::name() {
+        Ok(name) if name.as_c_str() != c"executor-launch" => name.to_string_lossy().into_owned(),
+        _ => "executor-launcher".to_owned(),
+    }
 }

@@ -19,6 +19,8 @@ use executor_core::ident::ContainerId;
 use executor_core::idmap::Pool;
 use executor_core::protocol::{LauncherAnswer, LauncherReply, ShimLost, ShimReport};
 use executor_core::record::VolumeKind;
+use executor_core::shortage;
+use executor_layers::Store;
 use executor_secrets::TagKey;
 use executor_sys::process::{self, SignalEvents};
 use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
@@ -26,10 +28,10 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{getsockopt, sockopt};
 use prost::Message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 use crate::cli::Args;
-use crate::dirs::{at, make_dir, remove_tree};
+use crate::dirs::{at, is_full, make_dir, plain, remove_tree};
 use crate::host::Host;
 use crate::layers::{HasLayers, Layers};
 use crate::log::{self, Level};
@@ -82,6 +84,8 @@ struct Server {
     /// Secret files of containers that have ended.
     unwiped: Vec<Unwiped>,
     tag_key: Option<TagKey>,
+    /// A descriptor to give up where there is none left for a connection.
+    spare: Option<OwnedFd>,
     /// Asked to end by the daemon.
     shutdown: bool,
 }
@@ -89,11 +93,18 @@ struct Server {
 /// Serves until asked to end.
 pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Args) -> io::Result<()> {
     let signals = SignalEvents::take(&[Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP])?;
-    make_dirs(&host)?;
+    make_run_dirs(&host)?;
+    make_state_dirs(&host).or_else(|error| {
+        if !is_full(&error) {
+            return Err(error);
+        }
+        log::line(Level::Error, "", format_args!("{error}: no container can be made until there is room"));
+        Ok(())
+    })?;
     let lock = lock(&host.run_dir)?;
     host.hierarchies.make_parent(&host.cgroup_parent)?;
     let Swept { shims, unwiped } = sweep::sweep(&host)?;
-    let layers = Layers::open(&host)?; // behind the sweep: it ended who was at work there
+    let layers = Layers::open(&host); // behind the sweep: it ended who was at work there
     let ranges_left = sweep::ranges_left(&host, &shims)?;
     let socket_path = host.run_dir.join("launcher.sock");
     let listener = listen(&host, &socket_path)?;
@@ -123,6 +134,7 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Arg
         stuck: Vec::new(),
         unwiped,
         tag_key: None,
+        spare: spare(),
         shutdown: false,
     };
     process::trim_heap(); // what is left is what every shim begins with
@@ -205,7 +217,21 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        while let Some(Ok(connection)) = self.listener.as_ref().map(SeqpacketListener::accept) {
+        loop {
+            let connection = match self.listener.as_ref().map(SeqpacketListener::accept) {
+                Some(Ok(connection)) => connection,
+                // A connection that cannot be taken would be told again and again: it is taken with the spare, and ended.
+                Some(Err(error)) if shortage::of(&error).is_some() && self.spare.take().is_some() => {
+                    let ended = self.listener.as_ref().is_some_and(|listener| listener.accept().is_ok());
+                    self.spare = spare();
+                    log::line(Level::Error, "", format_args!("a connection was not taken: {}", plain(&error)));
+                    if ended { continue } else { return }
+                }
+                Some(Err(_)) | None => {
+                    self.spare = self.spare.take().or_else(spare);
+                    return;
+                }
+            };
             let uid = getsockopt(&connection, sockopt::PeerCredentials).map(|peer| peer.uid());
             let served = uid.is_ok_and(|uid| uid == 0 || uid == self.host.daemon_uid);
             if !served || self.daemons.len() >= DAEMONS_MAX {
@@ -393,6 +419,7 @@ impl Server {
         self.deferred.clear();
         self.stuck.clear();
         self.unwiped.clear();
+        self.spare = None;
         self.tag_key = None;
     }
 }
@@ -408,6 +435,10 @@ impl HasLayers for Server {
     }
 }
 
+fn spare() -> Option<OwnedFd> {
+    rustix::fs::open("/dev/null", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
 fn has_ended(pidfd: &OwnedFd) -> bool {
     ready(pidfd, PollFlags::IN)
 }
@@ -421,19 +452,28 @@ fn ready(fd: &impl AsFd, flags: PollFlags) -> bool {
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() && fds[0].revents().intersects(flags)
 }
 
-fn make_dirs(host: &Host) -> io::Result<()> {
-    fs::create_dir_all(&host.run_dir).map_err(|error| at(&host.run_dir, &error))?;
-    fs::create_dir_all(&host.state_dir).map_err(|error| at(&host.state_dir, &error))?;
-    for dir in [host.containers_run(), host.containers_state()] {
-        match make_dir(&dir, 0o750, Some(host.daemon_gid)) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                // Another daemon user than last time.
-                std::os::unix::fs::lchown(&dir, Some(0), Some(host.daemon_gid))?;
-            }
-            result => result?,
+/// The directory of containers, which the daemon may read.
+fn make_containers(host: &Host, dir: &Path) -> io::Result<()> {
+    match make_dir(dir, 0o750, Some(host.daemon_gid)) {
+        // Another daemon user than last time.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            std::os::unix::fs::lchown(dir, Some(0), Some(host.daemon_gid))
         }
+        result => result,
     }
+}
+
+/// Makes what is missing of the state directory.
+fn make_state_dirs(host: &Host) -> io::Result<()> {
+    fs::create_dir_all(&host.state_dir).map_err(|error| at(&host.state_dir, &error))?;
+    make_containers(host, &host.containers_state())?;
     crate::network::make_dirs(host)?;
+    Store::create(&host.layers()).map(drop)
+}
+
+fn make_run_dirs(host: &Host) -> io::Result<()> {
+    fs::create_dir_all(&host.run_dir).map_err(|error| at(&host.run_dir, &error))?;
+    make_containers(host, &host.containers_run())?;
     let stage = host.stage();
     match make_dir(&stage, 0o711, None) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

@@ -51,6 +51,7 @@ use crate::finish::{Outcome, Remains, now};
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::network;
+use crate::rootfs::failed;
 use crate::seccomp::Filter;
 use control::Control;
 pub(crate) use inject::keeps_inputs;
@@ -101,16 +102,18 @@ struct Ready {
 /// Runs a container from beginning to end. Gives the exit status of the shim's process.
 pub(crate) fn run(host: &Host, filter: &Arc<Filter>, launch: Launch, lifeline: Seqpacket) -> i32 {
     let begun = now();
-    let signals = match settle() {
-        Ok(signals) => signals,
-        Err(error) => {
-            log::line(Level::Error, "", format_args!("a shim cannot begin: {error}"));
-            return 1;
-        }
-    };
+    let settled = settle();
     let pace = Pace::new(launch.pulse, host.watchdog);
     pace.begin(PREPARE + network::longest(host));
     let mut control = Control::new(launch.connection, lifeline, host.daemon_uid, pace);
+    let signals = match settled {
+        Ok(signals) => signals,
+        Err(error) => {
+            log::line(Level::Error, "", format_args!("a shim cannot begin: {error}"));
+            control.refuse(failed("shim", &error));
+            return 1;
+        }
+    };
     let inputs = vec![launch.process, launch.files];
     let request = prepare::Request {
         id: launch.id,

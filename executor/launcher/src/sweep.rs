@@ -276,7 +276,10 @@ pub(crate) fn ranges_left(host: &Host, shims: &[Shim]) -> io::Result<BTreeSet<u3
 
 /// Containers that have a directory here. What is no container's is left alone.
 pub(crate) fn ids(dir: &Path) -> io::Result<Vec<ContainerId>> {
-    let entries = fs::read_dir(dir)?.collect::<io::Result<Vec<_>>>()?;
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?.collect::<io::Result<Vec<_>>>()?,
+    };
     Ok(entries.iter().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
 }
 

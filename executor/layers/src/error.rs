@@ -79,12 +79,6 @@ impl UnpackError {
     pub(crate) fn entry(entry: &[u8], why: impl Into<String>) -> Self {
         Self::Entry { entry: shown(entry), why: why.into() }
     }
-
-    /// The disk, or the part of it that may be used, is full.
-    pub fn is_exhaustion(&self) -> bool {
-        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
-        matches!(self, Self::Host { error, .. } if full.contains(&error.kind()))
-    }
 }
 
 /// A name of an archive in a message: whatever is in it, one line.

@@ -245,7 +245,11 @@ fn about(path: &Path) -> io::Result<About> {
 }
 
 fn names(dir: &Path) -> io::Result<Vec<String>> {
-    let entries = fs::read_dir(dir)?.collect::<io::Result<Vec<_>>>()?;
+    let entries = match fs::read_dir(dir) {
+        // Not made yet: the disk was full.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?.collect::<io::Result<Vec<_>>>()?,
+    };
     Ok(entries.iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
 }
 

@@ -160,6 +160,14 @@ pub fn close_all_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     Ok(())
 }
 
+/// Keeps room for one more descriptor until it is dropped: before a fork, so that the child's [`pidfd`] is to be had.
+///
+/// # Errors
+/// There is none.
+pub fn room_for_one(any: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    any.try_clone_to_owned()
+}
+
 /// A descriptor of a process, readable when it has ended.
 ///
 /// # Errors

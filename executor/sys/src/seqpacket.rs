@@ -107,8 +107,20 @@ impl Seqpacket {
     /// Receives one message: its length in `buffer` and its descriptors. `None` when the peer is gone.
     ///
     /// # Errors
-    /// A message longer than `buffer` or with more descriptors than [`FDS_MAX`]; would block.
+    /// A message longer than `buffer` or with more descriptors than [`FDS_MAX`]; one whose descriptors this process has no
+    /// room for (EMFILE), which is lost; would block.
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
+        match self.recv_or_tell(buffer)? {
+            None => Ok(None),
+            Some((length, fds)) => Ok(Some((length, fds?))),
+        }
+    }
+
+    /// The same for who answers: where this process has no room for a message's descriptors, the message comes without.
+    ///
+    /// # Errors
+    /// As [`Self::recv`].
+    pub fn recv_or_tell(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, io::Result<Vec<OwnedFd>>)>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let wait = if self.waits() { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
@@ -125,10 +137,14 @@ impl Seqpacket {
             .filter_map(|message| if let RecvAncillaryMessage::ScmRights(fds) = message { Some(fds) } else { None })
             .flatten()
             .collect();
-        if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        let no_room = received.flags.contains(ReturnFlags::CTRUNC) && fds.len() < FDS_MAX;
+        if received.flags.contains(ReturnFlags::TRUNC) || received.flags.contains(ReturnFlags::CTRUNC) && !no_room {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a message was cut"));
         }
-        if received.bytes == 0 && fds.is_empty() { Ok(None) } else { Ok(Some((received.bytes, fds))) }
+        if no_room {
+            return Ok(Some((received.bytes, Err(rustix::io::Errno::MFILE.into()))));
+        }
+        if received.bytes == 0 && fds.is_empty() { Ok(None) } else { Ok(Some((received.bytes, Ok(fds)))) }
     }
 
     /// Receives one message, by then.

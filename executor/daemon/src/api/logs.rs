@@ -110,7 +110,7 @@ impl Log {
             .map_err(|error| Ended::Problem(Problem::new(Kind::Internal, error.to_string())))?;
             self.reader = reader;
             let (entries, more) = read.map_err(|error| {
-                Ended::Problem(Problem::new(Kind::Internal, format!("{}: {error}", self.reader.directory().display())))
+                Ended::Problem(Problem::of_system(&self.reader.directory().display().to_string(), &error))
             })?;
             for entry in entries {
                 self.sender.send(Ok(entry)).await.map_err(|_| Ended::ClientGone)?;
@@ -178,8 +178,7 @@ impl Log {
             Ok(subscription) => Ok(Some(subscription)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => {
-                let message = format!("cannot watch {}: {error}", directory.display());
-                Err(Ended::Problem(Problem::new(Kind::Internal, message)))
+                Err(Ended::Problem(Problem::of_system(&format!("cannot watch {}", directory.display()), &error)))
             }
         }
     }

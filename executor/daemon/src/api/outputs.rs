@@ -197,7 +197,7 @@ fn problem(handle: &Handle, error: &OutputsError) -> Problem {
         OutputsError::Gone(_) if deleted() => {
             Problem::new(Kind::NotFound, format!("the outputs of container {id} are gone: it was deleted"))
         }
-        error => Problem::new(Kind::Internal, format!("outputs of container {id}: {}", crate::chain(error))),
+        error => Problem::of_system(&format!("outputs of container {id}"), error),
     }
 }
 

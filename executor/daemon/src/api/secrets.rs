@@ -80,8 +80,8 @@ pub(super) async fn get(node: &Arc<Node>, presented: Presented, id: &str) -> Res
     // The answer takes copies; this one is overwritten at once, for every holder.
     let answer = file.read(response);
     let wiped = file.wipe();
-    let broken = |error: &dyn std::error::Error| {
-        Problem::new(Kind::Internal, format!("the secret inputs of container {container}: {}", crate::chain(error)))
+    let broken = |error: &(dyn std::error::Error + 'static)| {
+        Problem::of_system(&format!("the secret inputs of container {container}"), error)
     };
     wiped.map_err(|error| broken(&error))?;
     answer.map_err(|error| broken(&error))?.ok_or_else(|| Problem::new(Kind::Internal, "a shim gave a broken answer"))

@@ -8,6 +8,7 @@
 //! apart from the first, in number, in number for each container, and in time.
 
 use std::convert::Infallible;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
 use executor_core::idmap::Pool;
@@ -26,6 +27,7 @@ use tonic::service::Routes;
 use super::auth::{Access, Door, GET_SECRETS};
 use super::places::{Limits, Owner, Place, Places};
 use super::remainder::Remainder;
+use crate::problem::Problem;
 use crate::wire::body::{Answered, Call};
 use crate::wire::budget::{Budget, Room};
 use crate::wire::{Calls, FIELDS_MAX, Wire};
@@ -36,6 +38,10 @@ const SEND_BUFFER: usize = 32 << 10;
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
 /// When no connection can be accepted (out of descriptors), before the next attempt.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// For a client that is told so.
+const SHORTAGE_LIFETIME: Duration = Duration::from_secs(1);
+/// Descriptors that are kept for that: of the connection, and of the second hold on it.
+const SPARES: usize = 2;
 /// For a client's first words, and for it to know the settings.
 const GREETING: Duration = Duration::from_secs(10);
 /// For an answer with secrets to be taken, and for answers on a connection that is too old.
@@ -117,7 +123,11 @@ pub(crate) async fn serve(entrance: Entrance, mut stopping: watch::Receiver<bool
     let (places, budget) = (Places::new(entrance.limits), Budget::new());
     let (alive, mut ended) = mpsc::channel::<Infallible>(1);
     let mut refusals = Refusals::default();
+    let mut spares = Vec::new();
     while !*stopping.borrow() {
+        if spares.is_empty() {
+            spares = spare(&entrance.listener);
+        }
         if let Some(pace) = entrance.pace {
             sleep(pace).await;
         }
@@ -125,12 +135,21 @@ pub(crate) async fn serve(entrance: Entrance, mut stopping: watch::Receiver<bool
             accepted = entrance.listener.accept() => accepted,
             _ = stopping.changed() => continue,
         };
+        // Where there is no descriptor for a connection, it is taken with the spare ones, and told so.
+        let mut shortage = None;
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
                 tracing::error!(%error, "cannot accept a connection");
-                sleep(ACCEPT_PAUSE).await;
-                continue;
+                spares.clear();
+                shortage = Some(Problem::of_system("no connection can be taken", &error));
+                match timeout(ACCEPT_PAUSE, entrance.listener.accept()).await {
+                    Ok(Ok((stream, _))) => stream,
+                    _ => {
+                        sleep(ACCEPT_PAUSE).await;
+                        continue;
+                    }
+                }
             }
         };
         let peer = match peer::of(&stream) {
@@ -154,14 +173,25 @@ pub(crate) async fn serve(entrance: Entrance, mut stopping: watch::Receiver<bool
             calls,
             room: budget.room(matches!(entrance.door, Door::Runtime).then(|| owner.number())),
             place,
-            lifetime: entrance.lifetime,
+            lifetime: if shortage.is_some() { Some(SHORTAGE_LIFETIME) } else { entrance.lifetime },
+            shortage: shortage.clone(),
             stopping: stopping.clone(),
             _alive: alive.clone(),
         };
-        tokio::spawn(connection.attend(stream));
+        if shortage.is_none() {
+            tokio::spawn(connection.attend(stream));
+            continue;
+        }
+        connection.attend(stream).await;
+        sleep(ACCEPT_PAUSE).await;
     }
     drop((entrance, alive));
     let _ = ended.recv().await; // none is ever sent: it comes back when every connection has ended
+}
+
+/// Descriptors to give up where there are none left for a connection.
+fn spare(listener: &UnixListener) -> Vec<OwnedFd> {
+    (0..SPARES).map_while(|_| listener.as_fd().try_clone_to_owned().ok()).collect()
 }
 
 /// Connections that were refused, told not too often.
@@ -192,13 +222,15 @@ struct Connection {
     /// Given back when the connection has ended.
     place: Place,
     lifetime: Option<Duration>,
+    /// What every call is answered, where none can be carried out.
+    shortage: Option<Problem>,
     stopping: watch::Receiver<bool>,
     _alive: mpsc::Sender<Infallible>,
 }
 
 impl Connection {
     async fn attend(self, stream: UnixStream) {
-        let Self { routes, door, bounds, peer, calls, room, place, lifetime, mut stopping, _alive } = self;
+        let Self { routes, door, bounds, peer, calls, room, place, lifetime, shortage, mut stopping, _alive } = self;
         let remainder = match Remainder::of(&stream) {
             Ok(remainder) => remainder,
             Err(error) => return tracing::error!(%error, "a connection cannot be served"),
@@ -206,7 +238,11 @@ impl Connection {
         let uid = peer.uid;
         let service = {
             let (calls, room) = (calls.clone(), room.clone());
-            service_fn(move |request| call(routes.clone(), door, bounds, &peer, &calls, &room, request))
+            let judge = move |path: &str| {
+                door.judge(path, &peer)?;
+                shortage.clone().map_or(Ok(()), Err)
+            };
+            service_fn(move |request| call(routes.clone(), door, bounds, &judge, &calls, &room, request))
         };
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.timer(TokioTimer::new())
@@ -298,13 +334,13 @@ fn call(
     mut routes: Routes,
     door: Door,
     bounds: Bounds,
-    peer: &Peer,
+    judge: &dyn Fn(&str) -> Result<(), Problem>,
     calls: &Calls,
     room: &Room,
     shadow: http::Request<Incoming>,
 ) -> impl Future<Output = Result<http::Response<Answered>, Status>> + use<> {
     let call = Call::of(calls, shadow);
-    let judged = call.as_ref().map(|call| door.judge(&call.request.path, peer));
+    let judged = call.as_ref().map(|call| judge(&call.request.path));
     let room = room.clone();
     async move {
         // Without one the library refuses the stream, or has ended it.

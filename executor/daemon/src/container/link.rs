@@ -59,7 +59,15 @@ impl ShimLink {
             let Some((report, fds)) = self.packets.recv_with_fds::<ShimReport>().await? else { return Ok(None) };
             match (report.sequence, report.news) {
                 (0, Some(news)) => return Ok(Some(news)),
-                (sequence, Some(ShimNews::Done(_))) => self.calls.answer(sequence, Ok(fds.into_iter().next())),
+                (sequence, Some(ShimNews::Done(_))) => {
+                    let fd = fds.map(|fds| fds.into_iter().next());
+                    // There was no room for it here.
+                    let missing = |error: std::io::Error| {
+                        let why = Problem::of_system("the answer of a container's shim", &error).message;
+                        Refused::new(executor_core::protocol::Reason::Exhausted, why)
+                    };
+                    self.calls.answer(sequence, fd.map_err(missing));
+                }
                 (sequence, Some(ShimNews::Refused(refused))) => self.calls.answer(sequence, Err(refused)),
                 // Of a newer shim.
                 (sequence, _) => {

@@ -42,7 +42,8 @@ pub(crate) fn of_image(error: &ImageError) -> Problem {
         {
             Kind::Precondition
         }
-        ImageError::Io { .. } | ImageError::Internal(_) => Kind::Internal,
+        ImageError::Io { .. } => return Problem::of_system("images", error),
+        ImageError::Internal(_) => Kind::Internal,
     };
     Problem::new(kind, crate::chain(error))
 }

@@ -6,7 +6,9 @@
 //! which are on disk before the daemon hears of them.
 //!
 //! A disk that is full or broken stops no container: the batch is kept, the store is opened anew until it takes
-//! the batch, and meanwhile [`Ledger::trouble`] tells why, so that no new container is admitted.
+//! the batch, and meanwhile [`Ledger::trouble`] tells why, so that no new container is admitted. A daemon that starts on a
+//! full disk goes on likewise: with what can be read, and where nothing can (a store that has to be repaired first), with
+//! what the containers' own records tell.
 
 mod store;
 mod writer;
@@ -19,12 +21,12 @@ use executor_core::ident::ContainerId;
 
 use crate::container::facts::Facts;
 use crate::events::{Event, Kept, RESERVED_AT_ONCE};
-use store::Store;
+use store::{Begin, Store};
 
 pub use store::StoreError;
 
 /// What the ledger knew at the start.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Loaded {
     /// Containers, in the order of their ids.
     pub containers: Vec<Facts>,
@@ -94,14 +96,15 @@ impl Ledger {
     /// Opens the ledger in `dir`, reads it, and reserves cursors.
     ///
     /// # Errors
-    /// The directory is not there or not writable, the disk is full, another process has the ledger open. A
+    /// The directory is not there or not writable, another process has the ledger open. A full disk is a trouble for later. A
     /// store that is broken is put aside with an error in the log, because the records on disk tell the most of
     /// it again.
     pub fn open(dir: &Path) -> Result<(Self, Loaded), LedgerError> {
         let path = dir.join("executord.redb");
         let failed = |error| LedgerError::Store(dir.parent().unwrap_or(dir).to_owned(), error);
-        let (store, mut loaded) = match Store::open(&path).and_then(|store| store.load().map(|l| (store, l))) {
+        let (store, mut loaded) = match Store::open(&path).and_then(|store| store.load().map(|l| (Ok(store), l))) {
             Ok(both) => both,
+            Err(full) if full.is_full() => (Err(full), Loaded::default()),
             Err(error) if error.is_corruption() => {
                 let aside = dir.join(format!("executord.redb.broken-{}", now_micros()));
                 tracing::error!(%error, aside = %aside.display(), "the ledger is broken and was put aside");
@@ -110,14 +113,25 @@ impl Ledger {
                 let mut loaded = store.load().map_err(failed)?;
                 // Which cursors were given out is unknown: the microseconds since the epoch are beyond them all.
                 loaded.events.next = now_micros();
-                (store, loaded)
+                (Ok(store), loaded)
             }
             Err(error) => return Err(failed(error)),
         };
         loaded.starts += 1;
         loaded.events.reserved = loaded.events.next + RESERVED_AT_ONCE;
-        store.begin(loaded.events.reserved, loaded.starts).map_err(failed)?;
-        let writer = writer::Writer::start(store, path).map_err(LedgerError::Thread)?;
+        let begin = |loaded: &Loaded| Begin { reserved: loaded.events.reserved, starts: loaded.starts };
+        let begun = store.and_then(|store| store.begin(begin(&loaded)).map(|()| store));
+        let begun = match begun {
+            Ok(store) => Ok(store),
+            Err(full) if full.is_full() => {
+                // None can be reserved, so that the next daemon might give out the same again.
+                loaded.events.next = loaded.events.next.max(now_micros());
+                loaded.events.reserved = loaded.events.next + RESERVED_AT_ONCE;
+                Err((full, begin(&loaded)))
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        let writer = writer::Writer::start(begun, path).map_err(LedgerError::Thread)?;
         Ok((Self { writer }, loaded))
     }
 

@@ -44,6 +44,12 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// The disk is full: there will be room again.
+    pub(super) fn is_full(&self) -> bool {
+        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+        matches!(self, Self::Io(error) if full.contains(&error.kind()))
+    }
+
     /// The content is broken, and no retry will mend it.
     pub(super) fn is_corruption(&self) -> bool {
         match self {
@@ -65,12 +71,26 @@ impl<E: Into<redb::Error>> From<E> for StoreError {
     }
 }
 
+/// What a daemon writes first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begin {
+    /// The first cursor that is not reserved.
+    pub reserved: u64,
+    /// How often a daemon was started.
+    pub starts: u64,
+}
+
 /// An open store.
 pub(super) struct Store(Database);
 
 impl Store {
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
-        Ok(Self(Database::builder().set_cache_size(CACHE).create(path)?))
+        let there = path.exists();
+        let opened = Database::builder().set_cache_size(CACHE).create(path);
+        if opened.is_err() && !there {
+            let _ = std::fs::remove_file(path); // half of a new one is not a store
+        }
+        Ok(Self(opened?))
     }
 
     /// Everything that is in the store.
@@ -105,12 +125,16 @@ impl Store {
     }
 
     /// The first write of a daemon: makes the tables and reserves its cursors, durably.
-    pub(super) fn begin(&self, reserved: u64, starts: u64) -> Result<(), StoreError> {
+    pub(super) fn begin(&self, Begin { reserved, starts }: Begin) -> Result<(), StoreError> {
         let transaction = self.0.begin_write()?;
         {
             transaction.open_table(CONTAINERS)?;
             transaction.open_table(EVENTS)?;
             let mut numbers = transaction.open_table(NUMBERS)?;
+            let form = numbers.get(FORM)?.map_or(0, |form| form.value());
+            if form > FORM_VERSION {
+                return Err(StoreError::Newer(form)); // it could not be read at the start
+            }
             numbers.insert(FORM, FORM_VERSION)?;
             numbers.insert(RESERVED, reserved)?;
             numbers.insert(STARTS, starts)?;

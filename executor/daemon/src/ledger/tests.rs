@@ -126,3 +126,68 @@ fn a_full_disk_is_told_and_survived() {
     assert!(ids.contains(&"before") && ids.contains(&"during1"), "{ids:?}");
     assert_eq!(loaded.events.next, 77);
 }
+
+/// A daemon that starts on a full disk, of bytes or of files, has what its ledger told, forgets what is deleted meanwhile,
+/// and writes all of it once there is room; cursors go on beyond those that an earlier one may have given out.
+#[test]
+fn a_disk_that_is_full_at_the_start_is_survived() {
+    if !rustix::process::geteuid().is_root() {
+        return; // mounting takes root
+    }
+    let disk = SmallDisk::mount();
+    let (ledger, loaded) = Ledger::open(disk.0.path()).unwrap();
+    ledger.put(Arc::new(facts("deleted")));
+    ledger.put(Arc::new(facts("kept")));
+    let given = loaded.events.reserved;
+    ledger.close(given);
+    // So that it has to grow: whatever room the store has kept is used up.
+    for start in 1..=50 {
+        let filler = disk.fill();
+        let (ledger, loaded) = Ledger::open(disk.0.path()).unwrap();
+        if ledger.trouble().is_none() {
+            let bulk = "x".repeat(200);
+            (0..200).for_each(|number| ledger.put(Arc::new(facts(&format!("c{start}-{number}-{bulk}")))));
+            ledger.close(loaded.events.reserved);
+            std::fs::remove_file(filler).unwrap();
+            continue;
+        }
+        assert!(ledger.trouble().unwrap().ends_with("No space left on device"), "{:?}", ledger.trouble());
+        assert!(loaded.containers.iter().any(|facts| facts.plan.id.as_str() == "kept"));
+        assert!(loaded.events.next >= given && loaded.events.reserved > loaded.events.next);
+        ledger.forget(&"deleted".parse().unwrap());
+        std::fs::remove_file(filler).unwrap();
+        until("the writer recovers", || ledger.trouble().is_none());
+        ledger.close(loaded.events.next + 5);
+        let (_, again) = Ledger::open(disk.0.path()).unwrap();
+        let ids: Vec<&str> = again.containers.iter().map(|facts| facts.plan.id.as_str()).collect();
+        assert!(ids.contains(&"kept") && !ids.contains(&"deleted"), "{ids:?}");
+        assert_eq!((again.events.next, again.starts), (loaded.events.next + 5, loaded.starts + 1));
+        return;
+    }
+    panic!("the disk was never full");
+}
+
+/// Where not even the file can be made, a daemon begins without, and makes it when there is room.
+#[test]
+fn a_first_start_on_a_full_disk_is_survived() {
+    if !rustix::process::geteuid().is_root() {
+        return; // mounting takes root
+    }
+    use rustix::mount::{MountFlags, mount};
+    for (what, options) in [("bytes", c"size=4m"), ("files", c"size=4m,nr_inodes=3")] {
+        let disk = SmallDisk(tempfile::tempdir().unwrap());
+        mount("tmpfs", disk.0.path(), "tmpfs", MountFlags::empty(), Some(options)).unwrap();
+        let filler = disk.fill();
+        let second = disk.0.path().join("second");
+        let _ = std::fs::write(&second, "");
+        let (ledger, loaded) = Ledger::open(disk.0.path()).unwrap();
+        assert!(ledger.trouble().is_some() && loaded.containers.is_empty(), "{what}");
+        ledger.put(Arc::new(facts("a")));
+        std::fs::remove_file(filler).unwrap();
+        let _ = std::fs::remove_file(second);
+        until("the writer recovers", || ledger.trouble().is_none());
+        ledger.close(loaded.events.reserved);
+        let (_, again) = Ledger::open(disk.0.path()).unwrap();
+        assert_eq!((again.containers.len(), again.starts), (1, 2), "{what}");
+    }
+}

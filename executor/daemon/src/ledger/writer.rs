@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::Batch;
-use super::store::{Store, StoreError};
+use super::store::{Begin, Store, StoreError};
 use crate::locked;
 
 /// How long a batch is left open for what else comes: an fsync costs milliseconds of a disk that containers use.
@@ -37,11 +37,26 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn start(store: Store, path: PathBuf) -> std::io::Result<Self> {
+    /// Starts on a store, or without one on a full disk: then what comes first is still to be written.
+    pub(super) fn start(begun: Result<Store, (StoreError, Begin)>, path: PathBuf) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
+        let (store, pending) = match begun {
+            Ok(store) => (Some(store), None),
+            Err((error, begin)) => {
+                let mut state = locked(&shared.state);
+                state.trouble = Some(trouble(&path, &error));
+                tracing::error!(
+                    "{}: new containers are refused until the ledger can be written",
+                    trouble(&path, &error)
+                );
+                state.batch.reserved = Some(begin.reserved); // so that there is something to write
+                (None, Some(begin))
+            }
+        };
+        let file = LedgerFile { store, pending, path };
         let thread = std::thread::Builder::new().name("ledger".into()).stack_size(STACK).spawn({
             let shared = Arc::clone(&shared);
-            move || write_on(&shared, store, &path)
+            move || write_on(&shared, file)
         })?;
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
@@ -77,13 +92,19 @@ impl Drop for Writer {
     }
 }
 
-fn write_on(shared: &Shared, store: Store, path: &std::path::Path) {
-    let mut store = Some(store);
+/// The store, where it is open, and what a daemon writes first, where that was not written yet.
+struct LedgerFile {
+    store: Option<Store>,
+    pending: Option<Begin>,
+    path: PathBuf,
+}
+
+fn write_on(shared: &Shared, mut file: LedgerFile) {
     let mut pause = RETRY.0;
     loop {
         let (batch, closing) = next_batch(shared);
         if !batch.is_empty() {
-            match write(&mut store, path, &batch) {
+            match file.write(&batch) {
                 Ok(()) => {
                     pause = RETRY.0;
                     if locked(&shared.state).trouble.take().is_some() {
@@ -92,8 +113,8 @@ fn write_on(shared: &Shared, store: Store, path: &std::path::Path) {
                 }
                 Err(error) => {
                     // After an error the store refuses everything until it is opened anew.
-                    store = None;
-                    give_back(shared, batch, &error, path, pause, closing);
+                    file.store = None;
+                    give_back(shared, batch, &error, &file.path, pause, closing);
                     pause = (pause * 2).min(RETRY.1);
                 }
             }
@@ -104,11 +125,23 @@ fn write_on(shared: &Shared, store: Store, path: &std::path::Path) {
     }
 }
 
-fn write(store: &mut Option<Store>, path: &std::path::Path, batch: &Batch) -> Result<(), StoreError> {
-    match store {
-        Some(store) => store.write(batch),
-        None => store.insert(Store::open(path)?).write(batch),
+impl LedgerFile {
+    fn write(&mut self, batch: &Batch) -> Result<(), StoreError> {
+        let store = match &mut self.store {
+            Some(store) => store,
+            None => self.store.insert(Store::open(&self.path)?),
+        };
+        if let Some(begin) = self.pending {
+            store.begin(begin)?;
+            self.pending = None;
+        }
+        store.write(batch)
     }
+}
+
+/// What is told of an error.
+fn trouble(path: &std::path::Path, error: &StoreError) -> String {
+    format!("state directory {}: {error}", path.ancestors().nth(2).unwrap_or(path).display())
 }
 
 /// Waits until there is something to write.
@@ -136,8 +169,7 @@ fn give_back(
     closing: bool,
 ) {
     let mut state = locked(&shared.state);
-    let directory = path.ancestors().nth(2).unwrap_or(path).display();
-    let trouble = format!("state directory {directory}: {error}");
+    let trouble = trouble(path, error);
     if closing {
         tracing::error!("{trouble}: the ledger's last batch is lost; the containers' own records stay");
         return;

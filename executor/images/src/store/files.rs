@@ -11,19 +11,24 @@ use crate::error::ImageError;
 const UNFINISHED: &str = ".new";
 
 pub(crate) fn make_dir(path: &Path) -> Result<(), ImageError> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            Err(ImageError::io("make directory", path, error))
-        }
-        _ => Ok(()),
-    }
+    let made = DirBuilder::new().mode(0o700).recursive(true).create(path);
+    made.map_err(|error| ImageError::io("make directory", path, error))
 }
 
-/// Every file of a directory. Unfinished ones are removed.
+/// Makes the directory of a file where it is missing: the disk was full when the store was opened.
+pub(crate) fn make_parent(path: &Path) -> Result<(), ImageError> {
+    path.parent().filter(|dir| !dir.is_dir()).map_or(Ok(()), make_dir)
+}
+
+/// Every file of a directory; none where it is missing. Unfinished ones are removed.
 pub(crate) fn list(dir: &Path) -> Result<Vec<PathBuf>, ImageError> {
     let failed = |error| ImageError::io("read directory", dir, error);
     let mut paths = Vec::new();
-    for entry in std::fs::read_dir(dir).map_err(failed)? {
+    let entries = match std::fs::read_dir(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(paths),
+        entries => entries.map_err(failed)?,
+    };
+    for entry in entries {
         let path = entry.map_err(failed)?.path();
         if path.as_os_str().as_encoded_bytes().ends_with(UNFINISHED.as_bytes()) {
             remove(&path);
@@ -53,6 +58,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], durable: bool) -> Result<(), Im
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(UNFINISHED);
     let unfinished = PathBuf::from(unfinished);
+    make_parent(path)?;
     let written = (|| {
         let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
         file.write_all(bytes)?;

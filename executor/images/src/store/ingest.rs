@@ -69,6 +69,7 @@ impl Ingest {
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(|error| ImageError::Internal(error.to_string()))?;
         let path = self.dir.join(format!("{UPLOAD}{}", hex::encode(random)));
+        files::make_parent(&path)?;
         let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
         let file = file.map_err(|error| ImageError::io("make", &path, error))?;
         Ok((Upload { path }, file))
@@ -119,6 +120,7 @@ impl Partial {
             .mode(0o600)
             .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
             .clone();
+        files::make_parent(&self.path)?;
         options.open(&self.path).map_err(|error| ImageError::io("open", &self.path, error))
     }
 

@@ -65,15 +65,17 @@ impl Server {
         }
         let (lifeline, theirs) = Seqpacket::pair().map_err(|error| failed("lifeline", &error))?;
         lifeline.set_nonblocking(true);
+        let room = process::room_for_one(lifeline.as_fd()).map_err(|error| failed("supervisor", &error))?;
         let pid = match process::fork().map_err(|error| failed("fork", &error))? {
             Fork::Parent(pid) => pid,
             Fork::Child => {
-                drop(lifeline);
+                drop((lifeline, room));
                 self.abandon();
                 let order = exec::Order { id, exec, session, payload };
                 process::exit_now(exec::run(&self.host, &self.filter, order, &theirs))
             }
         };
+        drop(room);
         let pidfd = process::pidfd(pid).map_err(|error| failed("supervisor", &error))?;
         self.execs.push(Supervisor { container: id, pid, pidfd, lifeline: Some(lifeline), process: None });
         Ok(LauncherAnswer::Done(Done {}))

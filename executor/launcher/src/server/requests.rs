@@ -1,7 +1,7 @@
 //! What the daemon asks.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use executor_core::ident::ContainerId;
@@ -63,7 +63,7 @@ impl Server {
     /// Answers one request of one daemon. Tells whether there was one.
     fn serve(&mut self, index: usize) -> Result<bool, Gone> {
         let mut buffer = [0; REQUEST_MAX];
-        let (length, fds) = match self.daemons[index].recv(&mut buffer) {
+        let (length, fds) = match self.daemons[index].recv_or_tell(&mut buffer) {
             Ok(None) => return Err(Gone),
             Ok(Some(message)) => message,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
@@ -71,6 +71,13 @@ impl Server {
         };
         let LauncherRequest { sequence, call } = LauncherRequest::decode(&buffer[..length]).map_err(|_| Gone)?;
         let client = Client::new(&self.daemons[index], sequence);
+        let fds = match fds {
+            Ok(fds) => fds,
+            Err(error) => {
+                let refused = LauncherAnswer::Refused(failed("descriptors of a request", &error));
+                return if client.answer(refused) { Ok(true) } else { Err(Gone) };
+            }
+        };
         let unknown = || Refused::new(Reason::Invalid, "a request that this launcher does not know");
         let asked = call.ok_or_else(unknown).and_then(|call| {
             let Some(patience) = self.waits_for_a_shim(&call) else { return Ok(Some((call, fds))) };
@@ -136,7 +143,10 @@ impl Server {
             // What takes its time is answered when it is done.
             LauncherCall::UnpackLayer(unpack) => {
                 let later = client.again();
-                match self.layers.unpack(&unpack, fds.into_iter().next(), later) {
+                let unpacked = self
+                    .make_what_is_missing()
+                    .and_then(|()| self.layers.unpack(&unpack, fds.into_iter().next(), later));
+                match unpacked {
                     Ok(None) => return true,
                     Ok(Some(answer)) => Ok(answer),
                     Err(refused) => Err(refused),
@@ -192,13 +202,15 @@ impl Server {
         let payload = |fd| MemFile::from_fd_to_wipe(fd, BYTES_MAX as u64).map_err(invalid);
         let (process, files) = (payload(process)?, payload(files)?);
         let pulse = Pulse::create().map_err(|error| failed("pulse", &error))?;
+        self.make_what_is_missing()?;
         let (lifeline, theirs) = Seqpacket::pair().map_err(|error| failed("lifeline", &error))?;
         lifeline.set_nonblocking(true);
         let id_range = self.free_range();
+        let room = process::room_for_one(lifeline.as_fd()).map_err(|error| failed("shim", &error))?;
         let pid = match process::fork().map_err(|error| failed("fork", &error))? {
             Fork::Parent(pid) => pid,
             Fork::Child => {
-                drop(lifeline);
+                drop((lifeline, room));
                 self.abandon();
                 let created_at = Timestamp(launch.created_at);
                 let launch = shim::Launch {
@@ -215,6 +227,7 @@ impl Server {
                 process::exit_now(shim::run(&self.host, &self.filter, launch, theirs))
             }
         };
+        drop(room);
         let pidfd = process::pidfd(pid).map_err(|error| failed("shim", &error))?;
         let shim = Shim {
             id: id.clone(),
@@ -233,6 +246,14 @@ impl Server {
         };
         self.shims.insert(id, shim);
         Ok(LauncherAnswer::Done(Done {}))
+    }
+
+    /// Directories that found no room when this launcher started.
+    fn make_what_is_missing(&self) -> Result<(), Refused> {
+        if self.host.layers().is_dir() {
+            return Ok(()); // made last
+        }
+        super::make_state_dirs(&self.host).map_err(|error| failed("state directory", &error))
     }
 
     fn remove_layer(&mut self, remove: &RemoveLayer, client: Client) -> Result<Option<LauncherAnswer>, Refused> {

@@ -287,10 +287,18 @@ fn abandon(connection: &mut Connection) {
 fn receive(connection: &Seqpacket) -> Result<Option<(ShimRequest, Vec<OwnedFd>)>, Gone> {
     let mut buffer = [0; 4096];
     const { assert!(PACKET_MAX >= 4096) };
-    match connection.recv(&mut buffer) {
+    match connection.recv_or_tell(&mut buffer) {
         Ok(None) => Err(Gone),
         Ok(Some((length, fds))) => {
-            ShimRequest::decode(&buffer[..length]).map(|request| Some((request, fds))).map_err(|_| Gone)
+            let request = ShimRequest::decode(&buffer[..length]).map_err(|_| Gone)?;
+            match fds {
+                Ok(fds) => Ok(Some((request, fds))),
+                Err(error) => {
+                    let refused = crate::rootfs::failed("descriptors of a request", &error);
+                    let report = ShimReport { sequence: request.sequence, news: Some(ShimNews::Refused(refused)) };
+                    connection.send(&report.encode_to_vec(), &[]).map(|()| None).map_err(|_| Gone)
+                }
+            }
         }
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(_) => Err(Gone),

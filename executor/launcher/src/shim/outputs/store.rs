@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use executor_core::outputs::{CapturedFile, DISK_RESERVE, LIST, OutputsList};
 use rustix::fs::{FileType, fstat};
 
-use crate::dirs::{Dirs, plain};
+use crate::dirs::{Dirs, is_full, plain};
 
 /// Bytes that are copied between two looks at the clock.
 const PIECE: u64 = 1 << 20;
@@ -195,8 +195,4 @@ impl<'a> Store<'a> {
         fs::rename(&ahead, self.directory.join(LIST))?;
         File::open(&self.directory)?.sync_all()
     }
-}
-
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

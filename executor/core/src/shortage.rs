@@ -1,0 +1,106 @@
+//! What ran out, by an error of the system: for callers, who are told RESOURCE_EXHAUSTED for each of these and what it was.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+/// The system's number for a process that has as many descriptors as it may have (EMFILE), on every architecture.
+const OWN_DESCRIPTORS: i32 = 24;
+/// And for a host that has as many open files as it may have (ENFILE).
+const HOSTS_DESCRIPTORS: i32 = 23;
+
+/// Something that ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// The process has as many descriptors as its limit allows.
+    Descriptors,
+    /// The host has as many open files as it allows (`fs.file-max`).
+    HostDescriptors,
+    /// A disk, or what may be used of it.
+    Disk,
+    /// Memory.
+    Memory,
+}
+
+impl fmt::Display for Shortage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Descriptors => "out of file descriptors (the limit of the process, LimitNOFILE)",
+            Self::HostDescriptors => "out of file descriptors (the limit of the host, fs.file-max)",
+            Self::Disk => "no room on the disk",
+            Self::Memory => "out of memory",
+        })
+    }
+}
+
+impl Shortage {
+    /// An error in other words that stays one of a shortage.
+    pub fn told(self, words: String) -> impl Error + Send + Sync + 'static {
+        Told { shortage: self, words }
+    }
+}
+
+/// An error of the system in other words.
+#[derive(Debug)]
+struct Told {
+    shortage: Shortage,
+    words: String,
+}
+
+impl fmt::Display for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl Error for Told {}
+
+/// What ran out, where an error or one that caused it says that something did.
+pub fn of(error: &(dyn Error + 'static)) -> Option<Shortage> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(told) = error.downcast_ref::<Told>() {
+            return Some(told.shortage);
+        }
+        if let Some(system) = error.downcast_ref::<io::Error>() {
+            match (system.raw_os_error(), system.kind()) {
+                (Some(OWN_DESCRIPTORS), _) => return Some(Shortage::Descriptors),
+                (Some(HOSTS_DESCRIPTORS), _) => return Some(Shortage::HostDescriptors),
+                (_, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => return Some(Shortage::Disk),
+                (_, io::ErrorKind::OutOfMemory) => return Some(Shortage::Memory),
+                _ => {}
+            }
+            // What an error of this kind wraps is itself no source of it.
+            if let Some(found) = system.get_ref().and_then(|inner| of(inner)) {
+                return Some(found);
+            }
+        }
+        next = error.source();
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortage_is_found_below_other_errors() {
+        let system = |number| io::Error::from_raw_os_error(number);
+        for (number, shortage) in [
+            (24, Some(Shortage::Descriptors)),
+            (23, Some(Shortage::HostDescriptors)),
+            (28, Some(Shortage::Disk)),
+            (122, Some(Shortage::Disk)),
+            (12, Some(Shortage::Memory)),
+            (2, None),
+        ] {
+            assert_eq!(of(&system(number)), shortage, "{number}");
+            assert_eq!(of(&io::Error::other(system(number))), shortage, "{number}");
+            if let Some(shortage) = shortage {
+                let told = io::Error::other(shortage.told("a/b: no".into()));
+                assert_eq!((of(&told), told.to_string()), (Some(shortage), "a/b: no".to_owned()));
+            }
+        }
+    }
+}
