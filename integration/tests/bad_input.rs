@@ -329,21 +329,33 @@ fn a_full_disk_at_the_start() {
 /// or it goes well, and with descriptors it goes well again. Calls over a connection that there is, and over new ones.
 #[test]
 fn out_of_descriptors() {
-    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    // Of a process, the limit that is in force; and another one below it. As its user: root may lack the capability.
+    let limit = |pid: i32, to: Option<u64>| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let user = |line: &str| {
+            let ids = status.lines().find_map(|status| status.strip_prefix(line)).unwrap();
+            ids.split_whitespace().next().unwrap().to_owned()
+        };
+        let mut prlimit = std::process::Command::new("setpriv");
+        prlimit.args(["--reuid", &user("Uid:"), "--regid", &user("Gid:"), "--clear-groups", "prlimit"]);
+        prlimit.args(["--pid", &pid.to_string(), "--noheadings", "--raw", "--output", "SOFT"]);
+        prlimit.arg(to.map_or_else(|| "--nofile".to_owned(), |to| format!("--nofile={to}:")));
+        let output = prlimit.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().parse::<u64>().unwrap_or_default()
+    };
     let daemon = Daemon::start();
     let descriptors = |pid: i32| std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count() as u64;
     for (who, pid) in [("executord", daemon.pid()), ("launcher", daemon.launcher().unwrap())] {
-        let process = Pid::from_raw(pid).unwrap();
-        let mut refused = 0;
+        let (before, mut refused) = (limit(pid, None), 0);
         for room in 0..20 {
             daemon.api.info(); // what a call needs for good, it has
-            let limit = |current| Rlimit { current: Some(current), maximum: Some(65_536) };
-            let before = prlimit(Some(process), Resource::Nofile, limit(descriptors(pid) + room)).unwrap();
+            limit(pid, Some(descriptors(pid) + room));
             let outcomes = [daemon.api.run(sh("exit 3").id("c")), {
                 let api = integration::api::Api::connect(&daemon.socket());
                 api.map_or_else(|error| panic!("{who} {room}: {error}"), |api| api.run(sh("exit 3").id("d")))
             }];
-            prlimit(Some(process), Resource::Nofile, before).unwrap();
+            limit(pid, Some(before));
             for outcome in outcomes {
                 let Err(status) = outcome else { continue };
                 assert_eq!(status.code(), Code::ResourceExhausted, "{who} {room}: {status:?}");

@@ -80,6 +80,18 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<Shortage> {
     None
 }
 
+/// What ran out by the words of an error, where a library or a helper passes on nothing else.
+pub fn named(words: &str) -> Option<Shortage> {
+    let is = |names: [&str; 2]| names.iter().any(|name| words.contains(name));
+    match () {
+        () if is(["Too many open files in system", "ENFILE"]) => Some(Shortage::HostDescriptors),
+        () if is(["Too many open files", "EMFILE"]) => Some(Shortage::Descriptors),
+        () if is(["No space left on device", "ENOSPC"]) => Some(Shortage::Disk),
+        () if is(["Cannot allocate memory", "ENOMEM"]) => Some(Shortage::Memory),
+        () => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,6 +109,9 @@ mod tests {
         ] {
             assert_eq!(of(&system(number)), shortage, "{number}");
             assert_eq!(of(&io::Error::other(system(number))), shortage, "{number}");
+            if number != 122 {
+                assert_eq!(named(&format!("create: {}", system(number))), shortage, "{number}");
+            }
             if let Some(shortage) = shortage {
                 let told = io::Error::other(shortage.told("a/b: no".into()));
                 assert_eq!((of(&told), told.to_string()), (Some(shortage), "a/b: no".to_owned()));

@@ -208,7 +208,7 @@ fn not_entered(id: &ContainerId, (errno, words): &(i32, String)) -> Refused {
         libc::EAGAIN => {
             Refused::new(Reason::Exhausted, format!("container {id} is at its limit of processes: {words}"))
         }
-        _ => Refused::new(Reason::Internal, words.clone()),
+        _ => crate::rootfs::failed_by(words.clone()),
     }
 }
 

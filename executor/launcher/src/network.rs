@@ -116,6 +116,9 @@ impl Trouble {
         if let Self::Port(..) | Self::HostPort(..) = self {
             return Refused::of_fields(Reason::Precondition, &[Violation::new("ports", self.to_string())]);
         }
+        if let Self::System(what, error) = self {
+            return failed(&format!("network `{network}`: {what}"), error);
+        }
         let reason = match self {
             Self::System(..) | Self::Plugin(_, _, Fault::System(..)) => Reason::Internal,
             Self::Plugin(..) | Self::Answer(..) | Self::Port(..) | Self::HostPort(..) | Self::NoVersion => {

@@ -331,12 +331,26 @@ fn no_directory(kind: Entry) -> &'static str {
 pub(crate) fn failed(about: &str, error: &io::Error) -> Refused {
     let words = format!("{about}: {}", plain(error));
     match shortage::of(error) {
-        Some(what @ (Shortage::Descriptors | Shortage::HostDescriptors)) => {
-            Refused::new(Reason::Exhausted, format!("{}: {what}: {words}", own_name()))
-        }
-        Some(_) => Refused::new(Reason::Exhausted, words),
+        Some(what) => exhausted(what, words),
         None if error.kind() == io::ErrorKind::AlreadyExists => Refused::new(Reason::Exists, words),
         None => Refused::new(Reason::Internal, words),
+    }
+}
+
+/// The same for an error of which there are only words: a library's, or a helper's.
+pub(crate) fn failed_by(words: String) -> Refused {
+    match shortage::named(&words) {
+        Some(what) => exhausted(what, words),
+        None => Refused::new(Reason::Internal, words),
+    }
+}
+
+fn exhausted(what: Shortage, words: String) -> Refused {
+    match what {
+        Shortage::Descriptors | Shortage::HostDescriptors => {
+            Refused::new(Reason::Exhausted, format!("{}: {what}: {words}", own_name()))
+        }
+        Shortage::Disk | Shortage::Memory => Refused::new(Reason::Exhausted, words),
     }
 }
 

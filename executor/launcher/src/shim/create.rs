@@ -22,7 +22,7 @@ use super::stdio::Log;
 use crate::dirs::Dirs;
 use crate::log;
 use crate::program::{FAILURE_MAX, StartFailure};
-use crate::rootfs::failed;
+use crate::rootfs::{failed, failed_by};
 use crate::seccomp::Filter;
 
 /// The name of every container to libcontainer, each below a directory of its own.
@@ -71,9 +71,7 @@ pub(super) fn create(
         .and_then(|builder| builder.as_init(&bundle).with_systemd(false).with_detach(true).build())
         .map_err(|error| {
             reap(); // an init that failed half-way stays a zombie of ours
-            let text = log::chain(&error);
-            let reason = if text.contains("No space left") { Reason::Exhausted } else { Reason::Internal };
-            Refused::new(reason, format!("create: {text}"))
+            failed_by(format!("create: {}", log::chain(&error)))
         })?;
     let pid =
         container.pid().map(|pid| pid.as_raw()).ok_or_else(|| Refused::new(Reason::Internal, "create: no init"))?;

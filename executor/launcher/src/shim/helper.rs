@@ -108,7 +108,7 @@ impl From<NotDone> for Refused {
         match not_done {
             NotDone::Killed => Self::new(Reason::Internal, "a helper was killed"),
             NotDone::Failed { errno: libc::ENOSPC | libc::ENOMEM, words } => Self::new(Reason::Exhausted, words),
-            NotDone::Failed { words, .. } => Self::new(Reason::Internal, words),
+            NotDone::Failed { words, .. } => crate::rootfs::failed_by(words),
         }
     }
 }
