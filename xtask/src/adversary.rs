@@ -33,7 +33,7 @@ pub(crate) struct Options {
 /// Builds and attacks; fails where an attack goes through or its control does not.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(is_root(), "containers and the positions of others need root");
-    needs::require(&needs::TEST)?;
+    needs::require(needs::ROOT_TEST)?;
     let python = python::environment(workspace)?;
     dist::build(workspace)?;
     step("Building executor-adversary");
