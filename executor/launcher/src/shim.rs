@@ -54,7 +54,6 @@ use crate::network;
 use crate::rootfs::failed;
 use crate::seccomp::Filter;
 use control::Control;
-pub(crate) use inject::keeps_inputs;
 use pace::Pace;
 
 /// What the making of a container may take beside its network: its init has a minute.

@@ -9,7 +9,6 @@ use std::fs::File;
 use std::io::{self, Read as _, Seek as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
-use std::path::Path;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
