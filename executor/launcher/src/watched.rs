@@ -54,7 +54,7 @@ impl Shim {
         let mut fds = fds.into_iter();
         match report.news {
             Some(ShimNews::Done(_)) => {
-                self.volume = fds.next().map(|fd| Volume::from_handle(fd, kind)).or(self.volume.take())
+                self.volume = fds.next().map(|fd| Volume::from_handle(fd, kind)).or(self.volume.take());
             }
             Some(ShimNews::Refused(_)) if report.sequence == 0 => self.done = true,
             Some(ShimNews::Reached(reached)) => {

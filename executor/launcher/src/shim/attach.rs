@@ -181,7 +181,7 @@ impl Attached {
             // The one that it is: of those that were sent this much, the one that was sent least.
             let sent = self.absent.iter().enumerate().filter(|(_, absent)| absent.next >= place);
             if let Some((index, _)) = sent.min_by_key(|(_, absent)| absent.next) {
-                drop(self.absent.remove(index));
+                self.absent.remove(index);
             }
         }
         self.clients.push(Client {

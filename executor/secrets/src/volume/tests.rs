@@ -32,7 +32,10 @@ fn with_access(contents: &[&[u8]], access: [Access; 4]) -> Volume {
 
 /// Holds what is written, as a shim does with what its helper passes.
 pub(super) fn hold(volume: &Volume) -> impl FnMut(BorrowedFd<'_>) -> io::Result<()> {
-    |file| Ok(volume.hold(file.try_clone_to_owned()?))
+    |file| {
+        volume.hold(file.try_clone_to_owned()?);
+        Ok(())
+    }
 }
 
 /// Reads through the volume's own descriptor: it has no path.
