@@ -300,7 +300,8 @@ fn while_clients_of_other_languages_keep_their_connections() {
     let daemon = Daemon::start();
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let socket = daemon.socket();
-    let callers: [(&str, Box<dyn Fn() -> Command>); 2] = [
+    type Program<'a> = (&'a str, Box<dyn Fn() -> Command + 'a>);
+    let callers: [Program<'_>; 2] = [
         (
             "python",
             Box::new(|| {

@@ -17,7 +17,7 @@ fn variable(name: &str) -> Option<OsString> {
 }
 
 fn delivery(args: BindingArgs, binding_root: Option<&str>) -> Delivery {
-    let args = DeliveryArgs { from: args, binding_root: binding_root.map(str::to_owned) };
+    let args = DeliveryArgs { from: args, binding_root: binding_root.map(str::to_owned), ..DeliveryArgs::default() };
     Delivery::read(&args, &[], &mut { VCAP }, &variable).unwrap().unwrap()
 }
 
@@ -102,12 +102,13 @@ fn files_and_variable_are_placed() {
     // The directory is there where no binding is.
     for (root, path) in [(None, ".bindings"), (Some("/run/b"), "/run/b/.bindings")] {
         let none = Builder::new().finish().unwrap();
-        let lowered = Delivery { bindings: none, root: root.map(str::to_owned) }.lower("");
+        let lowered =
+            Delivery { bindings: none, root: root.map(str::to_owned), access: source::Access::default() }.lower("");
         let files: Vec<_> = lowered.files.iter().map(|file| (&*file.path, file.content.len(), file.public)).collect();
         assert_eq!(files, [(path, 0, true)]);
     }
     for bad in ["x", "/", "", "/a/../b", "/a//b"] {
-        let args = DeliveryArgs { from: args("@-"), binding_root: Some(bad.into()) };
+        let args = DeliveryArgs { from: args("@-"), binding_root: Some(bad.into()), ..DeliveryArgs::default() };
         let error = Delivery::read(&args, &[], &mut { VCAP }, &variable).err().unwrap().to_string();
         assert!(error.starts_with("--binding-root "), "{error}");
     }
@@ -132,7 +133,7 @@ fn vcap_services_is_not_set_beside_them() {
     for (line, ours) in [(&[][..], true), (&["--env", "SERVICE_BINDING_ROOT=/x"], false)] {
         let mut request = request(line);
         let lowered = delivery(args("@-"), None).lower("");
-        request.bind(lowered.files, lowered.variable);
+        request.bind(lowered.files, lowered.directory, lowered.variable);
         let run = request.message().action.unwrap().run.unwrap();
         assert_eq!(run.volume_mounted_files.len(), 5);
         let value = if ours { "/etc/cf-service-bindings" } else { "/x" };

@@ -112,7 +112,7 @@ fn noise(length: u64) -> Vec<u8> {
 /// A root file system with `/bytes` in it, and a daemon that keeps next to nothing of a log.
 fn with_bytes(bytes: &[u8]) -> (Daemon, Rootfs) {
     let rootfs = Rootfs::busybox();
-    std::fs::write(rootfs.path().join("bytes"), bytes).unwrap();
+    std::fs::write(rootfs.path().join("bytes"), bytes).expect("write");
     (Setup::default().config("[launcher]\nlog_bytes_max = 65536\n").start(), rootfs)
 }
 
@@ -148,7 +148,7 @@ fn a_lossless_client_gets_every_byte() {
 }
 
 fn attached_to(daemon: &Daemon, id: &str) -> Attached {
-    Attached::begin(&daemon.api, AttachStart { id: id.into(), ..AttachStart::default() }).unwrap()
+    Attached::begin(&daemon.api, AttachStart { id: id.into(), ..AttachStart::default() }).expect("attach")
 }
 
 /// A process that waits for its reader still hears its orders, and goes on when the reader has gone.

@@ -419,7 +419,7 @@ mod tests {
         let head = block("authorization", CANARY);
         let data = frame_of(kind::DATA, flag::END_STREAM, 1, CANARY);
         let whole = frame_of(kind::HEADERS, flag::END_HEADERS, 1, &head);
-        assert_eq!(told(&[whole.clone(), data.clone()]), [&opened[..], &zeros].concat());
+        assert_eq!(told(&[whole, data]), [&opened[..], &zeros].concat());
         // In pieces, with padding and priority.
         let first = [&[9][..], &[0; 5], &head[..20], CANARY[..9].as_ref()].concat();
         let pieces = [

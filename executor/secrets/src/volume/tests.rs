@@ -82,7 +82,8 @@ fn stat_of(volume: &Volume, path: &str) -> (u32, u32, u32) {
 #[test]
 fn a_shared_file_opens_the_way_to_it_and_nothing_else() {
     let group = |gid| Access { mode: 0o640, gid };
-    let table: [([Access; 4], [(&str, (u32, u32)); 3]); 3] = [
+    type Shown = [(&'static str, (u32, u32)); 3];
+    let table: [([Access; 4], Shown); 3] = [
         (
             [PRIVATE[0], group(77), PRIVATE[0], group(88)],
             [("", (0o750, 77)), ("db", (0o750, 77)), ("db/user", (0o600, 4321))],

@@ -34,11 +34,11 @@ impl CCore {
 
     /// Calls a method: `OK` or the name of the code.
     pub(crate) fn call(&mut self, method: &str, message: &[u8]) -> anyhow::Result<String> {
-        self.call_with(method, message, json!({}))
+        self.call_with(method, message, &json!({}))
     }
 
     /// Calls a method with more: `metadata`, `gzip`.
-    pub(crate) fn call_with(&mut self, method: &str, message: &[u8], more: Value) -> anyhow::Result<String> {
+    pub(crate) fn call_with(&mut self, method: &str, message: &[u8], more: &Value) -> anyhow::Result<String> {
         writeln!(self.to, "{}", json!({"method": method, "message": hex::encode(message), "more": more}))?;
         let mut line = String::new();
         ensure!(self.from.read_line(&mut line)? > 0, "the client ended");

@@ -142,12 +142,12 @@ fn not_protobuf(client: &mut CCore, secret: &str) -> anyhow::Result<String> {
 }
 
 fn compressed(client: &mut CCore, secret: &str) -> anyhow::Result<String> {
-    client.call_with(RUN, &secretive("x", secret).rootfs("nowhere").encode_to_vec(), json!({"gzip": true}))
+    client.call_with(RUN, &secretive("x", secret).rootfs("nowhere").encode_to_vec(), &json!({"gzip": true}))
 }
 
 fn metadata(client: &mut CCore, secret: &str) -> anyhow::Result<String> {
     let value = &secret[..secret.len().min(6000)];
-    client.call_with(LIST, &[], json!({"metadata": {"x-a": value}}))
+    client.call_with(LIST, &[], &json!({"metadata": {"x-a": value}}))
 }
 
 /// Pulls with a password: one that works, one that is refused.

@@ -232,7 +232,7 @@ pub(crate) fn waiting(scale: Scale) -> anyhow::Result<Outcome> {
             // It may wait again; and what the shim saw coming is taken away before it reads.
             scope.spawn(|| {
                 while !ended.load(Ordering::Relaxed) {
-                    let _ = theirs.set_nonblocking(false);
+                    theirs.set_nonblocking(false);
                 }
             });
             scope.spawn(|| {
