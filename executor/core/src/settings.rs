@@ -1,6 +1,94 @@
-//! Sections of the configuration file that more than one process reads.
+//! Sections of the configuration file that more than one process reads, and how sizes are written in all of them.
 
-use serde::Deserialize;
+use std::fmt;
+
+use serde::de::{Deserializer, Error, Unexpected, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
+
+/// A number of bytes: `268435456`, or a text with a unit, `"256M"`, `"1.5GiB"`. Units are powers of 1024.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+impl Bytes {
+    /// Reads a text.
+    fn parse(text: &str) -> Option<Self> {
+        let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let unit = match text[number.len()..].to_ascii_lowercase().as_str() {
+            "" | "b" => 0,
+            "k" | "kb" | "kib" => 10,
+            "m" | "mb" | "mib" => 20,
+            "g" | "gb" | "gib" => 30,
+            "t" | "tb" | "tib" => 40,
+            _ => return None,
+        };
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+        let is_number = |part: &str| (1..=18).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
+        if !is_number(whole) || !is_number(fraction) {
+            return None;
+        }
+        let tens = 10u128.pow(u32::try_from(fraction.len()).ok()?);
+        let scaled = |part: &str| Some(part.parse::<u128>().ok()? << unit);
+        u64::try_from(scaled(whole)? + scaled(fraction)? / tens).ok().map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(BytesVisitor)
+    }
+}
+
+impl Serialize for Bytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(self.0)
+    }
+}
+
+struct BytesVisitor;
+
+impl Visitor<'_> for BytesVisitor {
+    type Value = Bytes;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number of bytes, such as 268435456, or a text with a unit, such as \"256M\" or \"1.5GiB\"")
+    }
+
+    fn visit_u64<E: Error>(self, bytes: u64) -> Result<Bytes, E> {
+        Ok(Bytes(bytes))
+    }
+
+    fn visit_i64<E: Error>(self, bytes: i64) -> Result<Bytes, E> {
+        u64::try_from(bytes).map(Bytes).map_err(|_| E::invalid_value(Unexpected::Signed(bytes), &self))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Bytes, E> {
+        Bytes::parse(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
+    }
+}
+
+/// For fields of other types that hold bytes (`#[serde(with = ...)]`).
+pub mod bytes {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::Bytes;
+
+    /// Reads a number, or a text with a unit.
+    ///
+    /// # Errors
+    /// It is neither.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+        Bytes::deserialize(deserializer).map(|bytes| bytes.0)
+    }
+
+    /// Writes the number.
+    ///
+    /// # Errors
+    /// The serializer's.
+    #[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
+    pub fn serialize<S: Serializer>(bytes: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(*bytes)
+    }
+}
 
 /// Section `[launcher]`.
 #[derive(Deserialize, Debug)]
@@ -9,6 +97,7 @@ pub struct LauncherSettings {
     /// Cgroup that the containers' cgroups are made below, relative to each hierarchy's mount.
     pub cgroup_parent: String,
     /// A log file is rotated at this size, in bytes; one older file is kept.
+    #[serde(with = "bytes")]
     pub log_bytes_max: u64,
     /// Layers of images may bring devices. No container can use one: its root is mounted `nodev`.
     pub image_devices: bool,
@@ -45,6 +134,25 @@ impl Default for LauncherSettings {
             image_devices: false,
             cni_plugin_seconds: 30,
             watchdog_seconds: 180,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_with_and_without_a_unit() {
+        let of = |text: &str| serde_json::from_str::<Bytes>(text).map(|bytes| bytes.0);
+        let table =
+            [("0", 0), ("5", 5), ("\"0\"", 0), ("\"256M\"", 256 << 20), ("\"1.5GiB\"", 3 << 29), ("\"64k\"", 1 << 16)];
+        for (text, bytes) in table {
+            assert_eq!(of(text).unwrap(), bytes, "{text}");
+        }
+        for bad in ["-1", "1.5", "true", "\"\"", "\"M\"", "\"1 M\"", "\"-1\"", "\"5X\"", "\"16777216T\"", "\"1.\""] {
+            let told = of(bad).unwrap_err().to_string();
+            assert!(told.contains("256M"), "{bad}: {told}");
         }
     }
 }

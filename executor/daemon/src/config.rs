@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use executor_core::capacity::Amount;
-use executor_core::settings::LauncherSettings;
+use executor_core::settings::{Bytes, LauncherSettings};
 use executor_core::validate::{Draft, Policy, validate};
 use serde::Deserialize;
 
@@ -77,8 +77,8 @@ struct File {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Capacity {
-    memory_bytes: Option<u64>,
-    disk_bytes: Option<u64>,
+    memory_bytes: Option<Bytes>,
+    disk_bytes: Option<Bytes>,
     containers: Option<u64>,
     pids: Option<u64>,
 }
@@ -88,7 +88,7 @@ struct Capacity {
 struct Server {
     connections: usize,
     streams_per_connection: u32,
-    message_bytes_max: Option<u64>,
+    message_bytes_max: Option<Bytes>,
 }
 
 impl Default for Server {
@@ -194,14 +194,14 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
         return Err(check.fault("listen", &listen.display(), &why));
     }
     let containers = file.capacity.containers.unwrap_or(1000);
-    let memory_bytes = file.capacity.memory_bytes.map_or_else(host_memory, Ok)?;
+    let memory_bytes = file.capacity.memory_bytes.map_or_else(host_memory, |bytes| Ok(bytes.0))?;
     // A limit on processes is a ceiling that few containers come near: so many of the default size as there may be
     // containers are taken on, and the kernel's own limit is left to the operator to divide.
     let pids = file.capacity.pids.unwrap_or_else(|| containers.saturating_mul(file.policy.default_pids));
     check.at_least_one("capacity.containers", containers)?;
     check.at_least_one("capacity.memory_bytes", memory_bytes)?;
     check.at_least_one("capacity.pids", pids)?;
-    let disk_bytes = file.capacity.disk_bytes.unwrap_or_else(|| disk_of(&state_dir));
+    let disk_bytes = file.capacity.disk_bytes.map_or_else(|| disk_of(&state_dir), |bytes| bytes.0);
     check.at_least_one("capacity.disk_bytes", disk_bytes)?;
     check.at_least_one("server.connections", file.server.connections as u64)?;
     if file.server.connections > CONNECTIONS_MAX {
@@ -211,7 +211,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
     check.at_least_one("server.streams_per_connection", u64::from(file.server.streams_per_connection))?;
     check.at_least_one("retention.events", file.retention.events as u64)?;
     let message_least = file.policy.files_bytes_max.saturating_add(MESSAGE_ROOM).max(MESSAGE_MIN);
-    let message_bytes_max = file.server.message_bytes_max.unwrap_or(message_least);
+    let message_bytes_max = file.server.message_bytes_max.map_or(message_least, |bytes| bytes.0);
     if !(1 << 16..=1 << 30).contains(&message_bytes_max) {
         return Err(check.fault("server.message_bytes_max", &message_bytes_max, "65536 to 1073741824 is allowed"));
     }

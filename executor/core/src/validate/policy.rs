@@ -42,8 +42,10 @@ pub struct Policy {
     /// Where relative paths of files lie.
     pub files_root: PathBuf,
     /// Bytes over the contents of all files, as a BBS limits them.
+    #[serde(with = "crate::settings::bytes")]
     pub files_bytes_max: u64,
     /// Bytes of a container's outputs, and what is in force where a request says nothing.
+    #[serde(with = "crate::settings::bytes")]
     pub outputs_bytes_max: u64,
     /// `rootfs: host` may be asked for.
     pub allow_host_rootfs: bool,
@@ -52,6 +54,7 @@ pub struct Policy {
     /// `network: host` may be asked for.
     pub allow_host_network: bool,
     /// In force where the request says nothing.
+    #[serde(with = "crate::settings::bytes")]
     pub default_memory_bytes: u64,
     /// In force where the request says nothing.
     pub default_pids: u64,
@@ -60,6 +63,7 @@ pub struct Policy {
     /// In force where the request says nothing, in seconds.
     pub default_grace_seconds: u64,
     /// Bytes of disk, in force where the request says nothing; 0 = no limit.
+    #[serde(with = "crate::settings::bytes")]
     pub default_disk_bytes: u64,
     /// What becomes of a limit that the host cannot hold.
     pub unenforceable_limits: Unenforceable,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use executor_core::settings::Bytes;
 use executor_images::Settings;
 use serde::Deserialize;
 
@@ -21,10 +22,10 @@ pub(super) struct Images {
     insecure_registries: Option<Vec<String>>,
     ca_file: Option<PathBuf>,
     docker_config: Option<PathBuf>,
-    image_bytes_max: Option<u64>,
-    bytes_budget: Option<u64>,
+    image_bytes_max: Option<Bytes>,
+    bytes_budget: Option<Bytes>,
     patience_seconds: Option<u64>,
-    bytes_least: Option<u64>,
+    bytes_least: Option<Bytes>,
 }
 
 impl Images {
@@ -45,11 +46,11 @@ impl Images {
             path.as_ref().map_or(Ok(()), |path| check.absolute(key, path))?;
         }
         (settings.ca_file, settings.docker_config) = (self.ca_file, self.docker_config);
-        if let Some(bytes) = self.image_bytes_max {
+        if let Some(Bytes(bytes)) = self.image_bytes_max {
             check.at_least_one("images.image_bytes_max", bytes)?;
             settings.image_bytes_max = bytes;
         }
-        settings.bytes_budget = self.bytes_budget.unwrap_or(settings.bytes_budget);
+        settings.bytes_budget = self.bytes_budget.map_or(settings.bytes_budget, |bytes| bytes.0);
         if let Some(seconds) = self.patience_seconds {
             if !(1..=PATIENCE_MAX).contains(&seconds) {
                 let why = format!("1 to {PATIENCE_MAX} is allowed");
@@ -57,7 +58,7 @@ impl Images {
             }
             settings.patience = Duration::from_secs(seconds);
         }
-        if let Some(bytes) = self.bytes_least {
+        if let Some(Bytes(bytes)) = self.bytes_least {
             check.at_least_one("images.bytes_least", bytes)?;
             settings.bytes_least = bytes;
         }

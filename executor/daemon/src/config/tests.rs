@@ -48,8 +48,23 @@ fn flags_win_over_the_file() {
 }
 
 #[test]
+fn sizes_have_units() {
+    let text = "[policy]\ndefault_memory_bytes = '128M'\nfiles_bytes_max = '4MiB'\ndefault_disk_bytes = '1.5G'\noutputs_bytes_max = '1k'\n\
+                [capacity]\nmemory_bytes = '64G'\ndisk_bytes = '1T'\n[server]\nmessage_bytes_max = '8M'\n\
+                [images]\nbytes_budget = '10GiB'\nimage_bytes_max = '2G'\nbytes_least = '1K'\n[launcher]\nlog_bytes_max = '1M'\n";
+    let config = load(text, &[]).unwrap();
+    let policy = &config.policy;
+    assert_eq!((policy.default_memory_bytes, policy.files_bytes_max), (128 << 20, 4 << 20));
+    assert_eq!((policy.default_disk_bytes, policy.outputs_bytes_max), (3 << 29, 1024));
+    assert_eq!((config.capacity.memory_bytes, config.capacity.disk_bytes), (64 << 30, 1 << 40));
+    assert_eq!((config.message_bytes_max, config.images.bytes_budget), (8 << 20, 10 << 30));
+    assert_eq!((config.images.image_bytes_max, config.images.bytes_least), (2 << 30, 1024));
+}
+
+#[test]
 fn faults_name_file_key_and_value() {
-    let cases: [(&str, &[&str]); 13] = [
+    let cases: [(&str, &[&str]); 14] = [
+        ("[policy]\ndefault_memory_bytes = '5X'", &["FILE", "default_memory_bytes", "5X", "256M"]),
         ("run_dri = '/x'", &["FILE", "run_dri", "line 1"]),
         ("[policy]\nfiles_rot = 'x'", &["FILE", "files_rot", "line 2"]),
         ("[launcher]\nspeed = 1", &["FILE", "speed"]),
