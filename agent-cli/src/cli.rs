@@ -11,6 +11,7 @@ mod outputs;
 mod run;
 mod streams;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -18,13 +19,14 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::audit::inputs::SIZES;
 use crate::failure::Failure;
+use crate::view::format::Template;
 use crate::{exit, signals, units};
 
 pub(crate) use bindings::{BindingArgs, BindingsCommand, CheckArgs, DeliveryArgs, ShowArgs, WriteArgs};
 pub(crate) use cnab::{ActionArgs, BundleArg, CnabArgs, CnabCommand, ExplainArgs, OfClaimArgs, OutputsArgs};
 pub(crate) use images::{ImageArgs, ImageOfRun};
 pub(crate) use limits::LimitArgs;
-pub(crate) use outputs::{CpArgs, OutputArgs};
+pub(crate) use outputs::{CpArgs, CpSource, OutputArgs};
 pub(crate) use run::{RedactArg, RunArgs};
 pub(crate) use streams::{AttachArgs, ExecArgs, StreamArgs};
 
@@ -86,7 +88,9 @@ pub(crate) enum Command {
     /// Standard output and standard error come out on their own streams, byte for byte.
     Logs(LogsArgs),
     /// Wait for the end of a container and exit as its process did
-    Wait(IdArg),
+    ///
+    /// With several ids a line for each tells its status, in their order; the exit status is the first that is not 0.
+    Wait(WaitArgs),
     /// Fetch outputs of a completed container
     ///
     /// As cp does it: a file goes to a file, or into a directory that is there; a directory becomes DEST, or goes into
@@ -97,9 +101,9 @@ pub(crate) enum Command {
     /// set-user-id bits are left out. A line on standard error tells each entry that was not captured and why; the exit
     /// status is 125 then, with all that was captured copied.
     Cp(CpArgs),
-    /// Stop a container: SIGTERM, its grace period, SIGKILL
+    /// Stop containers: SIGTERM, their grace period, SIGKILL
     ///
-    /// Comes back when the container is completed and its secrets are wiped.
+    /// Comes back when they are completed and their secrets are wiped. Several are stopped at once.
     Stop(StopArgs),
     /// Execute a program in a running container
     ///
@@ -163,7 +167,6 @@ pub(crate) enum Command {
     /// Show executord's version, capacity and state
     Info,
     /// Write the manual or shell completions
-    #[command(hide = true)]
     Generate(GenerateArgs),
 }
 
@@ -186,9 +189,9 @@ pub(crate) struct SecretsArgs {
     pub(crate) reveal: bool,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct IdArg {
-    /// Id of the container
+    /// Id of the container, or a unique beginning of it
     pub(crate) id: String,
 }
 
@@ -206,6 +209,13 @@ pub(crate) struct PsArgs {
     /// Print ids only, one a line
     #[arg(long, short, conflicts_with = "json")]
     pub(crate) quiet: bool,
+    /// Print a line for each as this template says: '{{.ID}} {{.Ports}}'; `table ...` with a heading, `json`
+    ///
+    /// Fields: .ID, .Names (the same), .Image (its root file system), .Command, .CreatedAt, .RunningFor, .State, .Status,
+    /// .Exit, .Ports, .Addresses, .Networks, .Labels, .Label \"NAME\"; {{json .FIELD}} writes one as JSON. \\t and \\n are a
+    /// tabulator and a new line.
+    #[arg(long, value_name = "TEMPLATE", value_parser = Template::parse, conflicts_with_all = ["json", "quiet"])]
+    pub(crate) format: Option<Template>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -219,7 +229,7 @@ pub(crate) enum StateArg {
     Completed,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct LogsArgs {
     /// Go on until the container is completed
     #[arg(long, short)]
@@ -227,25 +237,39 @@ pub(crate) struct LogsArgs {
     /// From this time on: 2026-01-31T12:00:00Z, or 10m for the last ten minutes
     #[arg(long, value_name = "TIME", value_parser = |text: &str| units::instant(text, SystemTime::now()))]
     pub(crate) since: Option<SystemTime>,
-    /// Id of the container
+    /// Only so many lines of what there is, the last ones; `all` for all of them
+    #[arg(long, short = 'n', value_name = "LINES", value_parser = units::lines, default_value = "all", allow_hyphen_values = true)]
+    pub(crate) tail: units::Lines,
+    /// Write the time in front of each line
+    #[arg(long, short)]
+    pub(crate) timestamps: bool,
+    /// Id of the container, or a unique beginning of it
     pub(crate) id: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WaitArgs {
+    /// Ids of the containers, or unique beginnings of them
+    #[arg(required = true, value_name = "ID")]
+    pub(crate) ids: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
-    /// Instead of the container's own grace period: 0s, 500ms, 1m30s
-    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    /// Instead of the container's own grace period: 0s, 500ms, 1m30s; 10 are ten seconds
+    #[arg(long, short = 't', visible_aliases = ["time", "timeout"], value_name = "DURATION", value_parser = units::grace)]
     pub(crate) grace: Option<Duration>,
     /// Come back at once
     #[arg(long)]
     pub(crate) no_wait: bool,
-    /// Id of the container
-    pub(crate) id: String,
+    /// Ids of the containers, or unique beginnings of them
+    #[arg(required = true, value_name = "ID")]
+    pub(crate) ids: Vec<String>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct SignalArgs {
-    /// Id of the container
+    /// Id of the container, or a unique beginning of it
     pub(crate) id: String,
     /// Name or number: TERM, SIGUSR1, 9, RTMIN+1
     #[arg(value_parser = signals::parse)]
@@ -254,7 +278,7 @@ pub(crate) struct SignalArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RotateArgs {
-    /// Id of the container
+    /// Id of the container, or a unique beginning of it
     pub(crate) id: String,
     /// File to be replaced or added: PATH=@FILE, PATH=@- (standard input) or PATH=@env:VARIABLE, as with `run`
     #[arg(long = "file", value_name = "PATH=SOURCE")]
@@ -280,7 +304,7 @@ pub(crate) struct RmArgs {
     /// Kill it first if it runs
     #[arg(long, short)]
     pub(crate) force: bool,
-    /// Ids of the containers
+    /// Ids of the containers, or unique beginnings of them
     #[arg(required = true, value_name = "ID")]
     pub(crate) ids: Vec<String>,
 }
@@ -373,10 +397,21 @@ pub(crate) fn command() -> clap::Command {
 
 /// Parses this process's command line. An error says itself how to be shown.
 pub(crate) fn parse() -> Result<Cli, clap::Error> {
-    Cli::from_arg_matches(&command().try_get_matches()?)
+    Cli::read(std::env::args_os().collect())
 }
 
 impl Cli {
+    /// Reads a command line, the program's name first.
+    pub(crate) fn read(line: Vec<OsString>) -> Result<Self, clap::Error> {
+        let mut cli = Self::from_arg_matches(&command().try_get_matches_from(&line)?)?;
+        if let Command::Run(run) = &mut cli.command {
+            // The words of what is run end the line. Whether `--` stands before them decides what the first one is.
+            let before = line.len().checked_sub(run.command.len() + 1);
+            run.name_image(before.is_some_and(|at| line[at] == "--"));
+        }
+        Ok(cli)
+    }
+
     /// What the definitions cannot say: flags that contradict one another.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         let usage = |text: &str| Err(Failure::Usage(text.to_owned()));

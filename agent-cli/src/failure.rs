@@ -15,7 +15,6 @@ use crate::exit;
 use crate::fields;
 use crate::local::LocalError;
 use crate::source::SourceError;
-use crate::view::table::plain;
 
 /// Why a command ended without doing what it was asked to.
 #[derive(Debug, thiserror::Error)]
@@ -136,12 +135,20 @@ fn explain(socket: &Path, doing: &str, status: &Status) -> String {
     let mut violations: Vec<String> = Vec::new();
     if let Some(bad) = details.bad_request() {
         for violation in &bad.field_violations {
-            violations.push(format!("{}: {}", fields::flag(&violation.field), plain(&violation.description)));
+            violations.push(format!(
+                "{}: {}",
+                fields::flag(&violation.field, doing),
+                fields::in_words(&violation.description)
+            ));
         }
     }
     if let Some(failed) = details.precondition_failure() {
         for violation in &failed.violations {
-            violations.push(format!("{}: {}", fields::flag(&violation.subject), plain(&violation.description)));
+            violations.push(format!(
+                "{}: {}",
+                fields::flag(&violation.subject, doing),
+                fields::in_words(&violation.description)
+            ));
         }
     }
     if !violations.is_empty() {
@@ -149,7 +156,7 @@ fn explain(socket: &Path, doing: &str, status: &Status) -> String {
     }
     let said = match status.message() {
         "" => "it gave no reason".into(),
-        message => plain(message),
+        message => fields::in_words(message),
     };
     match status.code() {
         Code::NotFound | Code::FailedPrecondition | Code::InvalidArgument | Code::Aborted => format!("{doing}: {said}"),

@@ -1,7 +1,7 @@
 //! From a field of the interface, as a violation names it, to the flag that its value came from.
 
 /// `action.run.volume_mounted_files[1].path` -> `--file (number 2)`. A field that no flag sets stays as it is.
-pub(crate) fn flag(field: &str) -> String {
+pub(crate) fn flag(field: &str, doing: &str) -> String {
     let inner = field.strip_prefix("action.run.").or_else(|| field.strip_prefix("start.")).unwrap_or(field);
     let (list, index) = element(inner);
     let flag = match list {
@@ -25,6 +25,24 @@ pub(crate) fn flag(field: &str) -> String {
         "limits.memory_bytes" => "--memory",
         "limits.pids" => "--pids",
         "limits.cpu_millis" => "--cpus",
+        "limits.disk_bytes" => "--disk",
+        "limits.cpu_weight" => "--cpu-weight",
+        "limits.io_weight" => "--io-weight",
+        "stop_signal" => "--stop-signal",
+        "user_namespace" => "--userns",
+        "privileged" => "--privileged",
+        "capabilities" | "capabilities.add" => "--cap-add",
+        "capabilities.drop" => "--cap-drop",
+        "read_only_rootfs" => "--read-only",
+        "seccomp_profile" => "--seccomp-profile",
+        "terminal" => "--tty",
+        "stdin" => "--interactive",
+        "remove_when_completed" => "--rm",
+        "tail" => "--tail",
+        "window" | "window.rows" | "window.columns" => "the terminal's window",
+        "dns" => "--dns, --dns-search, --dns-option",
+        "limits" => "--memory, --pids, --cpus, --disk",
+        "action" | "action.run" | "start" => "the command",
         "grace_period" => "--grace",
         "network" | "network_name" => "--network",
         "ports" => "--publish",
@@ -38,6 +56,7 @@ pub(crate) fn flag(field: &str) -> String {
         "reference" | "image" => "IMAGE",
         "header.reference" => "--name",
         "unused_for" => "--unused-for",
+        "id" if doing.starts_with("run ") => "--id",
         "id" => "ID",
         "since" => "--since",
         "signal" => "SIGNAL",
@@ -62,6 +81,19 @@ pub(crate) fn flag(field: &str) -> String {
     }
 }
 
+/// Fields that executord's words name, and the flags that set them.
+const WORDS: [(&str, &str); 4] = [
+    ("`stdin`", "--interactive"),
+    ("`terminal`", "--tty"),
+    ("`privileged`", "--privileged"),
+    ("user_namespace `host`", "--userns host"),
+];
+
+/// Executord's words, fit for a terminal, with the flags of the fields that they name.
+pub(crate) fn in_words(text: &str) -> String {
+    WORDS.iter().fold(crate::view::table::plain(text), |text, (field, flag)| text.replace(field, flag))
+}
+
 /// `env[3].name` -> `env` and `3`; what follows the index belongs to the same flag.
 fn element(field: &str) -> (&str, Option<&str>) {
     let Some((list, rest)) = field.split_once('[') else {
@@ -73,7 +105,13 @@ fn element(field: &str) -> (&str, Option<&str>) {
 
 #[cfg(test)]
 mod tests {
-    use super::flag;
+    use super::{flag, in_words};
+
+    #[test]
+    fn words_become_flags() {
+        assert_eq!(in_words("was not run with `stdin`"), "was not run with --interactive");
+        assert_eq!(flag("id", "run web-1"), "--id");
+    }
 
     #[test]
     fn fields_become_flags() {
@@ -101,11 +139,14 @@ mod tests {
             ("ports[1].host_port", "--publish (number 2)"),
             ("dns.servers[0]", "--dns (number 1)"),
             ("outputs.files[1]", "--output (number 2)"),
-            ("action", "action"),
+            ("action", "the command"),
+            ("capabilities.add[0]", "--cap-add (number 1)"),
+            ("limits.disk_bytes", "--disk"),
+            ("start.window.rows", "the terminal's window"),
             ("new.field[1]", "new.field[1]"),
         ];
         for (field, expected) in table {
-            assert_eq!(flag(field), expected, "{field}");
+            assert_eq!(flag(field, "x"), expected, "{field}");
         }
     }
 }

@@ -37,13 +37,13 @@ pub(crate) struct IsolationArgs {
     #[arg(long, value_name = "FILE")]
     seccomp_profile: Option<PathBuf>,
     /// Limit of disk: what it may add to its root file system [default: executord's]
-    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    #[arg(help_heading = "Limits", long, value_name = "SIZE", value_parser = units::size)]
     disk: Option<u64>,
     /// Share of the processors where they are short: 1 to 10000, 100 as a rule
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(help_heading = "Limits", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     cpu_weight: Option<u32>,
     /// Share of the disks likewise (cgroup v2 with the io controller)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(help_heading = "Limits", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     io_weight: Option<u32>,
 }
 

@@ -15,7 +15,7 @@ use executor_proto::v1::{Dns, Network, PortMapping, RunRequest};
 pub(crate) struct NetworkArgs {
     /// Network: none (loopback and nothing else), host (this machine's, where executord's configuration allows it), cni
     /// (the first one that is configured for CNI plugins), or the name of one that is, also as cni:NAME
-    #[arg(long, value_name = "NETWORK", default_value = "none", value_parser = Chosen::from_str)]
+    #[arg(long, visible_alias = "net", value_name = "NETWORK", default_value = "none", value_parser = Chosen::from_str)]
     network: Chosen,
     /// Port of this machine that leads to one of the container; may be repeated
     ///
@@ -35,7 +35,7 @@ pub(crate) struct NetworkArgs {
     #[arg(long, value_name = "DOMAIN")]
     dns_search: Vec<String>,
     /// Option of the resolver, as resolv.conf(5) has it; may be repeated
-    #[arg(long, value_name = "OPTION")]
+    #[arg(long, visible_alias = "dns-opt", value_name = "OPTION")]
     dns_option: Vec<String>,
 }
 
@@ -121,13 +121,22 @@ impl NetworkArgs {
 
 /// A published port as it is written.
 pub(crate) fn written(port: &PortMapping) -> String {
+    between(port, ":")
+}
+
+/// The same as docker's lists show it.
+pub(crate) fn leads_to(port: &PortMapping) -> String {
+    between(port, "->")
+}
+
+fn between(port: &PortMapping, sign: &str) -> String {
     let ip = match port.host_ip.as_str() {
         "" => String::new(),
         ip if ip.contains(':') => format!("[{ip}]:"),
         ip => format!("{ip}:"),
     };
     let protocol = port.protocol().as_str_name().trim_start_matches("PROTOCOL_").to_ascii_lowercase();
-    format!("{ip}{}:{}/{protocol}", port.host_port, port.container_port)
+    format!("{ip}{}{sign}{}/{protocol}", port.host_port, port.container_port)
 }
 
 #[cfg(test)]

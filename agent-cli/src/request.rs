@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::Read;
+use std::path::PathBuf;
 
 use executor_proto::v1::{
     self, Action, EnvironmentVariable, Redaction, ResourceLimits, RunAction, RunRequest, SecretArgument,
@@ -18,6 +19,7 @@ use crate::cli::images::{Program, wipe};
 use crate::cli::{RedactArg, RunArgs};
 use crate::failure::Failure;
 use crate::source::{self, Argument, Content, Flag, Source};
+use crate::units::Ulimit;
 
 /// A request that wipes itself.
 pub(crate) struct Request(Box<RunRequest>);
@@ -45,16 +47,22 @@ impl Request {
         }
         let (rootfs, Program { path, args: mut arguments }) =
             args.image.rootfs_and_program(args.rootfs.take(), std::mem::take(&mut args.command))?;
+        let mut nofile = args.nofile;
+        for limit in std::mem::take(&mut args.ulimit) {
+            match limit {
+                Ulimit::Files(files) => nofile = Some(files),
+                Ulimit::Processes(processes) => args.limits.pids_or(processes),
+                Ulimit::Nothing => {}
+            }
+        }
         let secrets = Secrets::sort(source::read_all(sourced, stdin, variable)?)?;
         make_room(&mut arguments, &secrets.arguments)?;
         let run = RunAction {
             path,
             args: arguments,
             dir: args.dir.unwrap_or_default(),
-            env: environment(args.env, variable)?,
-            resource_limits: args
-                .nofile
-                .map(|nofile| ResourceLimits { nofile: Some(nofile), ..ResourceLimits::default() }),
+            env: environment(&args.env_file, args.env, variable)?,
+            resource_limits: nofile.map(|nofile| ResourceLimits { nofile: Some(nofile), ..ResourceLimits::default() }),
             user: args.user.unwrap_or_default(),
             log_source: args.log_source.unwrap_or_default(),
             suppress_log_output: args.no_logs,
@@ -78,6 +86,7 @@ impl Request {
             .into(),
             runtime_token_path: args.runtime_token.unwrap_or_default(),
             file_directories: args.file_directories,
+            remove_when_completed: args.rm && args.detach,
             ..RunRequest::default()
         };
         args.network.apply(&mut request);
@@ -213,13 +222,18 @@ pub(crate) fn forbid_dumps() {
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
 }
 
-/// `--env K=V`, or `--env K` for the value K has here.
+/// The variables of `--env-file`, then those of `--env K=V`, or `--env K` for the value K has here. The last one of a
+/// name counts.
 pub(crate) fn environment(
+    files: &[PathBuf],
     env: Vec<String>,
     variable: &dyn Fn(&str) -> Option<OsString>,
 ) -> Result<Vec<EnvironmentVariable>, Failure> {
     let usage = |text: String| Err(Failure::Usage(text));
     let mut variables = Vec::with_capacity(env.len());
+    for file in files {
+        variables.extend(crate::envfile::read(file, variable)?);
+    }
     for mut text in env {
         let (name, value) = match text.split_once('=') {
             Some((name, value)) => (name.to_owned(), value.to_owned()),
@@ -235,6 +249,16 @@ pub(crate) fn environment(
         }
         variables.push(EnvironmentVariable { name, value });
     }
+    let last: HashMap<String, usize> =
+        variables.iter().enumerate().map(|(index, variable)| (variable.name.clone(), index)).collect();
+    let mut index = 0..;
+    variables.retain_mut(|variable| {
+        let stays = last.get(&variable.name).copied() == index.next();
+        if !stays {
+            variable.value.zeroize();
+        }
+        stays
+    });
     Ok(variables)
 }
 
@@ -257,11 +281,11 @@ pub(crate) fn to_proto(duration: std::time::Duration) -> Result<prost_types::Dur
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser as _;
     use executor_proto::v1::Limits;
 
     fn build(line: &[&str]) -> Result<Request, Failure> {
-        let cli = crate::cli::Cli::try_parse_from([&["agent-cli", "run"], line].concat()).unwrap();
+        let line = [&["agent-cli", "run"], line].concat().into_iter().map(OsString::from).collect();
+        let cli = crate::cli::Cli::read(line).unwrap();
         let crate::cli::Command::Run(args) = cli.command else { panic!("not run") };
         let variable = |name: &str| (name == "TOKEN").then(|| OsString::from("canary-0b2f"));
         Request::build(*args, &mut "from stdin".as_bytes(), &variable)
@@ -366,6 +390,60 @@ mod tests {
         assert_eq!((message.grace_period, message.network, message.outputs), (None, 0, None));
         let run = message.action.unwrap().run.unwrap();
         assert_eq!((run.resource_limits, run.suppress_log_output), (None, false));
+    }
+
+    /// What stands behind the image, or the program, belongs to it; `--` is needed where neither is named.
+    #[test]
+    fn words_of_a_command() {
+        let table: [(&[&str], &str); 8] = [
+            (&["debian", "sh", "-c", "x", "--rm"], "docker://debian  sh -c x --rm"),
+            (&["--rm", "-e", "A=1", "debian", "--", "sh", "-c"], "docker://debian  sh -c"),
+            (&["debian", "sh", "--", "x"], "docker://debian  sh -- x"),
+            (&["--", "sh", "-c", "x"], "host sh -c x"),
+            (&["--rootfs", "dir:/r", "sh", "-c", "--", "x"], "dir:/r sh -c -- x"),
+            (&["--rootfs", "dir:/r", "--", "sh", "-c"], "dir:/r sh -c"),
+            (&["--entrypoint", "", "oci:/a", "sh", "--name"], "oci:/a sh --name"),
+            (&["--entrypoint", "/e", "oci:/a", "-x"], "oci:/a /e -x"),
+        ];
+        for (line, expected) in table {
+            let message = build(line).unwrap().message();
+            let run = message.action.unwrap().run.unwrap();
+            assert_eq!(format!("{} {} {}", message.rootfs, run.path, run.args.join(" ")), expected, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_docker_has() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "# x\nA=1\nB=2\nTOKEN\n").unwrap();
+        let path = file.path().to_str().unwrap();
+        let line = [
+            "--name",
+            "n",
+            "-w",
+            "/x",
+            "--pids-limit",
+            "9",
+            "--ulimit",
+            "nofile=99:99",
+            "--stop-timeout",
+            "7",
+            "-m",
+            "64m",
+        ];
+        let line =
+            [&line[..], &["--env-file", path, "-e", "B=3", "-e", "C=4", "-e", "C=5", "-d", "--rm", "--", "x"]].concat();
+        let message = build(&line).unwrap().message();
+        let run = message.action.unwrap().run.unwrap();
+        let limits = message.limits.unwrap();
+        assert_eq!((message.id.as_str(), run.dir.as_str(), limits.pids, limits.memory_bytes), ("n", "/x", 9, 64 << 20));
+        assert_eq!((run.resource_limits.unwrap().nofile, message.grace_period.unwrap().seconds), (Some(99), 7));
+        let env: Vec<_> = run.env.iter().map(|v| format!("{}={}", v.name, v.value)).collect();
+        assert_eq!(env, ["A=1", "TOKEN=canary-0b2f", "B=3", "C=5"]);
+        assert!(message.remove_when_completed);
+        assert!(!build(&["--rm", "--", "x"]).unwrap().message().remove_when_completed, "this command does it");
+        let nproc = build(&["--ulimit", "nproc=5", "--", "x"]).unwrap().message();
+        assert_eq!(nproc.limits.unwrap().pids, 5);
     }
 
     #[test]

@@ -36,6 +36,64 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|bad| format!("{bad}; a duration is written 500ms, 10s or 1m30s"))
 }
 
+/// A grace period: a span of time, or a number of seconds.
+pub(crate) fn grace(text: &str) -> Result<Duration, String> {
+    match text.parse() {
+        Ok(seconds) => Ok(Duration::from_secs(seconds)),
+        Err(_) => duration(text),
+    }
+}
+
+/// How many lines of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lines(pub(crate) Option<u64>);
+
+/// `20`, or `all`. What is below 0 is all to docker, too.
+pub(crate) fn lines(text: &str) -> Result<Lines, String> {
+    if text == "all" || text.parse::<i64>().is_ok_and(|lines| lines < 0) {
+        return Ok(Lines(None));
+    }
+    text.parse().map(|lines| Lines(Some(lines))).map_err(|_| "must be a number of lines, or `all`".into())
+}
+
+/// A limit of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ulimit {
+    /// Open files.
+    Files(u64),
+    /// Processes.
+    Processes(u64),
+    /// What is in force anyway.
+    Nothing,
+}
+
+/// `nofile=1024`, `nofile=1024:1024`, `nproc=100`, `core=0`.
+pub(crate) fn ulimit(text: &str) -> Result<Ulimit, String> {
+    let (name, limit) = text.split_once('=').ok_or("a limit is NAME=LIMIT, or NAME=SOFT:HARD: nofile=1024")?;
+    let (soft, hard) = limit.split_once(':').unwrap_or((limit, limit));
+    let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{name} takes whole numbers: {name}=1024"));
+    let (soft, hard) = (number(soft)?, number(hard)?);
+    if soft > hard {
+        return Err(format!("{name} has a soft limit of {soft} above its hard limit of {hard}"));
+    }
+    if soft != hard {
+        return Err(format!("{name} has two limits, {soft} and {hard}; here both are the same: {name}={hard}"));
+    }
+    match (name, hard) {
+        ("nofile", 1..) => Ok(Ulimit::Files(hard)),
+        ("nproc", 1..) => Ok(Ulimit::Processes(hard)),
+        ("nofile" | "nproc", 0) => Err(format!("{name} must be more than 0")),
+        ("core", 0) => Ok(Ulimit::Nothing),
+        ("core", _) => Err("core files are never written, because they hold secrets: core=0 is in force".into()),
+        ("memlock" | "data" | "rss" | "as", _) => {
+            Err(format!("{name} cannot be limited by itself; --memory limits all memory"))
+        }
+        ("cpu", _) => Err("cpu cannot be limited by itself; --cpus limits processors".into()),
+        ("fsize", _) => Err("fsize cannot be limited by itself; --disk limits what it may write".into()),
+        _ => Err(format!("{name:?} cannot be set; nofile, nproc and core can")),
+    }
+}
+
 /// A point in time: RFC 3339, or a duration back from `now`.
 pub(crate) fn instant(text: &str, now: SystemTime) -> Result<SystemTime, String> {
     if let Ok(time) = humantime::parse_rfc3339_weak(text) {
@@ -106,7 +164,35 @@ mod tests {
     }
 
     #[test]
+    fn limits_as_docker_writes_them() {
+        assert_eq!(ulimit("nofile=20"), Ok(Ulimit::Files(20)));
+        assert_eq!(ulimit("nofile=1024:1024"), Ok(Ulimit::Files(1024)));
+        assert_eq!((ulimit("nproc=3"), ulimit("core=0:0")), (Ok(Ulimit::Processes(3)), Ok(Ulimit::Nothing)));
+        for (text, why) in [
+            ("nofile", "NAME=LIMIT"),
+            ("nofile=", "whole numbers"),
+            ("nofile=-1", "whole numbers"),
+            ("nofile=0", "more than 0"),
+            ("nofile=9:8", "soft limit of 9 above"),
+            ("nofile=8:9", "nofile=9"),
+            ("core=1", "never written"),
+            ("memlock=1", "--memory"),
+            ("fsize=1", "--disk"),
+            ("sigpending=1", "nofile, nproc and core can"),
+        ] {
+            let told = ulimit(text).unwrap_err();
+            assert!(told.contains(why), "{text}: {told}");
+        }
+        let counts = ["all", "0", "7", "-1"].map(|text| lines(text).unwrap().0);
+        assert_eq!(counts, [None, Some(0), Some(7), None]);
+        assert!(lines("x").is_err());
+    }
+
+    #[test]
     fn durations_and_instants() {
+        assert_eq!((grace("10"), grace("0")), (Ok(Duration::from_secs(10)), Ok(Duration::ZERO)));
+        assert_eq!(grace("1m30s"), duration("1m30s"));
+        assert!(grace("-1").is_err() && grace("").is_err());
         assert_eq!(duration("1m30s"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert!(duration("10").unwrap_err().contains("10s"), "a bare number asks for its unit");

@@ -184,6 +184,32 @@ fn the_other_commands() {
     assert_eq!(kinds, life);
 }
 
+/// As a person types it who knows docker; with the least limits that are allowed.
+#[test]
+fn words_that_people_know() {
+    let daemon = Daemon::start();
+    let socket = daemon.socket();
+    let started =
+        run(&socket, &["run", "-d", "--rm", "--name", "brief", "--rootfs", "host", "sh", "-c", "read x", "-i"]);
+    assert_eq!(started.stdout, "brief\n", "{}", started.stderr);
+    wait::until("the container is removed", || run(&socket, &["ps", "-aq"]).stdout.is_empty().then_some(()));
+    let least = ["run", "--rm", "--pids-limit", "2", "--ulimit", "nofile=64", "--rootfs", "host", "true"];
+    assert_eq!(run(&socket, &least).status, 0);
+    let less = run(&socket, &["run", "--pids", "1", "--nofile", "20", "--", "true"]);
+    assert_eq!(less.status, 125);
+    for line in ["--pids: is 1; 2 to", "--nofile: is 20; 64 to"] {
+        assert!(less.stderr.contains(line), "{}", less.stderr);
+    }
+    let loud = ["run", "-d", "--name", "loud-1", "--rootfs", "host", "sh", "-c", "for i in 1 2 3; do echo $i; done"];
+    assert_eq!(run(&socket, &loud).stdout, "loud-1\n");
+    assert_eq!(run(&socket, &["wait", "lo"]).status, 0);
+    assert_eq!(run(&socket, &["logs", "--tail", "2", "lo"]).stdout, "2\n3\n");
+    let stamped = run(&socket, &["logs", "-n", "1", "-t", "lo"]).stdout;
+    assert!(stamped.ends_with("Z 3\n") && stamped.len() == 33, "{stamped}");
+    assert_eq!(run(&socket, &["ps", "-a", "--format", "{{.ID}} {{.Exit}}"]).stdout, "loud-1 0\n");
+    assert_eq!(run(&socket, &["rm", "loud"]).stdout, "loud-1\n");
+}
+
 /// Ctrl-C stops, twice kills.
 #[test]
 fn ctrl_c_stops_and_twice_kills() {

@@ -109,20 +109,16 @@ fn repository(reference: &str) -> Option<(String, String)> {
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Image")]
 pub(crate) struct ImageOfRun {
-    /// Program instead of the image's entrypoint and command
-    #[arg(long, value_name = "PROGRAM", requires = "image")]
+    /// Program instead of the image's entrypoint and command; '' for what CMD names
+    #[arg(long, value_name = "PROGRAM")]
     pub(crate) entrypoint: Option<String>,
     /// When to fetch the image [default: missing]
     #[arg(long, value_enum, value_name = "WHEN")]
     pub(crate) pull: Option<PullArg>,
     #[command(flatten)]
     pub(crate) registry: RegistryArgs,
-    /// Image: debian:12, registry.example:5000/team/app@sha256:..., oci:/dir[:name], oci-archive:/file.tar,
-    /// docker-archive:/file.tar; or `host`, or dir:/path
-    ///
-    /// A name without a scheme is one of a registry, docker.io where it names none. Without CMD the image's own command
-    /// is run.
-    #[arg(value_name = "IMAGE", conflicts_with = "rootfs")]
+    /// As the first word named it.
+    #[arg(skip)]
     pub(crate) image: Option<String>,
 }
 
@@ -161,8 +157,11 @@ impl ImageOfRun {
         let is_image = SCHEMES.iter().any(|scheme| rootfs.starts_with(scheme));
         let mut command = command.into_iter();
         let path = match (self.entrypoint.take(), is_image) {
+            (Some(program), true) if program.is_empty() => command.next().ok_or_else(|| {
+                Failure::Usage("--entrypoint '' leaves nothing to run: name the program behind the image".into())
+            })?,
             (Some(_), false) => {
-                return Err(Failure::Usage("--entrypoint is of an image; here the program follows `--`".into()));
+                return Err(Failure::Usage("--entrypoint is of an image; here the program is the first word".into()));
             }
             (Some(program), true) => program,
             (None, true) => String::new(),
@@ -340,6 +339,8 @@ mod tests {
             (program(Some("debian"), None, &[]), Some("docker://debian \"\" ")),
             (program(Some("debian"), None, &["sh", "-c"]), Some("docker://debian \"\" sh -c")),
             (program(Some("oci:/a"), Some("/e"), &["x"]), Some("oci:/a \"/e\" x")),
+            (program(Some("oci:/a"), Some(""), &["sh", "-c"]), Some("oci:/a \"sh\" -c")),
+            (program(Some("oci:/a"), Some(""), &[]), None),
             (program(Some("host"), None, &["sh", "x"]), Some("host \"sh\" x")),
             (program(Some("dir:/r"), None, &["sh"]), Some("dir:/r \"sh\" ")),
             (program(None, None, &["sh"]), Some("host \"sh\" ")),

@@ -6,12 +6,13 @@ use executor_proto::v1::Limits;
 use crate::units;
 
 #[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Limits")]
 pub(crate) struct LimitArgs {
     /// Limit of memory, swap included: 64M, 1GiB, 1.5G (powers of 1024)
-    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    #[arg(long, short, value_name = "SIZE", value_parser = units::size)]
     memory: Option<u64>,
     /// Limit of processes and threads
-    #[arg(long, value_name = "N", value_parser = units::count)]
+    #[arg(long, visible_alias = "pids-limit", value_name = "N", value_parser = units::count)]
     pids: Option<u64>,
     /// Limit of processors: 2, 0.5
     #[arg(long, value_name = "N", value_parser = units::cpus)]
@@ -19,6 +20,11 @@ pub(crate) struct LimitArgs {
 }
 
 impl LimitArgs {
+    /// Takes a limit of processes where none was given.
+    pub(crate) fn pids_or(&mut self, pids: u64) {
+        self.pids.get_or_insert(pids);
+    }
+
     /// The limits of a request; executord's own where they are left out.
     pub(crate) fn limits(&self) -> Limits {
         Limits {

@@ -1,5 +1,6 @@
 //! Flags of `run`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -9,48 +10,87 @@ use crate::isolation::IsolationArgs;
 use crate::network::NetworkArgs;
 use crate::units;
 
+/// Flags of `run`, in the groups of its help.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Options of the container")]
+#[command(next_help_heading = "Program")]
 pub(crate) struct RunArgs {
-    /// Id of the container; a UUID when left out
-    #[arg(long)]
-    pub(crate) id: Option<String>,
+    /// What is run: an IMAGE, with what its entrypoint is given instead of its own command; or behind `--`, or where --rootfs
+    /// is given, a program (an absolute path, or a name to look up in PATH of --env) with its arguments
+    ///
+    /// Images: debian:12, registry.example:5000/team/app@sha256:..., oci:/dir[:name], oci-archive:/file.tar,
+    /// docker-archive:/file.tar; or `host`, or dir:/path. A name without a scheme is one of a registry, docker.io where it
+    /// names none. Options stand before it: what follows is the program's.
+    #[arg(trailing_var_arg = true, value_names = ["IMAGE", "CMD"], num_args = 0..)]
+    pub(crate) command: Vec<String>,
     /// Root file system: `host` (a read-only view of this machine's), `dir:/absolute/path`, or an image with its scheme:
     /// docker://..., oci:/..., oci-archive:/..., docker-archive:/... [default: host]
     #[arg(long, value_name = "REF")]
     pub(crate) rootfs: Option<String>,
+    #[command(flatten)]
+    pub(crate) image: ImageOfRun,
     /// Run as `user`, `uid`, `user:group` or `uid:gid`, looked up in the rootfs [default: the image's, or root]
     #[arg(long, short, value_name = "USER")]
     pub(crate) user: Option<String>,
     /// Working directory [default: the image's, or /]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, short = 'w', visible_alias = "workdir", value_name = "DIR")]
     pub(crate) dir: Option<String>,
-    /// Variable of the process's environment; NAME alone takes the value it has here
+    /// Variable of the process's environment; NAME alone takes the value it has here; the last one of a name counts
     #[arg(long, short, value_name = "NAME=VALUE")]
     pub(crate) env: Vec<String>,
+    /// File with variables: a NAME=VALUE a line, or NAME for the value it has here; lines that begin with # do not count
+    ///
+    /// They are no secrets: see --secret-env. A variable of --env wins over one of a file. May be repeated.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) env_file: Vec<PathBuf>,
+    /// Id of the container; a UUID when left out
+    #[arg(long, visible_alias = "name", help_heading = "Container")]
+    pub(crate) id: Option<String>,
+    /// Print the id and leave the container running
+    #[arg(long, short, help_heading = "Container")]
+    pub(crate) detach: bool,
+    /// Remove the container when it has ended: so it is without --keep; with --detach executord does it
+    #[arg(long, conflicts_with = "keep", help_heading = "Container")]
+    pub(crate) rm: bool,
+    /// Do not delete the container at the end
+    #[arg(long, help_heading = "Container")]
+    pub(crate) keep: bool,
+    #[command(flatten)]
+    pub(crate) streams: StreamArgs,
+    /// Label to find it by; may be repeated
+    #[arg(help_heading = "Container", long = "label", short, value_name = "NAME=VALUE", value_parser = label)]
+    pub(crate) labels: Vec<(String, String)>,
+    /// Between SIGTERM and SIGKILL when it is stopped: 500ms, 10s, 1m30s; 10 are ten seconds [default: executord's, 10s]
+    #[arg(help_heading = "Container", long, visible_alias = "stop-timeout", value_name = "DURATION", value_parser = units::grace)]
+    pub(crate) grace: Option<Duration>,
+    /// Mark of its log lines
+    #[arg(help_heading = "Container", long, value_name = "NAME")]
+    pub(crate) log_source: Option<String>,
+    /// Keep nothing of what the process writes; this command shows it
+    #[arg(help_heading = "Container", long)]
+    pub(crate) no_logs: bool,
     /// Secret file: PATH=@FILE, PATH=@- (standard input) or PATH=@env:VARIABLE
     ///
     /// A relative PATH lies under executord's root for such files (/etc/cf-service-bindings by default). The
     /// content itself cannot be given here, where everyone on the machine could read it. A file called `-` or
     /// `env:x` is written @./- or @./env:x. It is 0600 and its user's; `,mode=0640` and `,group=GROUP` behind the source, a
     /// number or a name in the container's /etc/group, let an image read it that becomes another user by itself.
-    #[arg(long = "file", value_name = "PATH=SOURCE")]
+    #[arg(help_heading = "Secrets", long = "file", value_name = "PATH=SOURCE")]
     pub(crate) files: Vec<String>,
     /// The same for a file that is no secret in itself, such as a binding's type: it is not masked in the output
-    #[arg(long = "public-file", value_name = "PATH=SOURCE")]
+    #[arg(help_heading = "Secrets", long = "public-file", value_name = "PATH=SOURCE")]
     pub(crate) public_files: Vec<String>,
     /// Directory that holds secret files alone; may be repeated
     ///
     /// Where the root file system lacks it, it is mounted as a whole: its files change in one step, and `rotate` can add
     /// some. In a home, and in directories with a dot, files are
     /// mounted by themselves without it, and all around them stays writable.
-    #[arg(long = "file-directory", value_name = "PATH")]
+    #[arg(help_heading = "Secrets", long = "file-directory", value_name = "PATH")]
     pub(crate) file_directories: Vec<String>,
     /// Secret variable of the process's environment: NAME=@FILE, NAME=@- or NAME=@env:VARIABLE
     ///
     /// One newline at the end of FILE or of standard input is left out. Every process of the same user can read a
     /// process's environment (/proc/PID/environ): prefer --file.
-    #[arg(long = "secret-env", value_name = "NAME=SOURCE")]
+    #[arg(help_heading = "Secrets", long = "secret-env", value_name = "NAME=SOURCE")]
     pub(crate) secret_env: Vec<String>,
     /// Secret argument: INDEX=@FILE, INDEX=@- or INDEX=@env:VARIABLE, INDEX counted from 0 without CMD (with an IMAGE and
     /// without --entrypoint: with CMD)
@@ -58,55 +98,45 @@ pub(crate) struct RunArgs {
     /// It fills an ARG that is written as '', or is appended where INDEX is the number of ARGs: `--secret-arg 1=@pw --
     /// mysql -p` makes `mysql -p PW`. One newline at the end of FILE or of standard input is left out. Every process of the
     /// host can read arguments (/proc/PID/cmdline): prefer --file.
-    #[arg(long = "secret-arg", value_name = "INDEX=SOURCE")]
+    #[arg(help_heading = "Secrets", long = "secret-arg", value_name = "INDEX=SOURCE")]
     pub(crate) secret_args: Vec<String>,
     /// Mask secrets in what the process writes
-    #[arg(long, value_enum, default_value_t = RedactArg::Auto)]
+    #[arg(help_heading = "Secrets", long, value_enum, default_value_t = RedactArg::Auto)]
     pub(crate) redact: RedactArg,
     /// File that gets the container's runtime token, with which the process can ask for its secrets again
     ///
     /// PATH is one in the container, as for --file. `agent-cli secrets` asks with it, from within the container.
-    #[arg(long, value_name = "PATH")]
+    #[arg(help_heading = "Secrets", long, value_name = "PATH")]
     pub(crate) runtime_token: Option<String>,
+    #[command(flatten)]
+    pub(crate) bindings: DeliveryArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
     /// Limit of open files
-    #[arg(long, value_name = "N", value_parser = units::count)]
+    #[arg(help_heading = "Limits", long, value_name = "N", value_parser = units::count)]
     pub(crate) nofile: Option<u64>,
-    /// Between SIGTERM and SIGKILL when it is stopped: 500ms, 10s, 1m30s [default: executord's, 10s]
-    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
-    pub(crate) grace: Option<Duration>,
-    /// Label to find it by; may be repeated
-    #[arg(long = "label", short, value_name = "NAME=VALUE", value_parser = label)]
-    pub(crate) labels: Vec<(String, String)>,
-    /// Mark of its log lines
-    #[arg(long, value_name = "NAME")]
-    pub(crate) log_source: Option<String>,
-    /// Keep nothing of what the process writes; this command shows it
-    #[arg(long)]
-    pub(crate) no_logs: bool,
-    /// Print the id and leave the container running
-    #[arg(long, short, help_heading = "Options of the command")]
-    pub(crate) detach: bool,
-    /// Do not delete the container at the end
-    #[arg(long, help_heading = "Options of the command")]
-    pub(crate) keep: bool,
+    /// Limit of the process, as docker has it: nofile=1024, nproc=100 (as --pids), core=0 (as it is anyway); may be repeated
+    #[arg(help_heading = "Limits", long, value_name = "NAME=LIMIT[:LIMIT]", value_parser = units::ulimit)]
+    pub(crate) ulimit: Vec<units::Ulimit>,
     #[command(flatten)]
     pub(crate) network: NetworkArgs,
     #[command(flatten)]
     pub(crate) isolation: IsolationArgs,
     #[command(flatten)]
-    pub(crate) bindings: DeliveryArgs,
-    #[command(flatten)]
     pub(crate) outputs: OutputArgs,
-    #[command(flatten)]
-    pub(crate) streams: StreamArgs,
-    #[command(flatten)]
-    pub(crate) image: ImageOfRun,
-    /// The program (an absolute path, or a name to look up in PATH of --env) and its arguments; with an IMAGE what its
-    /// entrypoint is given, instead of its own command
-    #[arg(last = true, value_names = ["CMD", "ARG"])]
-    pub(crate) command: Vec<String>,
+}
+
+impl RunArgs {
+    /// Takes the image off the words of the command, where there is one: not behind `--`, nor beside `--rootfs`.
+    pub(crate) fn name_image(&mut self, escaped: bool) {
+        if escaped || self.rootfs.is_some() || self.command.is_empty() {
+            return;
+        }
+        self.image.image = Some(self.command.remove(0));
+        if self.command.first().is_some_and(|word| word == "--") {
+            self.command.remove(0);
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -1,5 +1,7 @@
 //! Flags of what goes to and from a process while it runs.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use executor_proto::v1::RunRequest;
 
@@ -8,7 +10,7 @@ use crate::terminal::{self, DetachKeys};
 
 /// Of `run`.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Options of the container")]
+#[command(next_help_heading = "Container")]
 pub(crate) struct StreamArgs {
     /// Send this command's standard input to the process
     #[arg(long, short)]
@@ -17,7 +19,7 @@ pub(crate) struct StreamArgs {
     #[arg(long, short)]
     pub(crate) tty: bool,
     /// Keys that leave the process to itself, with -t
-    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_parser = DetachKeys::parse, help_heading = "Options of the command")]
+    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_parser = DetachKeys::parse)]
     pub(crate) detach_keys: DetachKeys,
     /// Signal that stops it: INT, QUIT, 10 [default: the image's, else TERM]
     #[arg(long, value_name = "NAME", value_parser = crate::signals::parse)]
@@ -42,7 +44,7 @@ impl StreamArgs {
     }
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct ExecArgs {
     /// Send this command's standard input to the process
     #[arg(long, short)]
@@ -54,19 +56,22 @@ pub(crate) struct ExecArgs {
     #[arg(long, short, value_name = "USER")]
     pub(crate) user: Option<String>,
     /// Working directory [default: the container's]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, short = 'w', visible_alias = "workdir", value_name = "DIR")]
     pub(crate) dir: Option<String>,
     /// Variable of the process's environment; NAME alone takes the value it has here
     #[arg(long, short, value_name = "NAME=VALUE")]
     pub(crate) env: Vec<String>,
-    /// Id of the container
+    /// File with variables, a NAME=VALUE or NAME a line, as with `run`; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub(crate) env_file: Vec<PathBuf>,
+    /// Id of the container, or a unique beginning of it
     pub(crate) id: String,
     /// The program (an absolute path, or a name to look up in PATH of --env) and its arguments
-    #[arg(last = true, required = true, value_names = ["CMD", "ARG"])]
+    #[arg(trailing_var_arg = true, required = true, value_names = ["CMD", "ARG"])]
     pub(crate) command: Vec<String>,
 }
 
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct AttachArgs {
     /// Only watch
     #[arg(long)]
@@ -80,6 +85,6 @@ pub(crate) struct AttachArgs {
     /// Never let the process wait: output that is not read in time is skipped, and how much that was is told
     #[arg(long)]
     pub(crate) lossy: bool,
-    /// Id of the container
+    /// Id of the container, or a unique beginning of it
     pub(crate) id: String,
 }

@@ -1,8 +1,7 @@
 use super::*;
 
 fn parsed(line: &str) -> Result<Cli, clap::Error> {
-    let matches = command().try_get_matches_from(std::iter::once("agent-cli").chain(line.split_whitespace()))?;
-    Cli::from_arg_matches(&matches)
+    Cli::read(std::iter::once("agent-cli").chain(line.split_whitespace()).map(OsString::from).collect())
 }
 
 #[test]
@@ -77,6 +76,19 @@ fn lines_that_are_understood() {
         "cnab claims app",
         "cnab logs app --claim 01E5G8ZYP714JVM8NHTJQ4FH15",
         "cnab outputs app name --reveal",
+        "run debian sh -c x --rm",
+        "run --rootfs dir:/x sh -c x",
+        "run -it --rm --name a -w /x -m 64m --pids-limit 9 --ulimit nofile=9 --stop-timeout 3 --net host debian:12 sh -c x",
+        "run --env-file a --env-file b -d --rm debian",
+        "exec web-1 ls -l --color",
+        "exec -it -w /x --env-file a web-1 sh -c x",
+        "stop a b c -t 5",
+        "stop --time 5 a",
+        "wait a b",
+        "logs --tail 5 -t web-1",
+        "logs -n all web-1",
+        "logs --tail -1 web-1",
+        "ps --format json",
         "generate man --out /tmp/x",
         "generate completions --out /tmp/x --shell bash --shell zsh",
     ] {
@@ -89,9 +101,6 @@ fn lines_that_are_understood() {
 fn lines_that_are_not() {
     for line in [
         "",
-        "run --entrypoint /bin/sh -- x",
-        "run --rootfs host debian -- x",
-        "run a b",
         "run --registry-user u debian",
         "run --registry-password @- debian",
         "image",
@@ -103,9 +112,15 @@ fn lines_that_are_not() {
         "exec -- true",
         "attach",
         "run --memry 5 -- true",
-        "run --grace 10 -- true",
         "run --network= -- true",
         "run --label a -- true",
+        "run --rm --keep debian",
+        "run --ulimit memlock=1 debian",
+        "ps --format {{.Nope}}",
+        "ps -q --format json",
+        "stop",
+        "wait",
+        "logs --tail x a",
         "run --output /a --output-dir /b --keep -- true",
         "cp web-1:/out",
         "cp",

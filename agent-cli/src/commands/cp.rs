@@ -13,10 +13,11 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::{Session, expected};
-use crate::cli::CpArgs;
+use crate::cli::{CpArgs, CpSource};
 use crate::connect::{Patience, is_away};
 use crate::destination::{Partial, Place, Source, Tree, below, place, there};
 use crate::failure::Failure;
+use crate::ids;
 use crate::output::Stream;
 use crate::view::table::plain;
 use crate::view::{human, json};
@@ -52,7 +53,12 @@ impl Wanted {
 }
 
 pub(super) async fn cp(session: &Session, args: CpArgs) -> Result<u8, Failure> {
-    let source = args.parse()?;
+    let CpSource { id, path } = args.parse()?;
+    let (args, path) = (&args, &path);
+    ids::with(&session.client, id, |id| copy(session, args, CpSource { id, path: path.clone() })).await
+}
+
+async fn copy(session: &Session, args: &CpArgs, source: CpSource) -> Result<u8, Failure> {
     let to_stdout = args.destination.as_os_str() == "-";
     if to_stdout && session.json {
         return Err(Failure::Usage("--json and `-` both want standard output".into()));

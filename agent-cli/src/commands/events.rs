@@ -9,12 +9,17 @@ use super::Session;
 use crate::cli::EventsArgs;
 use crate::connect::{Patience, is_away};
 use crate::failure::Failure;
+use crate::ids;
 use crate::view::{human, json};
 
 const DOING: &str = "events";
 
 pub(super) async fn events(session: &Session, args: EventsArgs) -> Result<u8, Failure> {
-    let container_id = args.id.unwrap_or_default();
+    let mut container_id = args.id.unwrap_or_default();
+    // One that is deleted has events, too: what no container begins with stays as it is.
+    if let Some(whole) = ids::whole(&session.client, &container_id).await? {
+        container_id = whole;
+    }
     let failure = |status| session.client.failure(DOING, &status);
     let mut after = match args.after {
         Some(cursor) => cursor,

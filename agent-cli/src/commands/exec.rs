@@ -25,7 +25,7 @@ pub(super) async fn exec(session: &Session, args: ExecArgs) -> Result<u8, Failur
         id: args.id,
         path: command.next().unwrap_or_default(),
         args: command.collect(),
-        env: environment(args.env, &|name| std::env::var_os(name))?,
+        env: environment(&args.env_file, args.env, &|name| std::env::var_os(name))?,
         user: args.user.unwrap_or_default(),
         dir: args.dir.unwrap_or_default(),
         terminal: args.tty,

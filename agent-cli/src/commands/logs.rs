@@ -18,8 +18,11 @@ use crate::view::table::plain;
 pub(super) async fn logs(session: &Session, args: LogsArgs) -> Result<u8, Failure> {
     let form = if session.json { Form::Json } else { Form::AsItWas };
     let mut printer = Printer::new(session.output.clone(), form);
+    printer.stamps = args.timestamps.then(Stamps::default);
     let since = args.since.map(timestamp);
-    let request = StreamLogsRequest { id: args.id, follow: args.follow, since, ..StreamLogsRequest::default() };
+    let tail = args.tail.0;
+    let request =
+        StreamLogsRequest { id: args.id, follow: args.follow, since, tail, ..StreamLogsRequest::default() };
     follow(&session.client, request, &mut printer).await?;
     Ok(0)
 }
@@ -55,13 +58,15 @@ pub(super) struct Printer {
     pub(super) told: Vec<String>,
     /// Bytes of output that are missing.
     pub(super) dropped: u64,
+    /// Times are written in front of lines.
+    stamps: Option<Stamps>,
     /// What the process wrote, where it is to be kept, and how much of it at most.
     kept: Option<(Vec<u8>, usize)>,
 }
 
 impl Printer {
     pub(super) fn new(output: Output, form: Form) -> Self {
-        Self { output, form, told: Vec::new(), dropped: 0, kept: None }
+        Self { output, form, told: Vec::new(), dropped: 0, stamps: None, kept: None }
     }
 
     /// Keeps what the process wrote, too, as far as it has room.
@@ -92,6 +97,10 @@ impl Printer {
         }
         if self.form == Form::Json {
             return self.output.text(json::line(&json::LogEntry::from(entry))).await;
+        }
+        let mut entry = entry;
+        if let Some(stamps) = &mut self.stamps {
+            stamps.put(&mut entry);
         }
         match entry.stream() {
             LogStream::Executor if self.form != Form::Silent => {
@@ -138,6 +147,28 @@ fn grouped(number: u64) -> String {
     text
 }
 
+/// Whether the next entry of a stream goes on with its last line.
+#[derive(Debug, Default)]
+struct Stamps {
+    within: [bool; 2],
+}
+
+impl Stamps {
+    /// Puts its time in front of an entry that begins a line.
+    fn put(&mut self, entry: &mut StreamLogsResponse) {
+        let ends = entry.data.ends_with(b"\n");
+        let within = match entry.stream() {
+            LogStream::Stdout => std::mem::replace(&mut self.within[0], !ends),
+            LogStream::Stderr => std::mem::replace(&mut self.within[1], !ends),
+            LogStream::Executor | LogStream::Unspecified => false,
+        };
+        if !within {
+            let stamp = format!("{} ", json::stamp(entry.time.as_ref()));
+            entry.data.splice(0..0, stamp.into_bytes());
+        }
+    }
+}
+
 /// Streams a container's log to its end.
 pub(super) async fn follow(
     client: &Client,
@@ -176,6 +207,7 @@ pub(super) async fn follow(
         }
         if place.sequence > 0 || place.offset > 0 {
             request.offset = Some(place.offset);
+            request.tail = None; // it was of what there was at first
         }
     }
 }

@@ -27,10 +27,11 @@ use executor_proto::v1::Container;
 use serde::Serialize;
 
 use crate::bindings::Delivery;
-use crate::cli::{AuditArgs, Cli, Command, DeliveryArgs, Global};
+use crate::cli::{AttachArgs, AuditArgs, Cli, Command, DeliveryArgs, ExecArgs, Global, IdArg, LogsArgs, SignalArgs};
 use crate::connect::{Client, DEFAULT_SOCKET};
 use crate::exit::{OURS, Outcome};
 use crate::failure::Failure;
+use crate::ids;
 use crate::interrupt::Interrupts;
 use crate::local::PrivateDaemon;
 use crate::output::Output;
@@ -231,16 +232,27 @@ async fn other(session: &Session, job: Job) -> Result<u8, Failure> {
             Job::Run(..) | Job::Audit(_) | Job::Cnab(_) => return Ok(0), // carried out before
             Job::Other(command) => command,
         };
+        let client = &session.client;
         match command {
             Command::Ps(args) => ps::ps(session, args).await,
-            Command::Inspect(args) => inspect::inspect(session, args.id).await,
-            Command::Logs(args) => logs::logs(session, args).await,
+            Command::Inspect(IdArg { id }) => ids::with(client, id, |id| inspect::inspect(session, id)).await,
+            Command::Logs(args) => {
+                ids::with(client, args.id.clone(), |id| logs::logs(session, LogsArgs { id, ..args.clone() })).await
+            }
             Command::Cp(args) => cp::cp(session, args).await,
-            Command::Wait(args) => wait::wait(session, args.id).await,
+            Command::Wait(args) => wait::wait(session, args).await,
             Command::Stop(args) => stop::stop(session, args).await,
-            Command::Signal(args) => signal::signal(session, args).await,
-            Command::Exec(args) => exec::exec(session, args).await,
-            Command::Attach(args) => attach::attach(session, args).await,
+            Command::Signal(args) => {
+                ids::with(client, args.id.clone(), |id| signal::signal(session, SignalArgs { id, ..args.clone() }))
+                    .await
+            }
+            Command::Exec(args) => {
+                ids::with(client, args.id.clone(), |id| exec::exec(session, ExecArgs { id, ..args.clone() })).await
+            }
+            Command::Attach(args) => {
+                ids::with(client, args.id.clone(), |id| attach::attach(session, AttachArgs { id, ..args.clone() }))
+                    .await
+            }
             Command::Rm(args) => rm::rm(session, args).await,
             Command::Events(args) => events::events(session, args).await,
             Command::Info => info::info(session).await,
@@ -267,6 +279,57 @@ impl Session {
     async fn print(&self, document: &impl Serialize, text: impl FnOnce() -> String) {
         let text = if self.json { json::document(document) } else { text() };
         self.output.text(text).await;
+    }
+
+    /// Does the same with several containers at once, each by its id or a beginning of it: what became of each, in order.
+    async fn each<F>(
+        &self,
+        ids: Vec<String>,
+        work: impl Fn(Client, String) -> F + Clone + Send + Sync + 'static,
+    ) -> Vec<(String, Result<Container, Failure>)>
+    where
+        F: Future<Output = Result<Container, Failure>> + Send,
+    {
+        let mut tasks = Vec::with_capacity(ids.len());
+        for id in ids {
+            let (client, work, asked) = (self.client.clone(), work.clone(), id.clone());
+            let task = async move { ids::with(&client, asked, |id| work(client.clone(), id)).await };
+            tasks.push((id, tokio::spawn(task)));
+        }
+        let mut done = Vec::with_capacity(tasks.len());
+        for (id, task) in tasks {
+            let lost = |error: tokio::task::JoinError| Err(Failure::System(std::io::Error::other(error)));
+            done.push((id, task.await.unwrap_or_else(lost)));
+        }
+        done
+    }
+
+    /// Prints the documents of [`Session::each`], and gives the containers, or what failed.
+    async fn told(&self, done: Vec<(String, Result<Container, Failure>)>) -> Result<Vec<Container>, Failure> {
+        if let [(_, done)] = &done[..] {
+            if let (Ok(container), true) = (done, self.json) {
+                self.output.text(json::document(&json::Container::from(container))).await;
+            }
+        } else if self.json {
+            let documents: Vec<json::Tried> = done.iter().map(|(id, done)| json::Tried::new(id, done)).collect();
+            self.output.text(json::document(&documents)).await;
+        }
+        let all = done.len();
+        let (mut containers, mut failures) = (Vec::with_capacity(all), Vec::new());
+        for (_, done) in done {
+            match done {
+                Ok(container) => containers.push(container),
+                Err(failure) => failures.push(failure),
+            }
+        }
+        match failures.len() {
+            0 => Ok(containers),
+            1 => Err(failures.swap_remove(0)),
+            failed => {
+                failures.iter().for_each(|failure| self.output.note(failure.describe()));
+                Err(Failure::Several { failed, all })
+            }
+        }
     }
 
     /// The end of a command that tried each of several things. One failure is the command's own; several are told one by

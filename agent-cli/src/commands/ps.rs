@@ -16,11 +16,17 @@ const PAGE: u32 = 1000;
 
 pub(super) async fn ps(session: &Session, args: PsArgs) -> Result<u8, Failure> {
     let states: Vec<i32> = wanted(&args).into_iter().map(i32::from).collect();
-    let labels: HashMap<String, String> = args.labels.into_iter().collect();
+    let labels: HashMap<String, String> = args.labels.iter().cloned().collect();
     let mut containers = Vec::new();
     let mut page_token = String::new();
     loop {
-        let request = ListRequest { page_size: PAGE, page_token, states: states.clone(), labels: labels.clone() };
+        let request = ListRequest {
+            page_size: PAGE,
+            page_token,
+            states: states.clone(),
+            labels: labels.clone(),
+            ..ListRequest::default()
+        };
         let answer = session.client.rpc().list(request).await;
         let page = answer.map_err(|status| session.client.failure("ps", &status))?.into_inner();
         containers.extend(page.containers);
@@ -31,6 +37,10 @@ pub(super) async fn ps(session: &Session, args: PsArgs) -> Result<u8, Failure> {
     }
     if args.quiet {
         session.output.text(containers.iter().map(|container| plain(&container.id) + "\n").collect()).await;
+        return Ok(0);
+    }
+    if let Some(template) = &args.format {
+        session.output.text(template.render(&containers, SystemTime::now(), session.style)).await;
         return Ok(0);
     }
     let document: Vec<_> = containers.iter().map(json::Container::from).collect();

@@ -15,6 +15,7 @@ use crate::bindings::Delivery;
 use crate::cli::RotateArgs;
 use crate::connect::is_lost;
 use crate::failure::Failure;
+use crate::ids;
 use crate::source::{self, Argument, Content, Flag};
 use crate::view::json;
 
@@ -51,7 +52,10 @@ impl Drop for Request {
     }
 }
 
-pub(super) async fn rotate(session: &Session, request: Request, delivery: Option<Delivery>) -> Result<u8, Failure> {
+pub(super) async fn rotate(session: &Session, mut request: Request, delivery: Option<Delivery>) -> Result<u8, Failure> {
+    if let Some(whole) = ids::whole(&session.client, &request.0.id).await? {
+        request.0.id = whole;
+    }
     let id = request.0.id.clone();
     let doing = format!("rotate {id}");
     let answer = match &delivery {

@@ -1,4 +1,4 @@
-//! `stop ID`: SIGTERM, the grace period, SIGKILL; comes back when it is over.
+//! `stop ID...`: SIGTERM, the grace period, SIGKILL; comes back when it is over.
 
 use std::time::Duration;
 
@@ -10,15 +10,14 @@ use crate::cli::StopArgs;
 use crate::connect::{Client, is_lost};
 use crate::failure::Failure;
 use crate::request::to_proto;
-use crate::view::json;
 
 pub(super) async fn stop(session: &Session, args: StopArgs) -> Result<u8, Failure> {
-    let stopping = ask(&session.client, &args.id, args.grace).await?;
-    let container = if args.no_wait { stopping } else { wait::completed(&session.client, &args.id).await? };
-    if session.json {
-        session.output.text(json::document(&json::Container::from(&container))).await;
-    }
-    Ok(0)
+    let StopArgs { grace, no_wait, ids } = args;
+    let stopped = session.each(ids, move |client, id| async move {
+        let stopping = ask(&client, &id, grace).await?;
+        if no_wait { Ok(stopping) } else { wait::completed(&client, &id).await }
+    });
+    session.told(stopped.await).await.map(|_| 0)
 }
 
 /// Asks executord to stop it; asking again does no harm.

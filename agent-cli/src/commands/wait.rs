@@ -1,21 +1,26 @@
-//! `wait ID`: until the container is completed, over restarts of executord; exits as its process did.
+//! `wait ID...`: until containers are completed, over restarts of executord; exits as the process did.
 
 use executor_proto::v1::executor_client::ExecutorClient;
 use executor_proto::v1::{Container, WaitRequest};
 
 use super::{Session, expected};
+use crate::cli::WaitArgs;
 use crate::connect::{Client, is_away};
 use crate::exit::Outcome;
 use crate::failure::Failure;
-use crate::view::json;
 
-pub(super) async fn wait(session: &Session, id: String) -> Result<u8, Failure> {
-    let container = completed(&session.client, &id).await?;
-    if session.json {
-        session.output.text(json::document(&json::Container::from(&container))).await;
+pub(super) async fn wait(session: &Session, args: WaitArgs) -> Result<u8, Failure> {
+    let several = args.ids.len() > 1;
+    let ended = session.each(args.ids, |client, id| async move { completed(&client, &id).await }).await;
+    let status = |container: &Container| Outcome::of(container.result.as_ref()).status();
+    for container in ended.iter().filter_map(|(_, ended)| ended.as_ref().ok()) {
+        if several && !session.json {
+            session.output.text(format!("{}\n", status(container))).await;
+        }
+        session.explain_end(container, &[]);
     }
-    session.explain_end(&container, &[]);
-    Ok(Outcome::of(container.result.as_ref()).status())
+    let containers = session.told(ended).await?;
+    Ok(containers.iter().map(status).find(|status| *status != 0).unwrap_or(0))
 }
 
 /// The container as it ended.

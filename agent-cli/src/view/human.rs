@@ -143,9 +143,24 @@ pub(crate) fn labels(labels: &std::collections::HashMap<String, String>) -> Stri
     sorted.join(",")
 }
 
+/// Its published ports, as docker writes them: `8080->80/tcp`.
+pub(crate) fn ports(container: &Container) -> String {
+    let ports = container.network_status.iter().flat_map(|on| &on.ports);
+    ports.map(crate::network::leads_to).collect::<Vec<_>>().join(", ")
+}
+
+/// Its addresses, without the lengths of their prefixes.
+pub(crate) fn addresses(container: &Container) -> String {
+    let addresses = container.network_status.iter().flat_map(|on| &on.addresses);
+    let bare = |address: &String| address.split('/').next().unwrap_or_default().to_owned();
+    addresses.map(bare).collect::<Vec<_>>().join(", ")
+}
+
 /// The table of `ps`.
 pub(crate) fn containers(containers: &[Container], now: SystemTime, style: Style) -> String {
-    let mut table = Table::with_heading(0, &["ID", "STATE", "ROOTFS", "COMMAND", "AGE", "EXIT", "LABELS"]);
+    let mut table =
+        Table::with_heading(0, &["ID", "STATE", "ROOTFS", "COMMAND", "AGE", "EXIT", "ADDRESS", "PORTS", "LABELS"]);
+    let or_nothing = |text: String| if text.is_empty() { NOTHING.to_owned() } else { text };
     for container in containers {
         let spec = container.spec.clone().unwrap_or_default();
         let exit_role = container.result.as_ref().map_or(Role::Faint, |r| Role::of_outcome(Outcome::of(Some(r))));
@@ -156,6 +171,8 @@ pub(crate) fn containers(containers: &[Container], now: SystemTime, style: Style
             (spec.path, Role::Plain),
             (age(container.created_at.as_ref(), now), Role::Plain),
             (ending(container), exit_role),
+            (or_nothing(addresses(container)), Role::Plain),
+            (or_nothing(ports(container)), Role::Plain),
             (labels(&spec.labels), Role::Faint),
         ]);
     }

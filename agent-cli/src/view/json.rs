@@ -26,6 +26,7 @@ use prost_types::Timestamp;
 use serde::Serialize;
 
 use super::human::{event_kind, system_time};
+use crate::failure::Failure;
 
 pub(crate) use bindings::{CheckedBindings, ShownBindings};
 pub(crate) use container::{Container, Rotated};
@@ -89,6 +90,26 @@ pub(crate) struct Done {
     pub(crate) error: Option<String>,
 }
 
+/// What became of one container of several.
+#[derive(Serialize)]
+pub(crate) struct Tried {
+    id: String,
+    container: Option<Container>,
+    error: Option<String>,
+}
+
+impl Tried {
+    /// Of the id that was asked for.
+    pub(crate) fn new(id: &str, done: &Result<v1::Container, Failure>) -> Self {
+        let container = done.as_ref().ok();
+        Self {
+            id: container.map_or_else(|| id.to_owned(), |container| container.id.clone()),
+            container: container.map(Container::from),
+            error: done.as_ref().err().map(Failure::describe),
+        }
+    }
+}
+
 /// A document for a person's eyes too.
 pub(crate) fn document(value: &impl Serialize) -> String {
     // The types above have string keys and finite numbers only: what could fail is not there.
@@ -102,6 +123,11 @@ pub(crate) fn line(value: &impl Serialize) -> String {
 
 fn time(timestamp: Option<&Timestamp>) -> Option<String> {
     timestamp.and_then(system_time).map(|time| humantime::format_rfc3339_nanos(time).to_string())
+}
+
+/// A time with its nanoseconds, for a line of a log.
+pub(crate) fn stamp(timestamp: Option<&Timestamp>) -> String {
+    time(timestamp).unwrap_or_else(|| "-".into())
 }
 
 fn seconds(duration: Option<prost_types::Duration>) -> Option<f64> {

@@ -4,6 +4,7 @@
 //! chose (labels, paths, messages) is untrusted: it reaches a terminal only through [`table::plain`].
 
 pub(crate) mod audit;
+pub(crate) mod format;
 pub(crate) mod human;
 pub(crate) mod images;
 pub(crate) mod inspect;

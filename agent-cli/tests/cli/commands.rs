@@ -81,6 +81,62 @@ fn stop_waits_for_the_end() {
     assert_eq!((program.status, program.out().as_str()), (Some(0), ""));
 }
 
+/// A beginning that one container has is its id; a whole id wins; several are told.
+#[test]
+fn ids_by_their_beginnings() {
+    let fake = Fake::start();
+    for id in ["web", "web-1", "web-22", "job-1"] {
+        fake.add(id, State::Running);
+    }
+    fake.shared.log_at("job-1", 1, LogStream::Stdout, b"hello\n");
+    assert_eq!(run(&fake, &["inspect", "jo", "--json"]).json()["id"], "job-1");
+    assert_eq!(run(&fake, &["logs", "j"]).out(), "hello\n");
+    assert_eq!(run(&fake, &["inspect", "web", "--json"]).json()["id"], "web");
+    assert_eq!(run(&fake, &["signal", "web-2", "HUP"]).status, Some(0));
+    assert_eq!(fake.count(|call| matches!(call, Call::Signal(signal) if signal.id == "web-22")), 1);
+    let ambiguous = run(&fake, &["rm", "-f", "web-"]);
+    assert_eq!((ambiguous.status, ambiguous.out().as_str()), (Some(125), ""));
+    assert!(ambiguous.err().contains("begin with web-: web-1, web-22\n"), "{}", ambiguous.err());
+    assert_eq!(run(&fake, &["rm", "-f", "web-2", "job"]).out(), "web-22\njob-1\n");
+    let gone = run(&fake, &["stop", "job"]);
+    assert!(gone.status == Some(125) && gone.err().contains("no container job"), "{}", gone.err());
+}
+
+#[test]
+fn several_are_stopped_and_waited_for() {
+    let fake = with_three();
+    let stopped = run(&fake, &["stop", "a", "b"]);
+    assert_eq!((stopped.status, stopped.out().as_str(), stopped.err().as_str()), (Some(0), "", ""));
+    let waited = run(&fake, &["wait", "a", "c", "b"]);
+    assert_eq!((waited.status, waited.out().as_str()), (Some(143), "143\n137\n143\n"));
+    let some = run(&fake, &["stop", "--json", "c", "nope"]);
+    assert_eq!(some.status, Some(125));
+    let json = some.json();
+    assert_eq!((&json[0]["container"]["state"], &json[0]["error"]), (&"completed".into(), &serde_json::Value::Null));
+    assert!(json[1]["error"].as_str().unwrap().contains("no container nope"), "{json}");
+}
+
+#[test]
+fn logs_with_times_and_the_last_lines() {
+    let fake = with_three();
+    fake.shared.log_at("a", 1, LogStream::Stdout, b"one\n");
+    fake.shared.log_at("a", 2, LogStream::Stdout, b"tw");
+    fake.shared.log_at("a", 3, LogStream::Stdout, b"o\n");
+    let stamped = run(&fake, &["logs", "-t", "--tail", "7", "a"]);
+    assert_eq!(stamped.out(), "1970-01-01T00:00:01.000000001Z one\n1970-01-01T00:00:01.000000002Z two\n");
+    assert_eq!(fake.count(|call| matches!(call, Call::Logs(logs) if logs.tail == Some(7))), 1);
+    assert_eq!(run(&fake, &["logs", "-n", "all", "a"]).out(), "one\ntwo\n");
+    assert_eq!(fake.count(|call| matches!(call, Call::Logs(logs) if logs.tail.is_none())), 1);
+}
+
+#[test]
+fn ps_as_a_template_says() {
+    let fake = with_three();
+    assert_eq!(run(&fake, &["ps", "--format", "{{.ID}}={{.State}}"]).out(), "a=running\nb=running\n");
+    let bad = run(&fake, &["ps", "--format", "{{.Nope}}"]);
+    assert!(bad.status == Some(125) && bad.err().contains(".Addresses"), "{}", bad.err());
+}
+
 #[test]
 fn signal_takes_names_and_numbers() {
     let fake = with_three();

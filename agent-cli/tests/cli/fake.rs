@@ -362,6 +362,7 @@ impl Executor for Service {
             .containers
             .values()
             .filter(|container| container.id.as_str() > request.page_token.as_str())
+            .filter(|container| container.id.starts_with(&request.id_prefix))
             .filter(|container| request.states.is_empty() || request.states.contains(&container.state))
             .take(state.page_size + 1)
             .cloned()

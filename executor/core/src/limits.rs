@@ -28,6 +28,10 @@ pub const LABELS_MAX: usize = 64;
 pub const GRACE_MAX: Duration = Duration::from_secs(3600);
 /// Least memory: below it not even an empty container starts.
 pub const MEMORY_MIN: u64 = 2 << 20;
+/// Least processes: while a container is made, its init has a process beside it.
+pub const PIDS_MIN: u64 = 2;
+/// Least open files: with fewer an init cannot make its container, which holds some 30 until the program is executed.
+pub const NOFILE_MIN: u64 = 64;
 /// Least disk: below it no file system of its own can be made.
 pub const DISK_MIN: u64 = 1 << 20;
 /// Largest number of a signal.

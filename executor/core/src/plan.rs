@@ -248,6 +248,9 @@ pub struct Plan {
     /// What Stop sends first.
     #[serde(default = "sigterm")]
     pub stop_signal: u32,
+    /// It is deleted as soon as it is completed.
+    #[serde(default)]
+    pub remove_when_completed: bool,
     /// Its processes.
     pub processes: Vec<PlannedProcess>,
 }

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ident::ContainerId;
 use crate::idmap::RANGE;
-use crate::limits::{DISK_MIN, GRACE_MAX, ID_MAX, LABELS_MAX, MEMORY_MIN, PATH_MAX, SIGNAL_MAX};
+use crate::limits::{DISK_MIN, GRACE_MAX, ID_MAX, LABELS_MAX, MEMORY_MIN, NOFILE_MIN, PATH_MAX, PIDS_MIN, SIGNAL_MAX};
 use crate::plan::{
     Limits, Network, OutputSource, Plan, PlannedFile, PlannedProcess, Principal, Rootfs, SIGTERM, UserNamespace,
     UserRef,
@@ -115,6 +115,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             stdin: draft.stdin,
             await_reader: draft.await_reader,
             stop_signal: if draft.stop_signal == 0 { SIGTERM } else { draft.stop_signal },
+            remove_when_completed: draft.remove_when_completed,
             processes: vec![process::plan(draft)],
         }),
         _ => Err(report.0),
@@ -178,6 +179,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         stdin: plan.stdin,
         await_reader: plan.await_reader,
         stop_signal: plan.stop_signal,
+        remove_when_completed: plan.remove_when_completed,
         ..Draft::default()
     };
     as_made(plan, main, validate(&draft, policy)?)
@@ -262,11 +264,11 @@ fn limits(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Limits {
         }
     };
     range("limits.memory_bytes", limits.memory_bytes, MEMORY_MIN, 1 << 50);
-    range("limits.pids", limits.pids, 1, 4_194_304);
+    range("limits.pids", limits.pids, PIDS_MIN, 4_194_304);
     if limits.cpu_millis != 0 {
         range("limits.cpu_millis", limits.cpu_millis, 10, 4_096_000);
     }
-    range("action.run.resource_limits.nofile", limits.nofile, 3, 1 << 30);
+    range("action.run.resource_limits.nofile", limits.nofile, NOFILE_MIN, 1 << 30);
     if limits.disk_bytes != 0 {
         range("limits.disk_bytes", limits.disk_bytes, DISK_MIN, 1 << 50);
     }

@@ -1,4 +1,4 @@
-//! How long completed containers are kept when nobody deletes them.
+//! How long completed containers are kept when nobody deletes them: for a while, or not at all where the request says so.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,14 +56,19 @@ pub(crate) async fn keep(node: Arc<Node>) {
 fn superfluous(node: &Node) -> Vec<Arc<Handle>> {
     let now = crate::now();
     let mut completed: Vec<(Timestamp, Arc<Handle>)> = Vec::new();
+    let mut unwanted = Vec::new();
     node.registry.visit(None, |handle| {
-        let finished_at = handle.facts().and_then(|facts| facts.end.as_ref().map(|end| end.finished_at));
-        completed.extend(finished_at.map(|at| (at, Arc::clone(handle))));
+        let Some(facts) = handle.facts() else { return true };
+        match facts.end.as_ref().map(|end| end.finished_at) {
+            Some(_) if facts.plan.remove_when_completed => unwanted.push(Arc::clone(handle)),
+            finished_at => completed.extend(finished_at.map(|at| (at, Arc::clone(handle)))),
+        }
         true
     });
     completed.sort_by_key(|(at, _)| *at);
     let too_many = completed.len().saturating_sub(node.retention.most);
     let doomed =
         |(index, (at, _)): &(usize, (Timestamp, _))| *index < too_many || now.since(*at) > node.retention.longest;
-    completed.into_iter().enumerate().filter(doomed).map(|(_, (_, handle))| handle).collect()
+    let doomed = completed.into_iter().enumerate().filter(doomed).map(|(_, (_, handle))| handle);
+    unwanted.into_iter().chain(doomed).collect()
 }

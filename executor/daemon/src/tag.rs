@@ -46,6 +46,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         docker_socket,
         // Nor is who reads its output.
         await_reader: _,
+        remove_when_completed,
     } = request;
     let mut parts = Parts::default();
     parts.text(rootfs);
@@ -74,7 +75,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
             parts.text(directory);
         }
     }
-    let flags = [*docker_socket, *privileged, *read_only_rootfs, *egress, *terminal, *stdin];
+    let flags = [*docker_socket, *privileged, *read_only_rootfs, *egress, *terminal, *stdin, *remove_when_completed];
     parts.numbers(&flags.map(u64::from));
     parts.numbers(&[u64::from(user_namespace.cast_unsigned()), u64::from(*stop_signal)]);
     [seccomp_profile, network_name, hostname].into_iter().for_each(|text| parts.text(text));
@@ -211,7 +212,7 @@ mod tests {
 
     #[test]
     fn every_field_but_the_id_counts() {
-        let changes: [Change; 56] = [
+        let changes: [Change; 57] = [
             |_, _| (),
             |r, _| r.rootfs = "host".into(),
             |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
@@ -268,6 +269,7 @@ mod tests {
             |r, _| r.terminal = true,
             |r, _| r.stdin = true,
             |r, _| r.stop_signal = 2,
+            |r, _| r.remove_when_completed = true,
         ];
         let key = TagKey::random().unwrap();
         let tags: Vec<String> = changes.iter().map(|change| of(&key, &request(change))).collect();

@@ -102,9 +102,9 @@ fn the_table_of_ps() {
         Container { id: "j".into(), state: State::Completed.into(), created_at: at(999_999), ..ended(signaled(9)) };
     assert_eq!(
         containers(&[running, done], now(), Style::PLAIN),
-        "ID      STATE       ROOTFS   COMMAND   AGE   EXIT      LABELS\n\
-         web-1   running     host     /bin/sh   2m    -         a=\\u{1b}[2J,b=2\n\
-         j       completed                      1s    SIGKILL\n"
+        "ID      STATE       ROOTFS   COMMAND   AGE   EXIT      ADDRESS   PORTS   LABELS\n\
+         web-1   running     host     /bin/sh   2m    -         -         -       a=\\u{1b}[2J,b=2\n\
+         j       completed                      1s    SIGKILL   -         -\n"
     );
 }
 

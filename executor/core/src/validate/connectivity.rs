@@ -22,7 +22,7 @@ pub(super) fn check(
     policy: &Policy,
     report: &mut Report,
 ) {
-    let needs_cni = |what: &str| format!("{what} needs `network: cni`");
+    let needs_cni = |what: &str| format!("{what} needs a network of CNI");
     if network != Network::Cni {
         if !asked.network_name.is_empty() {
             report.add("network_name", needs_cni("a network's name"));
@@ -36,7 +36,7 @@ pub(super) fn check(
     } else if asked.egress && !policy.allow_egress {
         report.add("egress", "is not allowed by this daemon's configuration (allow_egress)");
     } else if !asked.egress {
-        let why = "would let the container reach beyond its network: that needs `egress` too";
+        let why = "would let the container reach beyond its network: that needs egress to be allowed, too";
         for name in isolation.capabilities_added.iter().filter(|name| UNBOUND.contains(&name.as_str())) {
             report.add("capabilities.add", format!("{name} {why}"));
         }

@@ -74,6 +74,8 @@ pub struct Draft<'a> {
     pub await_reader: bool,
     /// 0 = default.
     pub stop_signal: u32,
+    /// Deleted at its end.
+    pub remove_when_completed: bool,
 }
 
 /// A file of a request, without its content.

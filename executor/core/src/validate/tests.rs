@@ -117,6 +117,17 @@ fn the_length_of_an_environment_string_is_the_kernels() {
     assert!(violations[0].description.contains("131072 bytes") && violations[0].description.contains("use a file"));
 }
 
+/// Below these an init fails half-way, with an error of the system that names no field.
+#[test]
+fn limits_that_no_container_can_be_made_with_name_the_least() {
+    let told = |nofile, pids| validate(&Draft { nofile: Some(nofile), pids, ..draft() }, &Policy::default());
+    told(64, 2).unwrap();
+    let told = told(63, 1).unwrap_err();
+    let told: Vec<String> = told.iter().map(ToString::to_string).collect();
+    assert_eq!(told[0], "limits.pids: is 1; 2 to 4194304 is allowed");
+    assert_eq!(told[1], "action.run.resource_limits.nofile: is 63; 64 to 1073741824 is allowed");
+}
+
 #[test]
 fn everything_is_told_at_once_and_no_value_of_a_secret_with_it() {
     const CANARY: &str = "canary-8c2e\0";

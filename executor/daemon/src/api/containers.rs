@@ -57,6 +57,7 @@ pub(super) fn list(node: &Node, request: &v1::ListRequest) -> Result<v1::ListRes
 
 /// What a list is asked for.
 struct Filter<'a> {
+    id_prefix: &'a str,
     states: Vec<v1::State>,
     labels: &'a std::collections::HashMap<String, String>,
 }
@@ -68,12 +69,14 @@ impl<'a> Filter<'a> {
             _ => Err(Problem::invalid_field(format!("states[{index}]"), format!("{number} is no state"))),
         };
         let states = request.states.iter().enumerate().map(known).collect::<Result<_, _>>()?;
-        Ok(Self { states, labels: &request.labels })
+        Ok(Self { id_prefix: &request.id_prefix, states, labels: &request.labels })
     }
 
     fn takes(&self, facts: &Facts) -> bool {
         let state = self.states.is_empty() || self.states.contains(&convert::state(facts.state));
-        state && self.labels.iter().all(|(name, value)| facts.plan.labels.get(name) == Some(value))
+        facts.plan.id.as_str().starts_with(self.id_prefix)
+            && state
+            && self.labels.iter().all(|(name, value)| facts.plan.labels.get(name) == Some(value))
     }
 }
 

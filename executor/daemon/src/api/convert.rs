@@ -123,6 +123,7 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         stdin: plan.stdin,
         stop_signal: plan.stop_signal,
         file_directories: plan.file_directories.iter().map(|path| path.display().to_string()).collect(),
+        remove_when_completed: plan.remove_when_completed,
     }
 }
 

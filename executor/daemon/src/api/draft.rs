@@ -61,6 +61,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         stdin: request.stdin,
         await_reader: request.await_reader,
         stop_signal: request.stop_signal,
+        remove_when_completed: request.remove_when_completed,
     };
     Ok((draft, violations))
 }

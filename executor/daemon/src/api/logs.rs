@@ -1,14 +1,17 @@
 //! StreamLogs: a container's log file as a stream.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use executor_core::lifecycle::State;
+use executor_core::logline::Entry;
 use executor_core::time::Timestamp;
 use executor_proto::v1;
 
 use super::convert;
 use crate::container::{Handle, Known};
 use crate::logs::reader::{Item, LogReader};
+use crate::logs::tail::Tail;
 use crate::logs::watch::Subscription;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
@@ -25,11 +28,15 @@ pub(super) fn stream(
     let since = request.since.as_ref().map(since).transpose()?;
     let wanted = Wanted { since, offset: request.offset, log_bytes_max: node.log_bytes_max };
     let (sender, answers) = conversation.answers();
-    let (node, follow) = (Arc::clone(node), request.follow);
+    let (node, follow, tail) = (Arc::clone(node), request.follow, request.tail);
     tokio::spawn(async move {
-        let log = Log { reader: LogReader::new(node.paths.kept_container(handle.id())), wanted, sender };
-        let sender = log.sender.clone();
-        let told = if follow { log.follow(&node, &handle).await } else { log.print(&handle).await };
+        let directory = node.paths.kept_container(handle.id());
+        let told = async {
+            let passed = passed(&directory, wanted, tail).await?;
+            let log = Log { reader: LogReader::new(directory), wanted, tail: passed, sender: sender.clone() };
+            if follow { log.follow(&node, &handle).await } else { log.print(&handle).await }
+        };
+        let told = told.await;
         match told {
             Ok(()) | Err(Ended::ClientGone) => {}
             Err(Ended::Problem(problem)) => drop(sender.send(Err(problem.into())).await),
@@ -53,6 +60,11 @@ struct Wanted {
 }
 
 impl Wanted {
+    /// It is one of the lines of a tail.
+    fn counts(&self, entry: &Entry<'_>) -> bool {
+        self.since.is_none_or(|since| entry.time >= since)
+    }
+
     /// The message for what was read, if it is wanted.
     fn message(&self, item: &Item<'_>) -> Option<v1::StreamLogsResponse> {
         let offset = self.offset.unwrap_or(0);
@@ -91,27 +103,56 @@ impl Wanted {
 struct Log {
     reader: LogReader,
     wanted: Wanted,
+    tail: Tail,
     sender: Sender,
+}
+
+/// What a client that wants the last lines alone is not given.
+async fn passed(directory: &Path, wanted: Wanted, tail: Option<u64>) -> Result<Tail, Ended> {
+    let Some(lines) = tail else { return Ok(Tail::default()) };
+    let (mut reader, now) = (LogReader::new(directory.to_owned()), crate::now());
+    let counted = move || {
+        let mut tail = Tail::counting();
+        let mut enough = false;
+        while !enough
+            && reader.read(|item| match item {
+                Item::Entry(entry, _) if entry.time > now => enough = true,
+                Item::Entry(entry, _) if wanted.counts(&entry) => drop(tail.takes(&entry)),
+                Item::Entry(..) | Item::Gap(..) => {}
+            })?
+        {}
+        Ok(tail.last(lines))
+    };
+    let counted = tokio::task::spawn_blocking(counted).await;
+    let counted = counted.map_err(|error| Ended::Problem(Problem::new(Kind::Internal, error.to_string())))?;
+    counted.map_err(|error: std::io::Error| unreadable(directory, &error))
+}
+
+fn unreadable(directory: &Path, error: &std::io::Error) -> Ended {
+    Ended::Problem(Problem::new(Kind::Internal, format!("{}: {error}", directory.display())))
 }
 
 impl Log {
     /// Sends what there is.
     async fn drain(mut self) -> Result<Self, Ended> {
         loop {
-            let wanted = self.wanted;
-            let mut reader = self.reader;
+            let Self { mut reader, wanted, mut tail, sender } = self;
             // Old logs come from a disk: not on a thread that serves others.
-            let (reader, read) = tokio::task::spawn_blocking(move || {
+            let (reader, tail, read) = tokio::task::spawn_blocking(move || {
                 let mut entries = Vec::new();
-                let more = reader.read(|item| entries.extend(wanted.message(&item)));
-                (reader, more.map(|more| (entries, more)))
+                let more = reader.read(|item| {
+                    let taken = match &item {
+                        Item::Entry(entry, _) => !wanted.counts(entry) || tail.takes(entry),
+                        Item::Gap(..) => tail.has_begun(),
+                    };
+                    entries.extend(taken.then(|| wanted.message(&item)).flatten());
+                });
+                (reader, tail, more.map(|more| (entries, more)))
             })
             .await
             .map_err(|error| Ended::Problem(Problem::new(Kind::Internal, error.to_string())))?;
-            self.reader = reader;
-            let (entries, more) = read.map_err(|error| {
-                Ended::Problem(Problem::of_system(&self.reader.directory().display().to_string(), &error))
-            })?;
+            self = Self { reader, wanted, tail, sender };
+            let (entries, more) = read.map_err(|error| unreadable(self.reader.directory(), &error))?;
             for entry in entries {
                 self.sender.send(Ok(entry)).await.map_err(|_| Ended::ClientGone)?;
             }

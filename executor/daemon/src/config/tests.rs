@@ -57,7 +57,7 @@ fn sizes_have_units() {
     assert_eq!((policy.default_memory_bytes, policy.files_bytes_max), (128 << 20, 4 << 20));
     assert_eq!((policy.default_disk_bytes, policy.outputs_bytes_max), (3 << 29, 1024));
     assert_eq!((config.capacity.memory_bytes, config.capacity.disk_bytes), (64 << 30, 1 << 40));
-    assert_eq!((config.message_bytes_max, config.images.bytes_budget), (8 << 20, 10 << 30));
+    assert_eq!((config.bounds.message_bytes, config.images.bytes_budget), (8 << 20, 10 << 30));
     assert_eq!((config.images.image_bytes_max, config.images.bytes_least), (2 << 30, 1024));
 }
 

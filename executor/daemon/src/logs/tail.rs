@@ -1,0 +1,102 @@
+//! The last lines of a log: which entries belong to them.
+//!
+//! A log is read from its beginning, twice: once to count its lines, once to give out the last ones. A line can have
+//! several entries, and those of two streams lie between one another; each belongs to the line that it is a part of.
+
+use executor_core::logline::{Entry, Stream};
+
+/// Numbers lines in the order of their beginnings.
+#[derive(Debug, Default)]
+pub struct Lines {
+    begun: u64,
+    /// Number of the line of each stream that has no end yet.
+    open: [Option<u64>; 3],
+}
+
+impl Lines {
+    /// Number of the line that the next entry belongs to, from 1 on.
+    fn number(&mut self, entry: &Entry<'_>) -> u64 {
+        let open = &mut self.open[match entry.stream {
+            Stream::Stdout => 0,
+            Stream::Stderr => 1,
+            Stream::Executor => 2,
+        }];
+        let number = open.take().unwrap_or_else(|| {
+            self.begun += 1;
+            self.begun
+        });
+        if !entry.complete {
+            *open = Some(number);
+        }
+        number
+    }
+}
+
+/// Passes over the lines before the last ones.
+#[derive(Debug, Default)]
+pub struct Tail {
+    skip: u64,
+    lines: Lines,
+}
+
+impl Tail {
+    /// Passes over all, to count them.
+    pub fn counting() -> Self {
+        Self { skip: u64::MAX, lines: Lines::default() }
+    }
+
+    /// Begins anew, for the last lines of those that were counted and what comes later.
+    pub fn last(&self, lines: u64) -> Self {
+        Self { skip: self.lines.begun.saturating_sub(lines), lines: Lines::default() }
+    }
+
+    /// Takes note of the next entry: whether it is given out.
+    pub fn takes(&mut self, entry: &Entry<'_>) -> bool {
+        self.lines.number(entry) > self.skip
+    }
+
+    /// The lines that are given out have begun.
+    pub fn has_begun(&self) -> bool {
+        self.lines.begun >= self.skip
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_core::time::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn the_last_lines_with_all_their_parts() {
+        let entry = |time, stream, complete, content: &'static str| Entry {
+            time: Timestamp(time),
+            stream,
+            complete,
+            source: "",
+            content: content.as_bytes(),
+        };
+        let log = [
+            entry(1, Stream::Stdout, true, "a"),
+            entry(2, Stream::Stdout, false, "b1"),
+            entry(3, Stream::Stderr, true, "c"),
+            entry(4, Stream::Stdout, true, "b2"),
+            entry(5, Stream::Stdout, false, "d1"),
+            entry(5, Stream::Executor, true, "e"),
+            entry(9, Stream::Stdout, true, "d2"),
+        ];
+        let told = |lines: u64| {
+            let mut counted = Tail::counting();
+            // The last one comes after the call has begun.
+            assert!(!log[..log.len() - 1].iter().any(|entry| counted.takes(entry)));
+            let mut tail = counted.last(lines);
+            let taken = log.iter().filter(|entry| tail.takes(entry));
+            taken.map(|entry| std::str::from_utf8(entry.content).unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(told(100), "a b1 c b2 d1 e d2");
+        assert_eq!(told(4), "b1 c b2 d1 e d2");
+        assert_eq!(told(3), "c d1 e d2", "b began before c");
+        assert_eq!(told(1), "e");
+        assert_eq!(told(0), "");
+    }
+}
