@@ -21,8 +21,7 @@ pub(super) async fn logs(session: &Session, args: LogsArgs) -> Result<u8, Failur
     printer.stamps = args.timestamps.then(Stamps::default);
     let since = args.since.map(timestamp);
     let tail = args.tail.0;
-    let request =
-        StreamLogsRequest { id: args.id, follow: args.follow, since, tail, ..StreamLogsRequest::default() };
+    let request = StreamLogsRequest { id: args.id, follow: args.follow, since, tail, ..StreamLogsRequest::default() };
     follow(&session.client, request, &mut printer).await?;
     Ok(0)
 }
