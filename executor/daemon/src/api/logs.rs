@@ -129,7 +129,7 @@ async fn passed(directory: &Path, wanted: Wanted, tail: Option<u64>) -> Result<T
 }
 
 fn unreadable(directory: &Path, error: &std::io::Error) -> Ended {
-    Ended::Problem(Problem::new(Kind::Internal, format!("{}: {error}", directory.display())))
+    Ended::Problem(Problem::of_system(&directory.display().to_string(), error))
 }
 
 impl Log {
