@@ -267,7 +267,13 @@ fn a_slow_reader_gets_everything() {
 #[test]
 fn usage_errors_are_ours() {
     let fake = Fake::start();
-    for args in [&["run"][..], &["run", "--memory", "0", "--", "x"], &["run", "x", "y"], &["nope"], &["ps", "--nope"]] {
+    for args in [
+        &["run"][..],
+        &["run", "--memory", "0", "--", "x"],
+        &["run", "--nofile", "x", "--", "y"],
+        &["nope"],
+        &["ps", "--nope"],
+    ] {
         let program = run(&fake, args);
         assert_eq!((program.status, program.out().as_str()), (Some(125), ""), "{args:?}");
     }
