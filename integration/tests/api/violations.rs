@@ -83,7 +83,7 @@ fn no_secret_is_in_a_status() {
         ("action.run.env[0].name", good().env("", CANARY)),
         ("action.run.volume_mounted_files[0].path", good().file("..", CANARY.as_bytes())),
         ("action.run.volume_mounted_files[1].path", twice()),
-        ("volume_mounted_files", good().file("a", CANARY.repeat(80_000).as_bytes())),
+        ("volume_mounted_files", good().file("a", CANARY.repeat(90_000).as_bytes())),
     ];
     for (field, request) in table {
         let status = daemon.api.run(request).unwrap_err();
