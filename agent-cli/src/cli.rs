@@ -397,13 +397,13 @@ pub(crate) fn command() -> clap::Command {
 
 /// Parses this process's command line. An error says itself how to be shown.
 pub(crate) fn parse() -> Result<Cli, clap::Error> {
-    Cli::read(std::env::args_os().collect())
+    Cli::read(&std::env::args_os().collect::<Vec<_>>())
 }
 
 impl Cli {
     /// Reads a command line, the program's name first.
-    pub(crate) fn read(line: Vec<OsString>) -> Result<Self, clap::Error> {
-        let mut cli = Self::from_arg_matches(&command().try_get_matches_from(&line)?)?;
+    pub(crate) fn read(line: &[OsString]) -> Result<Self, clap::Error> {
+        let mut cli = Self::from_arg_matches(&command().try_get_matches_from(line)?)?;
         if let Command::Run(run) = &mut cli.command {
             // The words of what is run end the line. Whether `--` stands before them decides what the first one is.
             let before = line.len().checked_sub(run.command.len() + 1);

@@ -284,8 +284,8 @@ mod tests {
     use executor_proto::v1::Limits;
 
     fn build(line: &[&str]) -> Result<Request, Failure> {
-        let line = [&["agent-cli", "run"], line].concat().into_iter().map(OsString::from).collect();
-        let cli = crate::cli::Cli::read(line).unwrap();
+        let line: Vec<_> = [&["agent-cli", "run"], line].concat().into_iter().map(OsString::from).collect();
+        let cli = crate::cli::Cli::read(&line).unwrap();
         let crate::cli::Command::Run(args) = cli.command else { panic!("not run") };
         let variable = |name: &str| (name == "TOKEN").then(|| OsString::from("canary-0b2f"));
         Request::build(*args, &mut "from stdin".as_bytes(), &variable)

@@ -1,7 +1,8 @@
 use super::*;
 
 fn parsed(line: &str) -> Result<Cli, clap::Error> {
-    Cli::read(std::iter::once("agent-cli").chain(line.split_whitespace()).map(OsString::from).collect())
+    let line: Vec<_> = std::iter::once("agent-cli").chain(line.split_whitespace()).map(OsString::from).collect();
+    Cli::read(&line)
 }
 
 #[test]
