@@ -17,7 +17,7 @@ pub(crate) struct RunArgs {
     /// What is run: an IMAGE, with what its entrypoint is given instead of its own command; or behind `--`, or where --rootfs
     /// is given, a program (an absolute path, or a name to look up in PATH of --env) with its arguments
     ///
-    /// Images: debian:12, registry.example:5000/team/app@sha256:..., oci:/dir[:name], oci-archive:/file.tar,
+    /// Images: debian:12, registry.example:5000/team/app@sha256:..., oci:/dir:name, oci-archive:/file.tar,
     /// docker-archive:/file.tar; or `host`, or dir:/path. A name without a scheme is one of a registry, docker.io where it
     /// names none. Options stand before it: what follows is the program's.
     #[arg(trailing_var_arg = true, value_names = ["IMAGE", "CMD"], num_args = 0..)]

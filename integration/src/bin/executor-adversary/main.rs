@@ -1,6 +1,6 @@
 //! `executor-adversary`: what was found to go through when the executor was attacked, played again, and its variants.
 //!
-//! In go the product's binaries (of `target/dist/`, or of the directory that EXECUTOR_DIST names). Each entry of [`ALL`] is
+//! In go the product's binaries (of `target/dist/`, or of the directory that EXECUTOR_DIST names). Each entry of [`all`] is
 //! a claim with an attack on it, played from one of four positions, and a control: the same judgement where the attack is
 //! known to go through, or where there is none, so that an attack that fails only because the judge sees nothing is told.
 //! Each is a process of its own, with daemons and directories of its own: a play that panics costs its entry alone.
