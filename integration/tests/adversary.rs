@@ -34,7 +34,7 @@ fn no_attack_goes_through() {
 /// The control: binaries that wipe nothing are seen to keep what they must not.
 #[test]
 fn what_goes_through_is_told() {
-    let mut command = adversary(&["--filter", "secrets: of a registry"]);
+    let mut command = adversary(&["--filter", "secrets: of requests that are refused"]);
     let output = command.env("EXECUTOR_DIST", dist::control()).output().unwrap();
     let rows = rows(&output);
     assert_eq!(output.status.code(), Some(1));

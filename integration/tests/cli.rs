@@ -106,7 +106,7 @@ fn secrets_arrive_and_are_never_shown() {
     assert_eq!((detached.status, &*detached.stdout, &*detached.stderr), (0, "web-1\n", ""));
     daemon.api.follow("web-1").until(|entry| entry.data == b"all\n");
     let seen = daemon.api.logs_so_far("web-1");
-    assert!(seen.starts_with("lrwxrwxrwx vcap\n"), "the names on the way are the user's, too: {seen}");
+    assert!(seen.starts_with("drwx------ vcap\n"), "the directories on the way are real, and the user's alone: {seen}");
     assert!(seen.contains(&format!("600 vcap file\n{CANARY}-env{CANARY}-file{CANARY}\n")), "the control: {seen}");
     for arguments in [
         &["inspect", "web-1"][..],

@@ -22,6 +22,7 @@ use integration::http2::{
 };
 use integration::request::{Words, sh};
 use integration::residue::{Batch, Keeper, settled};
+use integration::streams::script;
 use integration::wait;
 use prost::Message as _;
 
@@ -540,6 +541,55 @@ fn after_what_was_refused() {
     raw.frame(DATA, 0, on, &message(&[secret.as_bytes(), secret.as_bytes()].concat())[..4096]);
     raw.heard();
     assert!(in_executord(&daemon, &secret));
+}
+
+/// What is typed to a process of Exec that has ended leaves nothing.
+#[test]
+fn after_a_process_of_exec_has_ended() {
+    let daemon = Daemon::start();
+    daemon.api.started(sh("sleep 100000").id("c"));
+    let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+    let part = |part| message(&v1::ExecRequest { part: Some(part) }.encode_to_vec());
+    let on = raw.open(&fields("/executor.v1.Executor/Exec"), false);
+    raw.frame(DATA, 0, on, &part(v1::exec_request::Part::Start(script("c", "true"))));
+    raw.answered(on);
+    let typed = part(v1::exec_request::Part::Stdin(secret.as_bytes().to_vec().into()));
+    for piece in [16_384, 7] {
+        typed.chunks(piece).for_each(|typed| raw.frame(DATA, 0, on, typed));
+        raw.heard();
+        is_gone(&daemon, &secret, "input of a process that has ended");
+    }
+}
+
+/// A connection as a user whom executord does not serve, who may open its socket all the same.
+fn connected_as(daemon: &Daemon, user: u32) -> Raw {
+    use rustix::thread::{CapabilitiesSecureBits, Uid, set_capabilities_secure_bits, set_thread_res_uid};
+    let socket = daemon.socket();
+    let connect = move || {
+        // The thread keeps root's right to open any file.
+        set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP).unwrap();
+        let user = Uid::from_raw(user);
+        set_thread_res_uid(user, user, user).unwrap();
+        Raw::connect(&socket)
+    };
+    std::thread::spawn(connect).join().unwrap()
+}
+
+/// Whom executord does not serve leaves nothing, while it is connected.
+#[test]
+fn after_a_user_was_refused() {
+    let daemon = Daemon::start();
+    for piece in [16_384, 7] {
+        let (mut raw, secret) = (connected_as(&daemon, 54_321), Canary::random(4096).unwrap());
+        let request = sh("true").id("c").secret_env("A", secret.as_str()).file("f", secret.as_bytes());
+        let on = raw.call(&fields(RUN), &message(&request.encode_to_vec()), piece);
+        raw.answered(on);
+        raw.heard();
+        is_gone(&daemon, &secret, "a user who is refused");
+        raw.heard();
+        let told = daemon.api.get("c").unwrap_err();
+        assert_eq!(told.code(), tonic::Code::NotFound, "nothing was run for that user");
+    }
 }
 
 /// The control of the ways: where nothing is overwritten, most leave it. Not those whose parts are shorter than what is searched for,

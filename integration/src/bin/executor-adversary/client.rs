@@ -59,7 +59,7 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "faults: executord without descriptors",
         position: Position::Client,
-        claim: "a Run for which there are no descriptors answers RESOURCE_EXHAUSTED",
+        claim: "a Run or an Exec for which there are no descriptors answers RESOURCE_EXHAUSTED, and nothing else fails",
         attack: crowd::descriptors,
         control: crowd::descriptors_control,
     },

@@ -1,13 +1,14 @@
 //! From the position of who made an image.
 
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use executor_core::protocol::LauncherAnswer;
 use integration::daemon::Daemon;
 use integration::launcher::Launcher;
-use integration::layers::Blob;
+use integration::layers::{Blob, TAR};
 use integration::request::{Words as _, program};
 use integration::rootfs::Rootfs;
 
@@ -21,6 +22,13 @@ pub(crate) const ALL: &[Attack] = &[
         claim: "holes of a layer's files are bounded before they are read",
         attack: holes,
         control: holes_control,
+    },
+    Attack {
+        name: "layers: a blob that is a hole",
+        position: Position::Image,
+        claim: "holes of a blob are bounded before they are read, of whatever kind the blob is",
+        attack: hollow,
+        control: hollow_control,
     },
     Attack {
         name: "root: links for the kernel's directories",
@@ -84,6 +92,55 @@ fn holes(scale: Scale) -> anyhow::Result<Outcome> {
         }
     }
     Ok(Outcome::Held(told.join(", ")))
+}
+
+/// A blob with nothing in it but holes, of a length that alone is no reason to refuse it.
+fn hole(media_type: &str, length: u64) -> anyhow::Result<Blob> {
+    /// A frame that readers of zstd pass over: its magic number, and the length of what follows.
+    const SKIPPED: [u8; 8] = [0x50, 0x2a, 0x4d, 0x18, 0xff, 0xff, 0xff, 0xff];
+    let mut blob = Blob::of_archive(b"");
+    if media_type.ends_with("zstd") {
+        let step = SKIPPED.len() as u64 + u64::from(u32::MAX);
+        for at in (0..length).step_by(usize::try_from(step)?) {
+            blob.file.write_all_at(&SKIPPED, at)?;
+        }
+    }
+    blob.file.set_len(length)?;
+    media_type.clone_into(&mut blob.media_type);
+    Ok(blob)
+}
+
+fn hollow(scale: Scale) -> anyhow::Result<Outcome> {
+    let launcher = Launcher::start(&[]);
+    let mut told = Vec::new();
+    for length in scale.of(&[1_u64 << 35][..], &[1 << 34, 1 << 36, 1 << 40, 1 << 43]) {
+        for kind in ["", "+gzip", "+zstd"] {
+            let blob = hole(&format!("{TAR}{kind}"), *length)?;
+            let begun = Instant::now();
+            let answer = launcher.unpack(&blob, &[]);
+            let took = begun.elapsed();
+            ensure!(!matches!(answer, LauncherAnswer::Done(_)), "a hole is unpacked: {answer:?}");
+            told.push(format!("2^{} bytes{kind} refused in {:.2} s", length.ilog2(), took.as_secs_f64()));
+            if took > AT_ONCE {
+                return Ok(Outcome::Through(told.join(", ")));
+            }
+        }
+    }
+    Ok(Outcome::Held(told.join(", ")))
+}
+
+/// A blob with a hole behind its archive, of a length that needs no reason, is unpacked.
+fn hollow_control(_: Scale) -> anyhow::Result<String> {
+    let launcher = Launcher::start(&[]);
+    let mut archive = sparse(1 << 20);
+    archive.resize(archive.len() + (1 << 20), 0);
+    let blob = Blob::of_archive(&archive);
+    blob.file.set_len(0)?;
+    blob.file.write_all_at(&sparse(1 << 20), 0)?;
+    blob.file.set_len(archive.len() as u64)?;
+    let answer = launcher.unpack(&blob, &[]);
+    ensure!(matches!(answer, LauncherAnswer::Done(_)), "{answer:?}");
+    Ok("a megabyte of a hole behind an archive is unpacked".into())
 }
 
 /// A small file of the same form is unpacked, holes and data.

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use executor_proto::v1::{self, RunRequest};
+use executor_proto::v1::{self, RunRequest, StreamLogsRequest};
 use integration::daemon::{Daemon, Setup};
-use integration::request::{Words as _, program, sleeper};
+use integration::request::{Words as _, program, sleeper, update};
+use integration::streams::{Executed, start};
 use prost::Message as _;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use tonic::Code;
@@ -144,7 +145,11 @@ pub(crate) fn nested(scale: Scale) -> anyhow::Result<Outcome> {
         client.call("/executor.v1.Executor/Info", &[])?;
         let cost = cost(daemon.pid(), || {
             let code = client.call("/executor.v1.Executor/Run", &request)?;
-            ensure!(["UNIMPLEMENTED", "INVALID_ARGUMENT", "INTERNAL", "OUT_OF_RANGE"].contains(&&*code), "{code}");
+            ensure!(
+                ["UNIMPLEMENTED", "INVALID_ARGUMENT", "INTERNAL", "OUT_OF_RANGE", "RESOURCE_EXHAUSTED"]
+                    .contains(&&*code),
+                "{code}"
+            );
             Ok(())
         })?;
         most = most.max(cost);
@@ -229,29 +234,52 @@ fn with_descriptors(most: u64) -> anyhow::Result<Daemon> {
     Ok(Daemon::start())
 }
 
-/// Run, again and again, until executord can open no more.
+/// Run, and then Exec, again and again until executord can open no more; what else is called then works, or is told the same.
 pub(crate) fn descriptors(scale: Scale) -> anyhow::Result<Outcome> {
     let (mut codes, mut faults) = (Vec::new(), Vec::new());
     for most in scale.of(&[80][..], &[96, 90, 84, 80, 77, 74]) {
         let daemon = with_descriptors(*most)?;
-        let refused = (0..CONTAINERS).find_map(|index| daemon.api.run(sleeper(&format!("c{index}"))).err());
-        match refused {
-            None => anyhow::bail!("{CONTAINERS} containers with {most} descriptors"),
-            Some(status) if status.code() == Code::ResourceExhausted => codes.push(most),
-            Some(status) => faults.push(format!("{most} descriptors: {:?}: {}", status.code(), status.message())),
+        let run = |index| daemon.api.run(sleeper(&format!("c{index}")).file("a", b"1"));
+        let refused = (0..CONTAINERS).find_map(|index| run(index).err());
+        let refused = refused.with_context(|| format!("{CONTAINERS} containers with {most} descriptors"))?;
+        let mut told = vec![("Run", refused)];
+        daemon.api.delete("c1", true)?; // so that there is room for a process of Exec
+        let mut executed = Vec::new();
+        let refused = (0..CONTAINERS).find_map(|_| {
+            Executed::begin(&daemon.api, start("c0", "/bin/sleep", &["100000"]))
+                .map(|process| executed.push(process))
+                .err()
+        });
+        told.push(("Exec", refused.with_context(|| format!("{CONTAINERS} processes with {most} descriptors"))?));
+        told.extend(daemon.api.update(update("c0", &[("a", b"2")])).err().map(|status| ("UpdateFiles", status)));
+        told.extend(
+            daemon
+                .api
+                .logs(StreamLogsRequest { id: "c0".into(), ..Default::default() })
+                .err()
+                .map(|status| ("StreamLogs", status)),
+        );
+        told.extend(daemon.api.stop("c0", Some(0)).err().map(|status| ("Stop", status)));
+        for (call, status) in told {
+            match status.code() {
+                Code::ResourceExhausted => codes.push(format!("{call} with {most}")),
+                code => faults.push(format!("{call}, {most} descriptors: {code:?}: {}", status.message())),
+            }
         }
     }
-    let told = format!("RESOURCE_EXHAUSTED with {codes:?} descriptors");
+    let told = format!("RESOURCE_EXHAUSTED: {}", codes.join(", "));
     Ok(Outcome::of((!faults.is_empty()).then(|| faults.join("; ")), told))
 }
 
-/// With as many as are needed, all of the containers run.
+/// With as many as are needed, all of the containers and processes run.
 pub(crate) fn descriptors_control(_: Scale) -> anyhow::Result<String> {
     let daemon = with_descriptors(1024)?;
+    let mut executed = Vec::new();
     for index in 0..CONTAINERS {
         daemon.api.run(sleeper(&format!("c{index}")))?;
+        executed.push(Executed::begin(&daemon.api, start("c0", "/bin/sleep", &["100000"]))?);
     }
-    Ok(format!("with 1,024 descriptors {CONTAINERS} containers run"))
+    Ok(format!("with 1,024 descriptors {CONTAINERS} containers and {} processes of Exec run", executed.len()))
 }
 
 /// Fills a file system to its last byte.

@@ -218,45 +218,47 @@ fn stopped(launcher: &Launcher, shim: &Shim, id: &str) -> Option<Duration> {
     None
 }
 
+/// Takes what a shim saw coming away before it reads, on a socket that was made to wait: tells whether the shim waits then.
+fn makes_wait(pid: i32, ours: &Seqpacket, theirs: &Seqpacket) -> bool {
+    let mut buffer = [0; 16];
+    for _ in 0..500 {
+        theirs.set_nonblocking(false);
+        let _ = rustix::net::send(ours.as_fd(), b"\x01", rustix::net::SendFlags::DONTWAIT);
+        let _ = rustix::net::recv(theirs.as_fd(), &mut buffer[..], RecvFlags::DONTWAIT);
+        std::thread::sleep(Duration::from_millis(2)); // what is tried: the shim has its turn
+        let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+        if call.split(' ').next().and_then(|number| number.parse().ok()) == Some(nix::libc::SYS_recvmsg) {
+            return true;
+        }
+    }
+    false
+}
+
 pub(crate) fn waiting(scale: Scale) -> anyhow::Result<Outcome> {
     let launcher = Launcher::start(&[]);
-    let mut slowest = Duration::ZERO;
+    let (mut slowest, mut waited) = (Duration::ZERO, 0);
     for attempt in 0..scale.of(1, 5) {
         let id = format!("c{attempt}");
         let shim = running(&launcher, &id)?;
         let (ours, theirs) = Seqpacket::pair()?;
         shim.ask_with(ShimCall::Attach(Attach { input: true, ..Attach::default() }), &[theirs.as_fd()]);
         shim.answer().map_err(|why| anyhow::anyhow!("{why:?}"))?;
-        let ended = AtomicBool::new(false);
-        let took = std::thread::scope(|scope| {
-            // It may wait again; and what the shim saw coming is taken away before it reads.
-            scope.spawn(|| {
-                while !ended.load(Ordering::Relaxed) {
-                    theirs.set_nonblocking(false);
-                }
-            });
-            scope.spawn(|| {
-                let mut buffer = [0; 16];
-                while !ended.load(Ordering::Relaxed) {
-                    let _ = rustix::net::send(ours.as_fd(), b"\x01", rustix::net::SendFlags::DONTWAIT);
-                    let _ = rustix::net::recv(theirs.as_fd(), &mut buffer[..], RecvFlags::DONTWAIT);
-                }
-            });
-            std::thread::sleep(Duration::from_secs(1)); // what is tried: so long the two go on
-            let took = stopped(&launcher, &shim, &id);
-            ended.store(true, Ordering::Relaxed);
-            took
-        });
+        let pid = launcher.record(&id).context("a record")?.shim.pid;
+        let waits = makes_wait(pid, &ours, &theirs);
+        let took = stopped(&launcher, &shim, &id);
         drop((ours, theirs));
         match took {
             None => {
                 stopped(&launcher, &shim, &id);
                 return Ok(Outcome::Through(format!("a shim does not stop its container within {IN_TIME:?}")));
             }
-            Some(took) => slowest = slowest.max(took),
+            Some(took) => {
+                slowest = slowest.max(took);
+                waited += u32::from(waits);
+            }
         }
     }
-    Ok(Outcome::Held(format!("stopped after {:.1} s at most", slowest.as_secs_f64())))
+    Ok(Outcome::Held(format!("made to wait {waited} times, stopped after {:.1} s at most", slowest.as_secs_f64())))
 }
 
 /// A shim that cannot go on, because it is stopped itself, is seen not to stop its container at once.
@@ -299,8 +301,11 @@ pub(crate) fn handle(_: Scale) -> anyhow::Result<Outcome> {
     if !matches!(answer, LauncherAnswer::Done(_)) {
         return Ok(Outcome::Held(format!("such a connection is refused: {answer:?}")));
     }
-    let got = asked(ours.as_fd().try_clone_to_owned()?, NOBODY)?;
-    end(&ours);
+    let asking = ours.as_fd().try_clone_to_owned()?;
+    let shim = Shim(ours);
+    shim.reach(State::Running).map_err(|why| anyhow::anyhow!("{why:?}"))?;
+    let got = asked(asking, NOBODY)?;
+    end(&shim.0);
     Ok(Outcome::of((got == "a handle").then(|| got.clone()), format!("executord's user gets {got}")))
 }
 
