@@ -143,7 +143,7 @@ fn a_swept_container_that_moved_its_secret_is_wiped() {
     let mut launcher = Launcher::start(&[]);
     let rootfs = Rootfs::busybox();
     let reference = rootfs.reference();
-    let files = vec![("/root/.kube/config".to_owned(), "a", SECRET.len() as u64).into()];
+    let files = vec![("f[0]".to_owned(), "/root/.kube/config", SECRET.len() as u64).into()];
     let draft =
         Draft { id: "moved", path: "/bin/sh", rootfs: &reference, memory_bytes: 64 << 20, files, ..Draft::default() };
     let plan = validate(&draft, &Policy::default()).unwrap();
