@@ -92,5 +92,30 @@ fn profile(path: &std::path::Path) -> Result<String, Failure> {
     if text.len() as u64 > PROFILE_MAX {
         return Err(wrong(format!("has more than {PROFILE_MAX} bytes")));
     }
+    // In a request an empty one would mean executord's own filter, also where no other is allowed.
+    if text.trim().is_empty() {
+        return Err(wrong(
+            "is empty; a filter is a JSON document, and without the option executord's own is in force".into(),
+        ));
+    }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_filter_is_refused_and_does_not_mean_executords_own() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("profile.json");
+        for empty in ["", " \n\t"] {
+            std::fs::write(&path, empty).expect("write");
+            let told = profile(&path).expect_err("refused").to_string();
+            assert!(told.contains("--seccomp-profile") && told.contains("profile.json: is empty"), "{told}");
+        }
+        assert!(profile(std::path::Path::new("")).is_err() && profile(std::path::Path::new("/dev/null")).is_err());
+        std::fs::write(&path, "{}").expect("write");
+        assert_eq!(profile(&path).expect("taken"), "{}");
+    }
 }
