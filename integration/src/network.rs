@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use nix::sched::{CloneFlags, setns};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -187,6 +188,16 @@ impl Network {
         inside(&self.name, command).stdin(Stdio::null()).spawn().expect("ip")
     }
 
+    /// Does something in this host's network namespace: sockets that are made in it stay its own.
+    pub fn enter<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
+        within(&self.name, what)
+    }
+
+    /// The same in what lies beyond.
+    pub fn enter_beyond<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
+        within(&format!("{}b", self.name), what)
+    }
+
     /// What plugins have made for containers and not taken away: rules that belong to one, addresses, cables, and what
     /// the launcher keeps of them. Empty where nothing is left.
     pub fn leftovers(&self, daemon: &Setup) -> Vec<String> {
@@ -232,6 +243,16 @@ impl Drop for Network {
             let _ = Command::new("ip").args(["netns", "delete", &name]).status();
         }
     }
+}
+
+fn within<T: Send>(name: &str, what: impl FnOnce() -> T + Send) -> T {
+    let namespace = fs::File::open(Path::new("/run/netns").join(name)).expect("a namespace");
+    // The thread alone: it ends in there.
+    let entered = move || {
+        setns(namespace, CloneFlags::CLONE_NEWNET).expect("it can be entered");
+        what()
+    };
+    std::thread::scope(|scope| scope.spawn(entered).join().expect("it went well"))
 }
 
 fn inside(name: &str, command: &[&str]) -> Command {

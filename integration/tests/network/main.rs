@@ -5,6 +5,7 @@
 
 mod faulty;
 mod names;
+mod ports;
 mod ways_out;
 
 use executor_proto::v1::{self, Container, PortMapping, RunRequest};
