@@ -208,6 +208,37 @@ fn ranges_outlive_the_launcher() {
     assert!(next.id_range_start.abs_diff(stays.id_range_start) >= RANGE, "{next:?}");
 }
 
+/// Two launchers with one pool: no container of the one has ids of the other's, and where the pool is used up that is told.
+/// Killed, the one keeps the ids of its containers; gone with all of them, its ids are there for the other.
+#[test]
+fn launchers_on_one_host_never_share_ids() {
+    let config = "[policy]\nuserns_pool_start = 1342177280\nuserns_pool_ranges = 2\n";
+    let (mut one, other) = (Setup::default().config(config).start(), Setup::default().config(config).start());
+    let (first, second) = (one.api.started(sleeper("first")), other.api.started(sleeper("second")));
+    assert!(first.id_range_start.abs_diff(second.id_range_start) >= RANGE, "{first:?} {second:?}");
+    for daemon in [&one, &other] {
+        let refused = daemon.api.run(sleeper("third")).unwrap_err();
+        assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+        assert!(refused.message().contains("by other launchers of this host"), "{refused:?}");
+    }
+    assert!(other.setup().logged().contains(&one.setup().run_dir().display().to_string()), "who has the others");
+    // With its shim, so that nobody is left to hold anything; the container runs on.
+    let (launcher, shim) = (one.launcher().unwrap(), one.record("first").shim.pid);
+    one.kill();
+    for pid in [launcher, shim] {
+        integration::daemon::kill(pid, 9);
+        wait::until("it is gone", || integration::daemon::ended(pid).then_some(()));
+    }
+    assert_eq!(other.api.run(sleeper("fourth")).unwrap_err().code(), Code::ResourceExhausted);
+    one.start_again();
+    one.api.wait("first").unwrap();
+    let again = one.api.started(sleeper("again"));
+    assert_eq!(again.id_range_start, first.id_range_start, "its own are its own again");
+    drop(one);
+    let last = other.api.started(sleeper("last"));
+    assert_eq!(last.id_range_start, first.id_range_start, "the control: nobody has them any more");
+}
+
 /// A file system that cannot show other owners is refused by name, with what to do. The control: with the host's ids it
 /// is a root like any other.
 #[test]

@@ -1,9 +1,12 @@
 //! Ids of a container on its host: each user namespace has a range of its own, from a pool of the operator's.
 //!
 //! Pure: in go the policy, what is taken and what the host's files say; out come a free range, and what speaks against
-//! the pool.
+//! the pool. Launchers on one host may have the same pool, or pools that overlap: each takes ranges out of blocks that it has
+//! claimed for itself.
 
 use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
 
 use crate::validate::Policy;
 
@@ -38,6 +41,32 @@ impl IdMap {
     /// Highest id that the container has.
     pub fn highest(self) -> u32 {
         if self.is_mapped() { RANGE - 1 } else { crate::limits::ID_MAX }
+    }
+}
+
+/// Most ranges of a block.
+const BLOCK_RANGES_MAX: u32 = 16;
+/// Blocks that a small pool is divided into.
+const BLOCKS: u32 = 16;
+
+/// Ids of the host that one launcher has claimed: the first, and the first beyond them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Block(pub u32, pub u32);
+
+impl Block {
+    /// The ids of one range.
+    pub fn of_range(start: u32) -> Self {
+        Self(start, start.saturating_add(RANGE))
+    }
+
+    /// Both have an id in common.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.0 < other.1 && other.0 < self.1
+    }
+
+    /// All ids of the other one are among those of this one.
+    pub fn contains(&self, other: &Self) -> bool {
+        self.0 <= other.0 && other.1 <= self.1
     }
 }
 
@@ -77,14 +106,26 @@ impl Pool {
         id.checked_sub(self.start).map(|offset| offset / RANGE).filter(|range| *range < self.ranges)
     }
 
-    /// A range that overlaps none of those that are `taken`, by their starts. One that was given back is given out again
-    /// as late as can be.
-    pub fn free(&mut self, taken: &BTreeSet<u32>) -> Option<u32> {
+    /// The pool in blocks, each of which is one launcher's at a time.
+    pub fn blocks(&self) -> impl Iterator<Item = Block> + use<> {
+        let (start, ranges) = (self.start, self.ranges);
+        let size = (ranges / BLOCKS).clamp(1, BLOCK_RANGES_MAX);
+        (0..ranges.div_ceil(size)).map(move |index| {
+            let (first, beyond) = (index * size, ((index + 1) * size).min(ranges));
+            Block(start + first * RANGE, start + beyond * RANGE)
+        })
+    }
+
+    /// A range of these blocks that overlaps none of those that are `taken`, by their starts. One that was given back is
+    /// given out again as late as can be.
+    pub fn free(&mut self, taken: &BTreeSet<u32>, blocks: &[Block]) -> Option<u32> {
         let candidates = (0..self.ranges).map(|offset| (self.next + offset) % self.ranges);
         let overlaps = |start: u32| {
             taken.range(start.saturating_sub(RANGE - 1)..=start.saturating_add(RANGE - 1)).next().is_some()
         };
-        let range = candidates.into_iter().find(|range| !overlaps(self.start + range * RANGE))?;
+        let claimed = |start: u32| blocks.iter().any(|block| block.contains(&Block::of_range(start)));
+        let is_free = |start: u32| claimed(start) && !overlaps(start);
+        let range = candidates.into_iter().find(|range| is_free(self.start + range * RANGE))?;
         self.next = (range + 1) % self.ranges;
         Some(self.start + range * RANGE)
     }
@@ -151,29 +192,45 @@ mod tests {
     #[test]
     fn a_range_is_given_once_and_again_as_late_as_can_be() {
         let mut pool = pool(100_000, 3).unwrap();
+        let all: Vec<Block> = pool.blocks().collect();
         let mut taken = BTreeSet::new();
         for expected in [Some(100_000), Some(165_536), Some(231_072), None] {
-            let range = pool.free(&taken);
+            let range = pool.free(&taken, &all);
             assert_eq!(range, expected);
             taken.extend(range);
         }
         taken.remove(&100_000);
         taken.remove(&165_536);
-        assert_eq!((pool.free(&taken), pool.free(&taken)), (Some(100_000), Some(165_536)));
+        assert_eq!((pool.free(&taken, &all), pool.free(&taken, &all)), (Some(100_000), Some(165_536)));
         // Of a pool that began elsewhere: what overlaps is not free.
-        assert_eq!(pool.free(&BTreeSet::from([231_073])), Some(100_000));
-        assert_eq!(pool.free(&BTreeSet::from([165_535])), Some(231_072));
+        assert_eq!(pool.free(&BTreeSet::from([231_073]), &all), Some(100_000));
+        assert_eq!(pool.free(&BTreeSet::from([165_535]), &all), Some(231_072));
+        // Of another launcher's blocks nothing is given.
+        assert_eq!((pool.free(&BTreeSet::new(), &all[1..2]), pool.free(&BTreeSet::new(), &[])), (Some(165_536), None));
     }
 
     #[test]
     fn no_range_overlaps_another() {
         let mut pool = pool(1 << 20, 50).unwrap();
         let mut taken = BTreeSet::new();
-        while let Some(range) = pool.free(&taken) {
+        let all: Vec<Block> = pool.blocks().collect();
+        while let Some(range) = pool.free(&taken, &all) {
             assert!(taken.iter().all(|other: &u32| range.abs_diff(*other) >= RANGE));
             taken.insert(range);
         }
         assert_eq!(taken.len(), 50);
+    }
+
+    #[test]
+    fn blocks_are_the_whole_pool_and_overlap_nothing() {
+        for (ranges, number) in [(0, 0), (1, 1), (3, 3), (50, 17), (100, 17), (1024, 64), (1025, 65)] {
+            let blocks: Vec<Block> = pool(1 << 20, ranges).unwrap().blocks().collect();
+            assert_eq!(blocks.len(), number, "{ranges}");
+            assert!(blocks.windows(2).all(|pair| pair[0].1 == pair[1].0 && !pair[0].overlaps(&pair[1])), "{ranges}");
+            let ids: u32 = blocks.iter().map(|block| block.1 - block.0).sum();
+            assert_eq!(ids, ranges * RANGE);
+        }
+        assert!(Block(10, 20).overlaps(&Block(19, 30)) && !Block(10, 20).overlaps(&Block(20, 30)));
     }
 
     #[test]

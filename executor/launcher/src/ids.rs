@@ -4,6 +4,8 @@
 //! The launcher keeps account of the ranges; a shim makes the namespace of its own container and lets go of it when init
 //! is in it.
 
+mod claims;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
@@ -15,6 +17,8 @@ use executor_core::protocol::{Reason, Refused};
 use executor_core::validate::{Policy, Violation};
 use executor_sys::mount::{Attributes, clone_tree, map_ids, set_attributes};
 use executor_sys::userns;
+
+pub(crate) use claims::Claims;
 
 use crate::rootfs::failed;
 
@@ -80,7 +84,10 @@ impl Ids {
         let violation = |reason, why: String| Refused::of_fields(reason, &[Violation::new("user_namespace", why)]);
         let Some(start) = range else {
             let ranges = policy.userns_pool_ranges;
-            let why = format!("all {ranges} ranges of ids are in use (policy.userns_pool_ranges)");
+            let why = format!(
+                "all {ranges} ranges of ids are in use, here or by other launchers of this host \
+                 (policy.userns_pool_ranges, policy.userns_pool_start)"
+            );
             return Err(violation(Reason::Exhausted, why));
         };
         match userns::create(start, RANGE) {

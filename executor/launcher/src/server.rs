@@ -33,6 +33,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use crate::cli::Args;
 use crate::dirs::{at, is_full, make_dir, plain, remove_tree};
 use crate::host::Host;
+use crate::ids::Claims;
 use crate::layers::{HasLayers, Layers};
 use crate::log::{self, Level};
 use crate::seccomp::Filter;
@@ -45,6 +46,9 @@ const DAEMONS_MAX: usize = 4;
 const IDLE: Duration = Duration::from_secs(2);
 /// And how long a daemon has to connect at first.
 const FIRST_DAEMON: Duration = Duration::from_secs(30);
+
+/// How long the lock of a run directory may be another launcher's that only looks.
+const LOOKED_AT: Duration = Duration::from_millis(200);
 
 /// How often files are tried on which somebody has a lease.
 const WIPE_AGAIN: Duration = Duration::from_secs(1);
@@ -74,6 +78,8 @@ struct Server {
     layers: Layers,
     /// Ranges of ids for user namespaces.
     pool: Pool,
+    /// The blocks of the pool that no other launcher has.
+    claims: Claims,
     /// Those of containers that have no shim and could not be ended.
     ranges_left: BTreeSet<u32>,
     execs: Vec<execs::Supervisor>,
@@ -106,6 +112,8 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Arg
     let Swept { shims, unwiped } = sweep::sweep(&host)?;
     let layers = Layers::open(&host); // behind the sweep: it ended who was at work there
     let ranges_left = sweep::ranges_left(&host, &shims)?;
+    let used = shims.iter().filter_map(|shim| shim.id_range).chain(ranges_left.iter().copied()).collect();
+    let claims = Claims::open(&host.run_dir, &pool, &used)?;
     let socket_path = host.run_dir.join("launcher.sock");
     let listener = listen(&host, &socket_path)?;
     let shims: HashMap<_, _> = shims.into_iter().map(|shim| (shim.id.clone(), shim)).collect();
@@ -128,6 +136,7 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Arg
         shims,
         layers,
         pool,
+        claims,
         ranges_left,
         execs: Vec::new(),
         deferred: Vec::new(),
@@ -265,10 +274,15 @@ impl Server {
     fn look_after_shims(&mut self) {
         let ended: Vec<ContainerId> =
             self.shims.values().filter(|shim| has_ended(&shim.pidfd)).map(|shim| shim.id.clone()).collect();
-        for id in ended {
-            self.shim_has_ended(&id);
+        for id in &ended {
+            self.shim_has_ended(id);
         }
         self.reap_orphans();
+        if !ended.is_empty()
+            && let Err(error) = self.claims.give_back(&self.ranges(|_| true))
+        {
+            log::line(Level::Warning, "", format_args!("ids stay claimed: {error}"));
+        }
     }
 
     /// Takes a shim that has ended, and finishes its container if it did not.
@@ -347,17 +361,37 @@ impl Server {
 
     /// A range of ids that no container has, if there is one.
     fn free_range(&mut self) -> Option<u32> {
-        let taken = |holds: &dyn Fn(&Shim) -> bool| -> BTreeSet<u32> {
-            let shims = self.shims.values().filter(|shim| holds(shim));
-            shims.filter_map(|shim| shim.id_range).chain(self.ranges_left.iter().copied()).collect()
-        };
-        let all = taken(&|_| true);
-        // A shim whose container has ended is about to end: nothing has its ids any more.
-        let held = || taken(&|shim| !self.has_finished(shim));
+        let all = self.ranges(|_| true);
         let mut pool = self.pool.clone();
-        let free = pool.free(&all).or_else(|| pool.free(&held()));
+        let mut free = pool.free(&all, self.claims.blocks());
+        if free.is_none() {
+            // A shim whose container has ended is about to end: nothing has its ids any more.
+            let held = self.ranges(|shim| !self.has_finished(shim));
+            free = pool.free(&held, self.claims.blocks());
+        }
+        if free.is_none() {
+            match self.claims.more(&pool) {
+                Ok(true) => free = pool.free(&all, self.claims.blocks()),
+                Ok(false) => {
+                    let rivals: Vec<String> =
+                        self.claims.rivals(&pool).iter().map(|run_dir| run_dir.display().to_string()).collect();
+                    if !rivals.is_empty() {
+                        let told =
+                            format_args!("no range of ids is free in {pool}; others are of {}", rivals.join(", "));
+                        log::line(Level::Warning, "", told);
+                    }
+                }
+                Err(error) => log::line(Level::Error, "", format_args!("ids cannot be claimed: {error}")),
+            }
+        }
         self.pool = pool;
         free
+    }
+
+    /// Ranges of ids that these shims were given, and of containers without one.
+    fn ranges(&self, of: impl Fn(&Shim) -> bool) -> BTreeSet<u32> {
+        let shims = self.shims.values().filter(|shim| of(shim));
+        shims.filter_map(|shim| shim.id_range).chain(self.ranges_left.iter().copied()).collect()
     }
 
     /// A shim is on its way out: it has told that all is done, or has removed its directory, which comes last. The daemon
@@ -398,6 +432,9 @@ impl Server {
             return;
         }
         self.host.hierarchies.remove_parent(&self.host.cgroup_parent);
+        if self.ranges_left.is_empty() {
+            self.claims.end();
+        }
         if ephemeral {
             for dir in [&self.host.state_dir, &self.host.run_dir] {
                 if let Err(error) = remove_tree(dir) {
@@ -488,8 +525,14 @@ fn lock(run_dir: &Path) -> io::Result<File> {
     let path = run_dir.join("launcher.lock");
     let file =
         File::options().create(true).truncate(false).write(true).open(&path).map_err(|error| at(&path, &error))?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| io::Error::other(format!("another executor-launcher serves {} already", run_dir.display())))?;
+    // Another launcher that looks whether this one lives has it for an instant.
+    let deadline = Instant::now() + LOOKED_AT;
+    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if Instant::now() >= deadline {
+            return Err(io::Error::other(format!("another executor-launcher serves {} already", run_dir.display())));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
     Ok(file)
 }
 

@@ -71,6 +71,8 @@ pub(crate) struct Launch {
     pub created_at: Timestamp,
     /// Ids of the host that are free for a user namespace; none where all are in use.
     pub id_range: Option<u32>,
+    /// Pid of the launcher, which has claimed them.
+    pub launcher: u32,
     /// To the daemon.
     pub connection: Seqpacket,
     /// Its signs of life.
@@ -120,6 +122,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, launch: Launch, lifeline: S
         request_tag: launch.request_tag,
         created_at: launch.created_at,
         id_range: launch.id_range,
+        launcher: launch.launcher,
         begun,
     };
     match prepare::prepare(host, filter, &request, inputs, &mut control) {

@@ -205,7 +205,7 @@ impl Server {
         self.make_what_is_missing()?;
         let (lifeline, theirs) = Seqpacket::pair().map_err(|error| failed("lifeline", &error))?;
         lifeline.set_nonblocking(true);
-        let id_range = self.free_range();
+        let (id_range, launcher) = (self.free_range(), std::process::id());
         let room = process::room_for_one(lifeline.as_fd()).map_err(|error| failed("shim", &error))?;
         let pid = match process::fork().map_err(|error| failed("fork", &error))? {
             Fork::Parent(pid) => pid,
@@ -218,6 +218,7 @@ impl Server {
                     request_tag: launch.request_tag,
                     created_at,
                     id_range,
+                    launcher,
                     connection,
                     pulse,
                     plan,

@@ -38,6 +38,7 @@ pub(super) struct Request {
     pub(super) request_tag: String,
     pub(super) created_at: Timestamp,
     pub(super) id_range: Option<u32>,
+    pub(super) launcher: u32,
     pub(super) begun: Timestamp,
 }
 
@@ -125,6 +126,13 @@ fn admit(host: &Host, request: &Request) -> Result<(ContainerRecord, Dirs, Ids),
         }
         _ => failed("", &error),
     })?;
+    // From here on the directory keeps the claim on its ids. Without it, a launcher that is gone may have lost them already.
+    if ids.map().is_mapped() && std::os::unix::process::parent_id() != request.launcher {
+        let _ = dirs.remove_run();
+        let _ = dirs.remove_state();
+        let why = format!("the launcher ended before container {} had a directory", plan.id);
+        return Err(Refused::new(Reason::Busy, why));
+    }
     let record = ContainerRecord {
         version: RECORD_VERSION,
         cgroup: host.cgroup_parent.join(plan.id.as_str()),

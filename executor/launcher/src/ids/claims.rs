@@ -1,0 +1,286 @@
+//! The blocks of ids that this launcher has claimed, so that no other one on the host gives them to its containers.
+//!
+//! ```text
+//! /run/executor-ids/      0700 root
+//!    lock                 held while claims are read and changed
+//!    HASH.json            a launcher's: its run directory, and its blocks (replaced by rename)
+//! ```
+//! A claim counts while its launcher lives, which holds the lock of its run directory, and for as long after that as a
+//! container of it has a directory there: a launcher that comes back finds its blocks. One that has ended and left nothing
+//! loses its claim to whoever looks next. Claims are changed a block at a time, not for each container.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use executor_core::idmap::{Block, Pool};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::dirs::{at, make_dir};
+use crate::log::{self, Level};
+
+/// Where launchers of one host tell one another.
+const DIR: &str = "/run/executor-ids";
+/// Largest file of claims.
+const CLAIM_MAX: u64 = 1 << 20;
+/// How long the lock may be another launcher's: it is held for a few system calls.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What a launcher has claimed, as the others read it.
+#[derive(Serialize, Deserialize)]
+struct Claim {
+    run_dir: PathBuf,
+    blocks: Vec<Block>,
+}
+
+/// The blocks of this launcher.
+#[derive(Debug)]
+pub(crate) struct Claims {
+    dir: PathBuf,
+    run_dir: PathBuf,
+    blocks: Vec<Block>,
+}
+
+impl Claims {
+    /// Takes up what an earlier launcher of the run directory claimed, as far as it lies in the pool or has ids of a container
+    /// that is still there. `used` are the ranges of those.
+    ///
+    /// # Errors
+    /// The directory cannot be used.
+    pub(crate) fn open(run_dir: &Path, pool: &Pool, used: &BTreeSet<u32>) -> io::Result<Self> {
+        Self::open_in(Path::new(DIR), run_dir, pool, used)
+    }
+
+    fn open_in(dir: &Path, run_dir: &Path, pool: &Pool, used: &BTreeSet<u32>) -> io::Result<Self> {
+        match make_dir(dir, 0o700, None) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => made?,
+        }
+        let mut claims = Self { dir: dir.to_owned(), run_dir: run_dir.to_owned(), blocks: Vec::new() };
+        let _lock = claims.lock()?;
+        let used: Vec<Block> = used.iter().map(|start| Block::of_range(*start)).collect();
+        let mut blocks = read(&claims.path()).map(|claim| claim.blocks).unwrap_or_default();
+        let pool: BTreeSet<Block> = pool.blocks().collect();
+        blocks.retain(|block| pool.contains(block) || used.iter().any(|used| used.overlaps(block)));
+        // Of a version that claimed nothing.
+        let unclaimed = used.into_iter().filter(|used| !blocks.iter().any(|block| block.contains(used)));
+        blocks.extend(unclaimed.collect::<Vec<_>>());
+        for (other, block) in claims.others()? {
+            if blocks.iter().any(|own| own.overlaps(&block)) {
+                let told =
+                    format_args!("the ids {} to {} are claimed by {}, too", block.0, block.1 - 1, other.display());
+                log::line(Level::Error, "", told);
+            }
+        }
+        claims.write(blocks)?;
+        Ok(claims)
+    }
+
+    /// What is claimed.
+    pub(crate) fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// Claims one more block of the pool, where there is one that no other launcher has.
+    ///
+    /// # Errors
+    /// The directory cannot be used.
+    pub(crate) fn more(&mut self, pool: &Pool) -> io::Result<bool> {
+        let _lock = self.lock()?;
+        let others = self.others()?;
+        let taken = |block: &Block| {
+            others.iter().map(|(_, other)| other).chain(&self.blocks).any(|other| other.overlaps(block))
+        };
+        let Some(block) = pool.blocks().find(|block| !taken(block)) else { return Ok(false) };
+        let mut blocks = self.blocks.clone();
+        blocks.push(block);
+        self.write(blocks).map(|()| true)
+    }
+
+    /// Run directories of other launchers that have claimed ids of the pool.
+    pub(crate) fn rivals(&self, pool: &Pool) -> BTreeSet<PathBuf> {
+        let others = self.lock().and_then(|_lock| self.others()).unwrap_or_default();
+        let of_pool = |block: &Block| pool.blocks().any(|own| own.overlaps(block));
+        others.into_iter().filter(|(_, block)| of_pool(block)).map(|(run_dir, _)| run_dir).collect()
+    }
+
+    /// Gives back blocks that no container has ids of, but for one: the next container needs a range.
+    ///
+    /// # Errors
+    /// The directory cannot be used: the blocks stay claimed.
+    pub(crate) fn give_back(&mut self, used: &BTreeSet<u32>) -> io::Result<()> {
+        if self.blocks.len() < 2 {
+            return Ok(());
+        }
+        let is_used = |block: &Block| used.iter().any(|start| Block::of_range(*start).overlaps(block));
+        let unused: Vec<Block> = self.blocks.iter().filter(|block| !is_used(block)).skip(1).copied().collect();
+        if unused.is_empty() {
+            return Ok(());
+        }
+        let _lock = self.lock()?;
+        self.write(self.blocks.iter().filter(|block| !unused.contains(block)).copied().collect())
+    }
+
+    /// Gives everything back: no container is left.
+    pub(crate) fn end(&self) {
+        if let Err(error) = fs::remove_file(self.path()) {
+            log::line(Level::Warning, "", at(&self.path(), &error));
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        let digest = Sha256::digest(self.run_dir.as_os_str().as_encoded_bytes());
+        self.dir.join(hex::encode(&digest[..8])).with_extension("json")
+    }
+
+    fn lock(&self) -> io::Result<File> {
+        let path = self.dir.join("lock");
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let file = options.open(&path).map_err(|error| at(&path, &error))?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(file),
+                Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+                Err(error) => return Err(at(&path, &error.into())),
+            }
+        }
+    }
+
+    /// Blocks of other launchers, each with its run directory. Claims of those that have left nothing are removed.
+    fn others(&self) -> io::Result<Vec<(PathBuf, Block)>> {
+        let mut others = Vec::new();
+        for entry in fs::read_dir(&self.dir).map_err(|error| at(&self.dir, &error))? {
+            let path = entry?.path();
+            if path == self.path() || path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            match read(&path) {
+                Ok(claim) if is_in_use(&claim.run_dir) => {
+                    others.extend(claim.blocks.into_iter().map(|block| (claim.run_dir.clone(), block)));
+                }
+                Ok(_) => fs::remove_file(&path).map_err(|error| at(&path, &error))?,
+                Err(error) => log::line(Level::Error, "", format_args!("no claim of ids: {}", at(&path, &error))),
+            }
+        }
+        Ok(others)
+    }
+
+    fn write(&mut self, blocks: Vec<Block>) -> io::Result<()> {
+        let (path, ahead) = (self.path(), self.path().with_extension("new"));
+        let claim = Claim { run_dir: self.run_dir.clone(), blocks };
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(true).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+        let written = options.open(&ahead).and_then(|mut file| file.write_all(&serde_json::to_vec(&claim)?));
+        written.and_then(|()| fs::rename(&ahead, &path)).map_err(|error| at(&ahead, &error))?;
+        self.blocks = claim.blocks;
+        Ok(())
+    }
+}
+
+fn read(path: &Path) -> io::Result<Claim> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    let mut bytes = Vec::new();
+    file.take(CLAIM_MAX).read_to_end(&mut bytes)?;
+    Ok(serde_json::from_slice(&bytes)?)
+}
+
+/// A launcher serves the run directory, or a container has a directory in it. What cannot be told counts as in use.
+fn is_in_use(run_dir: &Path) -> bool {
+    let absent = |error: &io::Error| matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let lives = match options.open(run_dir.join("launcher.lock")) {
+        Ok(lock) => flock(&lock, FlockOperation::NonBlockingLockShared).is_err(),
+        Err(error) => !absent(&error),
+    };
+    lives
+        || fs::read_dir(run_dir.join("containers")).map_or_else(|error| !absent(&error), |mut dir| dir.next().is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_core::idmap::RANGE;
+    use executor_core::validate::Policy;
+
+    use super::*;
+
+    const START: u32 = 1 << 20;
+
+    fn pool(ranges: u32) -> Pool {
+        let policy = Policy { userns_pool_start: START, userns_pool_ranges: ranges, ..Policy::default() };
+        Pool::new(&policy).expect("a pool")
+    }
+
+    /// A run directory that a launcher serves, while the file lives.
+    fn served(home: &Path, name: &str) -> (PathBuf, File) {
+        let run_dir = home.join(name);
+        fs::create_dir_all(run_dir.join("containers")).expect("mkdir");
+        let lock = File::create(run_dir.join("launcher.lock")).expect("a lock");
+        flock(&lock, FlockOperation::NonBlockingLockExclusive).expect("nobody has it");
+        (run_dir, lock)
+    }
+
+    #[test]
+    fn two_launchers_never_have_the_same_block() {
+        let home = tempfile::tempdir().expect("a directory");
+        let dir = home.path().join("ids");
+        let none = BTreeSet::new();
+        let ((a, lock), (b, _b)) = (served(home.path(), "a"), served(home.path(), "b"));
+        let open = |run_dir: &Path, pool: &Pool, used: &BTreeSet<u32>| {
+            Claims::open_in(&dir, run_dir, pool, used).expect("claims")
+        };
+        let (pool, mut first) = (pool(3), open(&a, &pool(3), &none));
+        let mut second = open(&b, &pool, &none);
+        assert!(first.more(&pool).expect("claims") && second.more(&pool).expect("claims"));
+        assert!(first.more(&pool).expect("claims") && !second.more(&pool).expect("claims"));
+        assert!(!first.blocks().iter().any(|own| second.blocks().iter().any(|other| own.overlaps(other))));
+        assert_eq!(second.rivals(&pool), BTreeSet::from([a.clone()]));
+
+        // One that has ended keeps them for its containers, and has them again when it comes back.
+        fs::create_dir(a.join("containers/left")).expect("mkdir");
+        let had = first.blocks().to_vec();
+        drop((first, lock));
+        assert!(!second.more(&pool).expect("claims"));
+        let (_, lock) = served(home.path(), "a");
+        let mut again = open(&a, &pool, &BTreeSet::from([START]));
+        assert_eq!(again.blocks(), had);
+        again.give_back(&BTreeSet::from([START])).expect("claims");
+        assert_eq!(again.blocks(), had, "one beside those in use");
+        again.give_back(&none).expect("claims");
+        assert_eq!(again.blocks().len(), 1);
+        assert!(second.more(&pool).expect("claims") && !second.more(&pool).expect("claims"));
+
+        // With the last container its claim ends, wherever it was killed.
+        drop((again, lock));
+        fs::remove_dir(a.join("containers/left")).expect("rmdir");
+        assert!(second.more(&pool).expect("claims"));
+        assert_eq!((second.blocks().len(), second.rivals(&pool).len()), (3, 0));
+        second.end();
+        assert!(fs::read_dir(&dir).expect("a directory").flatten().all(|entry| entry.file_name() == "lock"));
+    }
+
+    #[test]
+    fn pools_that_overlap_and_containers_from_before_are_heeded() {
+        let home = tempfile::tempdir().expect("a directory");
+        let dir = home.path().join("ids");
+        let ((a, _a), (b, _b)) = (served(home.path(), "a"), served(home.path(), "b"));
+        // Of a version that claimed nothing, and of a pool that began elsewhere.
+        let used = BTreeSet::from([START + 7]);
+        let first = Claims::open_in(&dir, &a, &pool(2), &used).expect("claims");
+        assert_eq!(first.blocks(), [Block::of_range(START + 7)]);
+        let mut second = Claims::open_in(&dir, &b, &pool(3), &BTreeSet::new()).expect("claims");
+        assert!(second.more(&pool(3)).expect("claims") && !second.more(&pool(3)).expect("claims"));
+        assert_eq!(second.blocks(), [Block::of_range(START + 2 * RANGE)]);
+        // A file that says nothing stands in nobody's way.
+        fs::write(dir.join("x.json"), "{").expect("write");
+        assert!(!second.more(&pool(3)).expect("claims"));
+    }
+}
