@@ -4,11 +4,15 @@
 
 use std::time::{Duration, Instant};
 
+use executor_proto::v1::RunRequest;
 use executor_residue::process::Process;
 use executor_residue::{Canary, Needles, Search};
 use integration::cli::{Ran, command, finish, run};
 use integration::daemon::{Daemon, Setup};
 use integration::images::{Endpoint, Gate, Holding, Image, PASSWORD, Registry, USER, auth_file, layers};
+use integration::request::{Words, sh};
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
 
 fn stdout(ran: &Ran) -> &str {
     assert_eq!(ran.status, 0, "{ran:?}");
@@ -183,6 +187,64 @@ fn taken_in_from_layouts_and_archives() {
         let closed = agent(&["run", "--rootfs", &reference]);
         assert!(closed.status == 125 && closed.stderr.contains("Permission denied"), "{reference}: {closed:?}");
     }
+}
+
+/// Of a closed configuration nothing runs that is an image, and the key that would allow it is told. The control: what a
+/// pattern names runs, and beside it nothing does.
+#[test]
+fn what_the_policy_does_not_allow_does_not_run() {
+    let (image, registry) = (Image::build(), Registry::start(false));
+    let digest = image.push(&registry, "team/app:1");
+    image.push(&registry, "other/app:1");
+    let (docker, oci) = (image.archive("docker-archive", "docker.io/team/app:1"), image.archive("oci-archive", ""));
+    let name = |rest: &str| format!("docker://{}", registry.name(rest));
+    let by_digest = name(&format!("team/app@{digest}"));
+    let open = Daemon::start();
+    assert!(stdout(&run(&open.socket(), &["info"])).contains("the configuration sets no policy (images.allow)"));
+    drop(open);
+
+    let closed = Setup::default().config("[images]\nallow = []\n").start();
+    let refused = |daemon: &Daemon, arguments: &[&str], key: &str| {
+        let ran = run(&daemon.socket(), arguments);
+        let told = ran.stderr.contains("is not allowed by this daemon's configuration") && ran.stderr.contains(key);
+        assert!(ran.status == 125 && told, "{arguments:?}: {ran:?}");
+    };
+    let archives = [format!("docker-archive:{docker}"), format!("oci-archive:{oci}"), image.layout()];
+    for reference in [&name("team/app:1"), &name("team/app"), &by_digest] {
+        for when in ["missing", "always", "never"] {
+            refused(&closed, &["run", "--pull", when, "--rootfs", reference], "(images.allow)");
+        }
+        refused(&closed, &["image", "pull", reference], "(images.allow)");
+    }
+    for reference in &archives {
+        refused(&closed, &["run", "--rootfs", reference], "(images.allow_archives)");
+        refused(&closed, &["image", "pull", reference], "(images.allow_archives)");
+    }
+    refused(&closed, &["image", "import", &docker], "(images.allow_import)");
+    let request = |label: &str| {
+        let labels = [(label.to_owned(), String::new())].into();
+        RunRequest { labels, ..sh("true").id("refused").rootfs(&by_digest) }
+    };
+    let fields = |status: &Status| status.get_details_bad_request().map_or(0, |details| details.field_violations.len());
+    let status = closed.api.run(request("fine")).unwrap_err();
+    assert_eq!((status.code(), fields(&status)), (Code::PermissionDenied, 1), "{status:?}");
+    let status = closed.api.run(request("not fine")).unwrap_err();
+    assert_eq!((status.code(), fields(&status)), (Code::InvalidArgument, 2), "all at once: {status:?}");
+    let info = run(&closed.socket(), &["info"]);
+    assert!(stdout(&info).contains("no repository; no imports; no archives"), "{info:?}");
+    assert_eq!(stdout(&run(&closed.socket(), &["image", "ls", "-q"])), "");
+    drop(closed);
+
+    let config = format!("[images]\nallow = ['{}']\n", registry.name("team/*"));
+    let daemon = Setup::default().config(&config).start();
+    for reference in [&name("team/app:1"), &by_digest] {
+        assert_eq!(stdout(&run(&daemon.socket(), &["run", "--rootfs", reference])), "hello from /srv as 1234\n");
+    }
+    refused(&daemon, &["run", "--rootfs", &name("other/app:1")], "(images.allow)");
+    refused(&daemon, &["run", "--rootfs", &name(&format!("other/app@{digest}"))], "(images.allow)");
+    refused(&daemon, &["run", "--rootfs", &archives[2]], "(images.allow_archives)");
+    let listed = run(&daemon.socket(), &["info", "--json"]).json();
+    assert_eq!(listed["image_policy"]["allow"][0], registry.name("team/*"));
 }
 
 /// Volumes begin with what the image has there, with its owners, and can be written to where the rest of the root cannot;

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use executor_proto::v1::{Container, Event, InfoResponse, MountKind, Network, OutputsSummary, State, event, failure};
+use executor_proto::v1::{
+    self, Container, Event, InfoResponse, MountKind, Network, OutputsSummary, State, event, failure,
+};
 use prost_types::Timestamp;
 
 use super::style::{Role, Style};
@@ -179,6 +181,17 @@ pub(crate) fn containers(containers: &[Container], now: SystemTime, style: Style
     table.render(style)
 }
 
+/// Images that may run, in one line.
+fn image_policy(policy: &v1::ImagePolicy) -> (String, Role) {
+    if !policy.set {
+        return ("every image may run: the configuration sets no policy (images.allow)".into(), Role::Attention);
+    }
+    let repositories = if policy.allow.is_empty() { "no repository".into() } else { policy.allow.join(", ") };
+    let imports = if policy.allow_import { "imports" } else { "no imports" };
+    let archives = if policy.allow_archives { "archives" } else { "no archives" };
+    (format!("{repositories}; {imports}; {archives}"), Role::Plain)
+}
+
 /// `info`.
 pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: Style) -> String {
     let mut text = style.paint(Role::Heading, &format!("executord {}\n", plain(&info.version)));
@@ -195,6 +208,9 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     table.pair("run directory", &*info.run_dir);
     table.pair("state directory", &*info.state_dir);
     table.pair("files root", &*info.files_root);
+    if let Some(policy) = &info.image_policy {
+        table.row([("images".into(), Role::Faint), image_policy(policy)]);
+    }
     let mut states: Vec<String> = info.containers.iter().map(|(state, count)| format!("{count} {state}")).collect();
     states.sort_unstable();
     table.pair("containers", if states.is_empty() { "none".into() } else { states.join(", ") });

@@ -1,20 +1,22 @@
 //! Images: how they are named, and what one says about the process that is run from it.
 //!
 //! In go references as a caller writes them and configurations as a registry or an archive gives them, both
-//! untrusted; out come [`ImageReference`]s, [`Digest`]s and [`ImageDefaults`], each within bounds. Nothing here
-//! fetches, reads or stores anything: `executor_images` does.
+//! untrusted; out come [`ImageReference`]s, [`Digest`]s and [`ImageDefaults`], each within bounds, and what the
+//! operator's [`ImagePolicy`] says of them. Nothing here fetches, reads or stores anything: `executor_images` does.
 
 mod defaults;
 mod digest;
+mod policy;
 mod reference;
 mod signal;
 
 pub use defaults::{Command, ConfigError, ImageDefaults, NoCommand};
 pub use digest::{Algorithm, BadDigest, Digest};
+pub use policy::{BadPattern, BadRules, Forbidden, ImagePolicy, ImageRules, RepositoryPattern};
 pub use reference::{BadReference, Fault, ImageReference, Repository, Selector};
 pub use signal::parse_signal;
 
-pub use crate::validate::LAYERS_MAX;
+pub use crate::limits::LAYERS_MAX;
 
 /// Largest manifest, index or configuration, in bytes (the distribution specification's advice).
 pub const DOCUMENT_MAX: u64 = 4 << 20;

@@ -32,3 +32,4 @@ pub mod token;
 pub mod update;
 pub mod users;
 pub mod validate;
+mod violation;

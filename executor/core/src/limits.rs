@@ -38,3 +38,6 @@ pub const DISK_MIN: u64 = 1 << 20;
 pub const SIGNAL_MAX: u32 = 64;
 /// Largest user or group id: 2^32 - 1 means "leave as it is" to the kernel.
 pub const ID_MAX: u32 = u32::MAX - 1;
+/// Most layers of an image: the kernel's overlay file system takes no more than 500, and the limit that other engines keep
+/// is lower.
+pub const LAYERS_MAX: usize = 127;

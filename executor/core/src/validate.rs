@@ -23,40 +23,22 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::ident::ContainerId;
 use crate::idmap::RANGE;
+use crate::image::BadReference;
 use crate::limits::{DISK_MIN, GRACE_MAX, ID_MAX, LABELS_MAX, MEMORY_MIN, NOFILE_MIN, PATH_MAX, PIDS_MIN, SIGNAL_MAX};
 use crate::plan::{
     Limits, Network, OutputSource, Plan, PlannedFile, PlannedProcess, Principal, Rootfs, SIGTERM, UserNamespace,
     UserRef,
 };
 
+pub use crate::violation::Violation;
 pub use draft::{Draft, DraftFile, DraftOutputs};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_exec};
-pub use image::LAYERS_MAX;
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
 pub use policy::{Policy, Unenforceable};
 pub use ports::{BadPortRule, PortRule};
 pub use update::{PlannedUpdate, UpdateDraft, validate_update};
-
-/// One thing wrong with a request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{field}: {description}")]
-pub struct Violation {
-    /// Path of the field, as in the interface: `action.run.env[3].name`.
-    pub field: String,
-    /// What is wrong, with limit and size; never a secret's value.
-    pub description: String,
-}
-
-impl Violation {
-    /// A violation of `field`.
-    pub fn new(field: impl Into<String>, description: impl Into<String>) -> Self {
-        Self { field: field.into(), description: description.into() }
-    }
-}
 
 /// Collects violations.
 #[derive(Default)]
@@ -235,6 +217,11 @@ fn permitted(rootfs: Option<&Rootfs>, network: Network, policy: &Policy) -> Vec<
                 "rootfs",
                 format!("{} lies below none of this daemon's configured rootfs_dirs", dir.display()),
             ));
+        }
+        Some(Rootfs::Image(image)) if policy.images.is_set() => {
+            let judged = image.reference.parse().map_err(|bad: BadReference| bad.to_string());
+            let judged = judged.and_then(|reference| policy.images.permits(&reference).map_err(|no| no.to_string()));
+            found.extend(judged.err().map(|why| Violation::new("rootfs", why)));
         }
         _ => {}
     }

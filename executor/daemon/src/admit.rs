@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use executor_core::image::ImageReference;
 use executor_core::lifecycle::State;
 use executor_core::payload::{self, ProcessPayload};
 use executor_core::plan::{Plan, PlannedImage};
@@ -64,7 +65,9 @@ async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Ha
     // With an image: everything but what it will say, before anything is fetched for nothing.
     let mut plan = match &image {
         None => planned(request, &node.policy)?,
-        Some(_) => planned_early(request, &node.policy)?,
+        Some(reference) => {
+            planned_early(request, &node.policy).map_err(|problem| told_alone(problem, reference, node))?
+        }
     };
     let used = node.registry.get(&plan.id);
     let Some(key) = node.launcher.tag_key() else {
@@ -130,6 +133,13 @@ fn planned_early(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, Prob
         draft.path = "/";
     }
     judged(&draft, violations, policy)
+}
+
+/// An image that the operator's policy refuses is no fault of the request's form, where nothing else is wrong with it.
+fn told_alone(problem: Problem, reference: &ImageReference, node: &Node) -> Problem {
+    let alone = matches!(&problem.violations[..], [one] if one.field == "rootfs");
+    let kind = if alone && node.policy.images.permits(reference).is_err() { Kind::Denied } else { problem.kind };
+    Problem { kind, ..problem }
 }
 
 /// The same with the image that was resolved.

@@ -177,6 +177,8 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
     let check = Check { origin };
     // A private daemon belongs to whoever started it, who has the host's network anyway.
     file.policy.allow_host_network |= args.ephemeral;
+    // So are its images, unless it was given a file of its own.
+    file.policy.images = file.images.policy(&check, args.ephemeral && args.config.is_none())?;
     check.policy(&file.policy)?;
     let run_dir = args.run_dir.clone().or(file.run_dir).unwrap_or_else(|| "/run/executor".into());
     let state_dir = args.state_dir.clone().or(file.state_dir).unwrap_or_else(|| "/var/lib/executor".into());
@@ -217,7 +219,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
     }
     let paths = Paths { run_dir, state_dir };
     Ok(Config {
-        images: file.images.resolve(&check, &paths)?,
+        images: file.images.resolve(&check, &paths, file.policy.images.clone())?,
         paths,
         listen,
         launcher: args.launcher.clone().or(file.launcher_program),

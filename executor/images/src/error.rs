@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use executor_core::image::{ConfigError, Digest};
+use executor_core::image::{ConfigError, Digest, Forbidden};
 use executor_registry_auth::AuthFileError;
 
 /// Why something was not done.
@@ -182,6 +182,18 @@ pub enum ImageError {
         /// As it was asked for.
         reference: String,
     },
+    /// It is there, but came another way than the policy allows, and must not be fetched.
+    #[error(
+        "{reference} is there, but did not come from a place that this daemon's configuration allows (images.allow), and \
+         the pull policy is never"
+    )]
+    FromElsewhere {
+        /// As it was asked for.
+        reference: String,
+    },
+    /// The operator's policy does not allow it.
+    #[error(transparent)]
+    Forbidden(#[from] Forbidden),
     /// A layer could not be unpacked.
     #[error("layer {diff_id}")]
     Unpack {

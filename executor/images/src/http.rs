@@ -76,7 +76,7 @@ impl Origin {
         Some((Self::of(authority.as_str(), secure), if path.is_empty() { "/".to_owned() } else { path }))
     }
 
-    fn authority(&self) -> String {
+    pub(crate) fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         match (self.secure, self.port) {
             (true, 443) | (false, 80) => host,

@@ -17,7 +17,7 @@ use crate::progress::Reporter;
 use crate::pull::{self, Documents};
 use crate::settings::Settings;
 use crate::shared::{Pull, Pulls, Watcher};
-use crate::store::record::{ImageRecord, LayerRecord};
+use crate::store::record::{ImageRecord, LayerRecord, Way};
 use crate::store::{Held, Store};
 
 /// Fewest digits of a digest that an image is found by.
@@ -127,6 +127,7 @@ impl<L: LayerStore> Images<L> {
     ) -> Result<ImageRecord, ImageError> {
         match reference {
             ImageReference::Registry(repository, selector) => {
+                self.settings.policy.may_fetch(repository)?;
                 let credentials = match credentials {
                     Some(credentials) => Some(credentials),
                     None => self.configured(repository.registry(), repository.path()).await?.map(Arc::new),
@@ -150,8 +151,9 @@ impl<L: LayerStore> Images<L> {
         name: Option<&str>,
         reference: &ImageReference,
     ) -> Result<ImageRecord, ImageError> {
+        self.settings.policy.permits(reference)?;
         let (path, name) = (path.to_owned(), name.map(str::to_owned));
-        import::import(self, path, form, name, Some(reference.to_string())).await
+        import::import(self, path, form, name, (Some(reference.to_string()), Way::Archive)).await
     }
 
     /// Credentials from the file that the operator configured.
@@ -179,13 +181,19 @@ impl<L: LayerStore> Images<L> {
         policy: Policy,
         credentials: Option<Credentials>,
     ) -> Result<Resolved, Arc<ImageError>> {
+        self.settings.policy.permits(reference).map_err(|refused| Arc::new(refused.into()))?;
         // What lies on this machine's disk may have changed; to look costs no network.
         let look_first = policy == Policy::Never || reference.file().is_none() && policy == Policy::IfMissing;
         if look_first && let Some(resolved) = self.ready(reference).await.map_err(Arc::new)? {
             return Ok(resolved);
         }
         if policy == Policy::Never {
-            return Err(Arc::new(ImageError::NotHere { reference: reference.to_string() }));
+            let elsewhere = self.store.all().iter().any(|record| is_meant(record, reference));
+            let reference = reference.to_string();
+            return Err(Arc::new(match elsewhere {
+                true => ImageError::FromElsewhere { reference },
+                false => ImageError::NotHere { reference },
+            }));
         }
         loop {
             let mut watcher = self.pull(reference, credentials.clone());
@@ -200,7 +208,8 @@ impl<L: LayerStore> Images<L> {
 
     /// The image of a reference, where it is there with all its layers.
     async fn ready(&self, reference: &ImageReference) -> Result<Option<Resolved>, ImageError> {
-        let Some((record, held)) = self.store.hold_image(|record| is_meant(record, reference)) else { return Ok(None) };
+        let usable = |record: &ImageRecord| is_meant(record, reference) && self.came_as_allowed(record, reference);
+        let Some((record, held)) = self.store.hold_image(usable) else { return Ok(None) };
         for (index, layer) in record.layers.iter().enumerate() {
             if !self.has(&record.layers, index).await? {
                 tracing::warn!(image = %record.digest, layer = %layer.diff_id, "a layer is gone: fetched again");
@@ -211,6 +220,21 @@ impl<L: LayerStore> Images<L> {
             Err(ImageError::WrongDigest { .. } | ImageError::Io { .. }) => Ok(None),
             other => other.map(Some),
         }
+    }
+
+    /// Judges by the way that an image came whether it may be used for a reference that the policy permits: what is kept
+    /// under a name, or has the digest, may have been imported or fetched from elsewhere.
+    fn came_as_allowed(&self, record: &ImageRecord, reference: &ImageReference) -> bool {
+        let policy = &self.settings.policy;
+        let ImageReference::Registry(repository, selector) = reference else { return true };
+        if policy.is_open() || record.imported && policy.may_import().is_ok() {
+            return true;
+        }
+        let same = |name: &String| match selector.digest() {
+            None => *name == reference.to_string(),
+            Some(_) => matches!(name.parse(), Ok(ImageReference::Registry(other, _)) if other == *repository),
+        };
+        policy.may_fetch(repository).is_ok() && record.fetched.iter().any(same)
     }
 
     async fn resolved(&self, record: ImageRecord, held: Held) -> Result<Resolved, ImageError> {
@@ -244,9 +268,10 @@ impl<L: LayerStore> Images<L> {
         self: &Arc<Self>,
         documents: Documents,
         references: Vec<String>,
+        way: Way,
     ) -> Result<ImageRecord, ImageError> {
         let store = Arc::clone(&self.store);
-        let record = documents.record(&references);
+        let record = documents.record(&references, way);
         blocking(move || store.save(record, (&documents.manifest, &documents.configuration))).await
     }
 
@@ -309,8 +334,9 @@ impl<L: LayerStore> Images<L> {
         form: Form,
         name: Option<&ImageReference>,
     ) -> Result<ImageRecord, ImageError> {
+        self.settings.policy.may_import()?;
         let path: PathBuf = upload.upload.path.clone();
-        let done = import::import(self, path, form, None, name.map(ToString::to_string)).await;
+        let done = import::import(self, path, form, None, (name.map(ToString::to_string), Way::Import)).await;
         drop(upload);
         done
     }

@@ -22,6 +22,7 @@ use crate::images::{Images, blocking};
 use crate::layers::LayerStore;
 use crate::pull::{self, Documents};
 use crate::store::ingest::Upload;
+use crate::store::record::Way;
 
 /// Bytes of a layer for each byte that is stored of it, beyond those that need no reason: the rest are holes, which cost as
 /// much to read. As for what is compressed (`executor_layers::Limits`).
@@ -107,7 +108,7 @@ pub(crate) async fn import<L: LayerStore>(
     path: PathBuf,
     form: Form,
     inner: Option<String>,
-    name: Option<String>,
+    (name, way): (Option<String>, Way),
 ) -> Result<crate::store::record::ImageRecord, ImageError> {
     let most = images.settings.image_bytes_max;
     let (mut source, Found { documents, files, names }) = blocking(move || {
@@ -142,7 +143,7 @@ pub(crate) async fn import<L: LayerStore>(
         pull::unpack(images, &documents.layers, index, blob).await?;
     }
     let references = name.map_or(names, |name| vec![name]);
-    images.keep(documents, references).await
+    images.keep(documents, references, way).await
 }
 
 /// A blob in a file of its own, verified on the way: a part of an archive can be handed to nobody, and a file of somebody

@@ -212,6 +212,8 @@ mod tests {
             digest: digest(n),
             index_digest: None,
             config_digest: digest(n),
+            fetched: Default::default(),
+            imported: false,
             references: BTreeMap::new(),
             platform: String::new(),
             layers: layers.collect(),

@@ -18,7 +18,7 @@ use crate::progress::{Reporter, Stage};
 use crate::registry::Registry;
 use crate::registry::blob::Wanted;
 use crate::store::ingest::Partial;
-use crate::store::record::{self, ImageRecord, LayerRecord};
+use crate::store::record::{self, ImageRecord, LayerRecord, Way};
 
 /// Blobs of an image that are fetched at once.
 const PARALLEL: usize = 3;
@@ -64,7 +64,7 @@ impl Documents {
         Ok(Self { digest, manifest, index_digest, config_digest, configuration, platform, layers, size })
     }
 
-    pub(crate) fn record(&self, references: &[String]) -> ImageRecord {
+    pub(crate) fn record(&self, references: &[String], way: Way) -> ImageRecord {
         let at = now();
         ImageRecord {
             version: record::VERSION,
@@ -72,6 +72,8 @@ impl Documents {
             index_digest: self.index_digest.clone(),
             config_digest: self.config_digest.clone(),
             references: references.iter().map(|reference| (reference.clone(), at)).collect(),
+            fetched: references.iter().filter(|_| way == Way::Registry).cloned().collect(),
+            imported: way == Way::Import,
             platform: self.platform.clone(),
             layers: self.layers.clone(),
             size: self.size,
@@ -110,12 +112,13 @@ pub(crate) async fn pull<L: LayerStore>(
     let reference = ImageReference::Registry(repository.clone(), selector.clone()).to_string();
     let what = format!("image {reference}");
     let insecure = images.settings.is_insecure(repository.registry());
-    let registry = Arc::new(Registry::new(Arc::clone(&images.client), repository, insecure, credentials));
+    let policy = images.settings.policy.clone();
+    let registry = Arc::new(Registry::new(Arc::clone(&images.client), repository, insecure, credentials, policy));
     let documents = documents(&registry, selector, images.settings.image_bytes_max, &what).await?;
     report.begin(&documents.digest, &documents.layers);
     let _held = images.hold_layers(&documents.layers).await;
     layers(images, &registry, &documents.layers, report, &what).await?;
-    images.keep(documents, vec![reference]).await
+    images.keep(documents, vec![reference], Way::Registry).await
 }
 
 /// The manifest that fits this host, and its configuration.

@@ -11,7 +11,7 @@ mod challenge;
 use std::sync::Arc;
 use std::time::Duration;
 
-use executor_core::image::{DOCUMENT_MAX, Repository};
+use executor_core::image::{DOCUMENT_MAX, ImagePolicy, ImageReference, Repository};
 use executor_registry_auth::Credentials;
 use hyper::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, LOCATION, RANGE,
@@ -40,6 +40,8 @@ pub(crate) struct Registry {
     origin: Origin,
     credentials: Option<Arc<Credentials>>,
     authorization: Mutex<Option<Authorization>>,
+    /// Judges where manifests come from.
+    policy: ImagePolicy,
 }
 
 /// A document as it came, with what kind the registry says it is.
@@ -54,6 +56,7 @@ impl Registry {
         repository: &Repository,
         insecure: bool,
         credentials: Option<Arc<Credentials>>,
+        policy: ImagePolicy,
     ) -> Self {
         let name = repository.registry();
         let host = if name == DOCKER_HUB.0 { DOCKER_HUB.1 } else { name };
@@ -68,6 +71,7 @@ impl Registry {
             origin: Origin::of(host, !insecure),
             credentials,
             authorization: Mutex::new(authorization),
+            policy,
         }
     }
 
@@ -157,6 +161,7 @@ impl Registry {
                 status if is_redirect(status) => {
                     redirects += 1;
                     (origin, path) = redirected(&answer, &origin, redirects, what)?;
+                    self.may_lead_to(accept, &origin, &path, what)?;
                     // The first host was the caller's choice; whoever comes next is somebody else's.
                     named_by = named_by.or(Some(answer.reach));
                 }
@@ -172,6 +177,36 @@ impl Registry {
                     return Err(ImageError::Status { what, origin, status: status.as_u16() });
                 }
             }
+        }
+    }
+
+    /// A manifest says what an image is: another repository that its registry sends us to must be allowed as well. Blobs
+    /// are what their digests say, wherever they lie.
+    fn may_lead_to(&self, accept: &str, to: &Origin, path: &str, what: &str) -> Result<(), ImageError> {
+        if accept == "*/*" || self.policy.may_fetch_all() {
+            return Ok(());
+        }
+        // A registry's paths all begin so. One that does not is an address of the registry's own, or of somebody's unknown.
+        let allowed = match path.strip_prefix("/v2/") {
+            Some(path) => self.repository_at(to, path).is_some_and(|other| self.policy.may_fetch(&other).is_ok()),
+            None => *to == self.origin,
+        };
+        let refused = "the configuration does not allow the repository that it leads to (images.allow)";
+        let told = || ImageError::Redirect { what: what.to_owned(), to: to.to_string(), why: refused };
+        if allowed { Ok(()) } else { Err(told()) }
+    }
+
+    /// The repository whose manifest a path is, in a registry of this origin.
+    fn repository_at(&self, origin: &Origin, path: &str) -> Option<Repository> {
+        let (repository, wanted) = path.rsplit_once("/manifests/")?;
+        let registry = match () {
+            () if *origin == self.origin => self.name.clone(),
+            () if origin.host == DOCKER_HUB.1 => DOCKER_HUB.0.to_owned(),
+            () => origin.authority(),
+        };
+        match format!("docker://{registry}/{repository}").parse() {
+            Ok(ImageReference::Registry(repository, _)) if !wanted.contains(['/', '%']) => Some(repository),
+            _ => None,
         }
     }
 

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use executor_core::image::ImagePolicy;
+
 /// Bounds and places.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -23,6 +25,8 @@ pub struct Settings {
     pub patience: Duration,
     /// See [`Self::patience`].
     pub bytes_least: u64,
+    /// Images that may be fetched, imported and used.
+    pub policy: ImagePolicy,
 }
 
 impl Settings {
@@ -37,6 +41,7 @@ impl Settings {
             bytes_budget: 0,
             patience: Duration::from_secs(30),
             bytes_least: 32 << 10,
+            policy: ImagePolicy::default(),
         }
     }
 

@@ -198,7 +198,12 @@ impl Store {
         }
         if let Some(before) = inner.images.get(&record.digest) {
             let kept = before.references.iter().filter(|(reference, _)| !record.references.contains_key(*reference));
-            record.references.extend(kept.map(|(reference, at)| (reference.clone(), *at)).collect::<Vec<_>>());
+            let kept: Vec<_> = kept.map(|(reference, at)| (reference.clone(), *at)).collect();
+            let fetched =
+                kept.iter().map(|(reference, _)| reference).filter(|reference| before.fetched.contains(*reference));
+            record.fetched.extend(fetched.cloned().collect::<Vec<_>>());
+            record.references.extend(kept);
+            record.imported |= before.imported;
             record.last_used_at = record.last_used_at.max(before.last_used_at);
         }
         self.write(&record, true)?;
@@ -211,7 +216,7 @@ impl Store {
             .collect();
         for digest in taken {
             if let Some(other) = inner.images.get_mut(&digest) {
-                other.references.retain(|reference, _| !record.references.contains_key(reference));
+                other.keep_references(|reference| !record.references.contains_key(reference));
                 self.write(other, true)?;
             }
         }
@@ -223,7 +228,7 @@ impl Store {
     pub(crate) fn untag(&self, digest: &Digest, reference: &str) -> Result<(), ImageError> {
         let mut inner = locked(&self.inner);
         let Some(record) = inner.images.get_mut(digest) else { return Ok(()) };
-        record.references.remove(reference);
+        record.keep_references(|other| other != reference);
         self.write(record, true)
     }
 
@@ -302,7 +307,7 @@ fn settle_references(images: &mut BTreeMap<Digest, ImageRecord>) {
         }
     }
     for record in images.values_mut() {
-        let digest = &record.digest;
-        record.references.retain(|reference, _| newest.get(reference).is_some_and(|(_, owner)| owner == digest));
+        let digest = record.digest.clone();
+        record.keep_references(|reference| newest.get(reference).is_some_and(|(_, owner)| *owner == digest));
     }
 }

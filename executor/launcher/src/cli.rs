@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
+use executor_core::image::{ImagePolicy, ImageRules};
 use executor_core::settings::{CNI_PLUGIN_SECONDS_MAX, LauncherSettings, WATCHDOG_SECONDS_MAX, WATCHDOG_SECONDS_MIN};
 use executor_core::validate::Policy;
 use serde::Deserialize;
@@ -39,6 +40,9 @@ pub(crate) struct Args {
     /// Containers may ask for the host's network, whatever the configuration says
     #[arg(long)]
     pub allow_host_network: bool,
+    /// Containers may have any image, whatever the configuration says
+    #[arg(long)]
+    pub allow_any_image: bool,
     /// End when no daemon is connected and no container is left
     #[arg(long)]
     pub exit_when_idle: bool,
@@ -59,6 +63,8 @@ pub(crate) struct Args {
 pub(crate) struct Config {
     /// What requests may ask for.
     pub policy: Policy,
+    /// Images that may run.
+    pub images: ImageRules,
     /// The launcher's own section.
     pub launcher: LauncherSettings,
 }
@@ -86,6 +92,8 @@ pub(crate) fn config(args: &Args) -> Result<Config, ConfigError> {
         Ok(text) => toml::from_str(&text).map_err(|error| ConfigError::Parse(path.to_owned(), Box::new(error)))?,
     };
     config.policy.allow_host_network |= args.allow_host_network;
+    config.policy.images = ImagePolicy::new(&config.images, args.allow_any_image)
+        .map_err(|bad| ConfigError::Value(path.to_owned(), format!("images.allow: {bad}")))?;
     let parent = Path::new(&config.launcher.cgroup_parent);
     let plain = parent.components().all(|part| matches!(part, std::path::Component::Normal(_)));
     if config.launcher.cgroup_parent.is_empty() || !plain {

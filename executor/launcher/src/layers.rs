@@ -12,9 +12,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::{Rc, Weak};
 
+use executor_core::image::LAYERS_MAX;
 use executor_core::plan::Rootfs;
 use executor_core::protocol::{Done, LauncherAnswer, LauncherReply, Reason, Refused, RemoveLayer, UnpackLayer};
-use executor_core::validate::LAYERS_MAX;
 use executor_layers::stream::Compression;
 use executor_layers::{DiffId, Limits, Store, UnpackError};
 use executor_sys::process::{self, Ended, Fork};

@@ -118,6 +118,7 @@ fn info_and_events() {
         secret_mount_kind: MountKind::TmpfsNoswap.into(),
         launcher_connected: true,
         started_at: at(0),
+        image_policy: Some(v1::ImagePolicy::default()),
         ..InfoResponse::default()
     };
     let text = info(&answer, "/run/x.sock", now(), Style::PLAIN);
@@ -125,12 +126,20 @@ fn info_and_events() {
         "executord 0.1.0\n",
         "  launcher          connected\n",
         "  secret files on   tmpfs_noswap\n",
+        "  images            every image may run: the configuration sets no policy (images.allow)\n",
         "  containers        1 running\n",
         "  memory       8 GiB     3 GiB\n",
         "  disk         100 GiB   90 GiB\n",
     ] {
         assert!(text.contains(line), "{line:?} in\n{text}");
     }
+    let allow = vec!["docker.io/library/*".into(), "r.example/**".into()];
+    let policy = v1::ImagePolicy { set: true, allow, allow_import: true, allow_archives: false };
+    let text = info(&InfoResponse { image_policy: Some(policy), ..answer.clone() }, "/s", now(), Style::PLAIN);
+    assert!(text.contains("  images            docker.io/library/*, r.example/**; imports; no archives\n"), "{text}");
+    let policy = v1::ImagePolicy { set: true, ..v1::ImagePolicy::default() };
+    let text = info(&InfoResponse { image_policy: Some(policy), ..answer }, "/s", now(), Style::PLAIN);
+    assert!(text.contains("  images            no repository; no imports; no archives\n"), "{text}");
     let completed = Event {
         cursor: 7,
         time: at(5),

@@ -23,9 +23,20 @@ pub(crate) struct Info {
     run_dir: String,
     state_dir: String,
     files_root: String,
+    image_policy: Option<ImagePolicy>,
     total: Option<Capacity>,
     remaining: Option<Capacity>,
     containers: BTreeMap<String, u32>,
+}
+
+/// Without `set` every image may run.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct ImagePolicy {
+    set: bool,
+    allow: Vec<String>,
+    allow_import: bool,
+    allow_archives: bool,
 }
 
 #[derive(Serialize)]
@@ -58,6 +69,12 @@ impl Info {
             run_dir: info.run_dir.clone(),
             state_dir: info.state_dir.clone(),
             files_root: info.files_root.clone(),
+            image_policy: info.image_policy.as_ref().map(|policy| ImagePolicy {
+                set: policy.set,
+                allow: policy.allow.clone(),
+                allow_import: policy.allow_import,
+                allow_archives: policy.allow_archives,
+            }),
             total: info.total.map(capacity),
             remaining: info.remaining.map(capacity),
             containers: sorted(&info.containers),

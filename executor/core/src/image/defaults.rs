@@ -10,7 +10,7 @@ use oci_spec::image::ImageConfiguration;
 
 use super::signal::parse_signal;
 use crate::limits::{ARG_TOTAL_MAX, LIST_MAX, PATH_MAX};
-use crate::validate::Violation;
+use crate::violation::Violation;
 
 /// Most volumes.
 const VOLUMES_MAX: usize = 64;

@@ -28,9 +28,9 @@ const INNER_MAX: usize = 512;
 /// Longest reference of all; longer ones are not looked into.
 const REFERENCE_MAX: usize = PATH_MAX + INNER_MAX;
 /// Whose images have short names.
-const DEFAULT_REGISTRY: &str = "docker.io";
+pub(super) const DEFAULT_REGISTRY: &str = "docker.io";
 /// Where its images without a namespace lie.
-const DEFAULT_NAMESPACE: &str = "library/";
+pub(super) const DEFAULT_NAMESPACE: &str = "library/";
 /// In force where neither tag nor digest is named.
 const DEFAULT_TAG: &str = "latest";
 
@@ -286,10 +286,9 @@ fn registry(text: &str) -> Result<ImageReference, BadReference> {
         faults.push(Fault::Tag(shown(tag)));
     }
     let (host, path) = match name.split_once('/') {
-        Some((host, path)) if is_host_like(host) => (host.to_ascii_lowercase(), path.to_owned()),
+        Some((host, path)) if is_host_like(host) => (canonical_registry(host), path.to_owned()),
         _ => (DEFAULT_REGISTRY.to_owned(), name.to_owned()),
     };
-    let host = if host == "index.docker.io" { DEFAULT_REGISTRY.to_owned() } else { host };
     let path = match host == DEFAULT_REGISTRY && !path.is_empty() && !path.contains('/') {
         true => format!("{DEFAULT_NAMESPACE}{path}"),
         false => path,
@@ -312,12 +311,18 @@ fn registry(text: &str) -> Result<ImageReference, BadReference> {
     Ok(ImageReference::Registry(Repository { registry: host, path }, Selector { tag, digest }))
 }
 
+/// The one spelling of a registry's name.
+pub(super) fn canonical_registry(host: &str) -> String {
+    let host = host.to_ascii_lowercase();
+    if host == "index.docker.io" { DEFAULT_REGISTRY.to_owned() } else { host }
+}
+
 /// As Docker tells a registry from the first component of a repository.
-fn is_host_like(text: &str) -> bool {
+pub(super) fn is_host_like(text: &str) -> bool {
     text.contains(['.', ':']) || text.eq_ignore_ascii_case("localhost")
 }
 
-fn is_registry(text: &str) -> bool {
+pub(super) fn is_registry(text: &str) -> bool {
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((inner, rest)) => (inner.parse::<std::net::Ipv6Addr>().is_ok(), rest),
         None => {
@@ -338,7 +343,7 @@ fn is_host(text: &str) -> bool {
 }
 
 /// `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`
-fn is_component(text: &str) -> bool {
+pub(super) fn is_component(text: &str) -> bool {
     let bytes = text.as_bytes();
     let word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let Some((first, last)) = bytes.first().zip(bytes.last()) else { return false };

@@ -1,11 +1,9 @@
 //! An image that a reference was resolved to: what of it reaches the host's file system.
 
 use super::{check_path, shorten};
-use crate::limits::PATH_MAX;
+use crate::limits::{LAYERS_MAX, PATH_MAX};
 use crate::plan::PlannedImage;
 
-/// Most layers: the kernel's overlay file system takes no more than 500, and the limit that other engines keep is lower.
-pub const LAYERS_MAX: usize = 127;
 /// Most volumes.
 const VOLUMES_MAX: usize = 64;
 /// Most labels, and bytes over all of them.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::PortRule;
+use crate::image::ImagePolicy;
 
 /// Capabilities that a request may add where the operator says nothing: those that common engines give by default.
 const CAPABILITIES_ALLOWED: [&str; 14] = [
@@ -91,6 +92,9 @@ pub struct Policy {
     pub ports_allowed: Vec<PortRule>,
     /// Processes may be executed in containers that run.
     pub allow_exec: bool,
+    /// Images that may run: of the table `images`, which has keys of executord's own as well.
+    #[serde(skip)]
+    pub images: ImagePolicy,
 }
 
 impl Default for Policy {
@@ -122,6 +126,7 @@ impl Default for Policy {
             // Those below belong to the host's own services.
             ports_allowed: vec![PortRule::of_every_address(1024, u16::MAX)],
             allow_exec: true,
+            images: ImagePolicy::default(),
         }
     }
 }

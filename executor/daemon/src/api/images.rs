@@ -62,6 +62,8 @@ impl Images for ImageService {
         let Some(Part::Header(header)) = next(&mut parts).await?.and_then(|message| message.part) else {
             return Err(Problem::invalid_field("header", "is not the first message").into());
         };
+        // Told before all of it was sent.
+        self.node.policy.images.may_import().map_err(|refused| Status::from(of_image(&refused.into())))?;
         let form = match header.form() {
             v1::import_header::Form::OciArchive => Form::OciArchive,
             v1::import_header::Form::DockerArchive => Form::DockerArchive,

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use executor_core::image::ImagePolicy;
 use executor_core::record::VolumeKind;
 use executor_proto::v1;
 
@@ -36,5 +37,15 @@ pub(super) fn tell(node: &Node) -> v1::InfoResponse {
         run_dir: node.paths.run_dir.display().to_string(),
         state_dir: node.paths.state_dir.display().to_string(),
         files_root: node.policy.files_root.display().to_string(),
+        image_policy: Some(image_policy(&node.policy.images)),
+    }
+}
+
+fn image_policy(policy: &ImagePolicy) -> v1::ImagePolicy {
+    v1::ImagePolicy {
+        set: policy.is_set(),
+        allow: policy.patterns().iter().map(ToString::to_string).collect(),
+        allow_import: policy.may_import().is_ok(),
+        allow_archives: policy.may_read_archives("").is_ok(),
     }
 }

@@ -100,6 +100,9 @@ fn start(program: &Path, config: &Config, account: &Account) -> Result<Child, Bo
     }
     if config.ephemeral {
         command.args(["--ephemeral", "--allow-host-network"]);
+        if config.policy.images.is_open() {
+            command.arg("--allow-any-image");
+        }
     }
     // Nothing of our environment is its business, and some of it would be harmful (NOTIFY_SOCKET).
     command.env_clear().current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());

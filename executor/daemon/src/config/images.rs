@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use executor_core::image::{ImagePolicy, ImageRules};
 use executor_core::settings::Bytes;
 use executor_images::Settings;
 use serde::Deserialize;
@@ -26,11 +27,27 @@ pub(super) struct Images {
     bytes_budget: Option<Bytes>,
     patience_seconds: Option<u64>,
     bytes_least: Option<Bytes>,
+    allow: Option<Vec<String>>,
+    allow_import: Option<bool>,
+    allow_archives: Option<bool>,
 }
 
 impl Images {
-    pub(super) fn resolve(self, check: &Check, paths: &Paths) -> Result<Settings, ConfigError> {
-        let mut settings = Settings::new(paths.images());
+    /// The policy for images.
+    pub(super) fn policy(&self, check: &Check, private: bool) -> Result<ImagePolicy, ConfigError> {
+        let Self { allow, allow_import, allow_archives, .. } = self;
+        let rules = ImageRules { allow: allow.clone(), allow_import: *allow_import, allow_archives: *allow_archives };
+        ImagePolicy::new(&rules, private).map_err(|bad| {
+            check.fault(
+                "images.allow",
+                &allow.iter().flatten().cloned().collect::<Vec<_>>().join(", "),
+                &bad.to_string(),
+            )
+        })
+    }
+
+    pub(super) fn resolve(self, check: &Check, paths: &Paths, policy: ImagePolicy) -> Result<Settings, ConfigError> {
+        let mut settings = Settings { policy, ..Settings::new(paths.images()) };
         if let Some(registries) = self.insecure_registries {
             let is_one = |name: &String| !name.is_empty() && name.len() <= 255 && !name.contains(['/', '@', ' ']);
             if let Some(bad) = registries.iter().find(|name| !is_one(name)) {

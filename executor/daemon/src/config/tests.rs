@@ -34,6 +34,40 @@ fn images_are_from_where_the_file_says() {
 }
 
 #[test]
+fn images_run_by_the_files_policy() {
+    let policy = |text: &str, flags: &[&str]| load(text, flags).unwrap().policy.images;
+    assert!(!policy("", &[]).is_set() && policy("", &[]).is_open());
+    let closed = "[images]\nallow = []\n";
+    assert!(policy(closed, &[]).is_set() && !policy(closed, &["--ephemeral"]).is_open());
+    let text = "[images]\nallow = ['debian', 'docker.io/library/*', 'r.example/a:1']\n";
+    let told = load(text, &[]).unwrap_err();
+    for part in
+        ["FILE", "images.allow = debian, docker.io", "\"debian\" is not a pattern", "\"r.example/a:1\" is not a"]
+    {
+        assert!(told.contains(part), "{told}");
+    }
+    // Where nobody named a file it is for the daemon of the whole host.
+    let args = Args::try_parse_from(["executord", "--ephemeral"]).unwrap();
+    let file = parse(Path::new("/etc/executor/executor.toml"), closed).unwrap();
+    let private = resolve(&args, file, None).unwrap();
+    assert!(private.policy.images.is_open() && private.images.policy.is_open() && private.policy.images.is_set());
+}
+
+#[test]
+fn the_packages_configuration_is_closed() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for name in ["packaging/debian/executor.toml", "docs/executor.toml"] {
+        let policy = load(&std::fs::read_to_string(root.join(name)).unwrap(), &[]).unwrap().policy;
+        assert!(!policy.allow_host_rootfs && !policy.rootfs_dirs.is_empty(), "{name}");
+        let images = &policy.images;
+        assert!(images.is_set() && images.patterns().is_empty() && images.may_import().is_err(), "{name}");
+        for reference in ["docker://debian", "oci:/srv/a", "oci-archive:/srv/a", "docker-archive:/srv/a"] {
+            assert!(images.permits(&reference.parse().unwrap()).is_err(), "{name}: {reference}");
+        }
+    }
+}
+
+#[test]
 fn flags_win_over_the_file() {
     let text = "run_dir = '/a'\nlisten = 'unix:///b'\nkeep_root = true\nlog_format = 'json'\n[policy]\nfiles_bytes_max = 5000000\n";
     let config = load(text, &[]).unwrap();

@@ -17,14 +17,15 @@ pub(crate) fn of_image(error: &ImageError) -> Problem {
         | ImageError::Malformed { .. } => Kind::Corrupt,
         ImageError::TooLarge { .. } | ImageError::NoSpace { .. } => Kind::Exhausted,
         ImageError::TooSlow { .. } | ImageError::Status { .. } | ImageError::Connection { .. } => Kind::Unavailable,
-        ImageError::Unauthorized { .. } => Kind::Denied,
+        ImageError::Unauthorized { .. } | ImageError::Forbidden(_) => Kind::Denied,
         ImageError::NotFound { .. } => Kind::NotFound,
         ImageError::NoPlatform { .. }
         | ImageError::Unsupported { .. }
         | ImageError::Config(_)
         | ImageError::AuthFile { .. }
         | ImageError::InUse { .. }
-        | ImageError::NotHere { .. } => Kind::Precondition,
+        | ImageError::NotHere { .. }
+        | ImageError::FromElsewhere { .. } => Kind::Precondition,
         ImageError::Gone { .. } => Kind::Aborted,
         ImageError::Unpack { source, .. } | ImageError::Layers(source) => match source {
             UnpackError::Refused(_) => Kind::Corrupt,
@@ -56,6 +57,9 @@ pub(crate) fn of_image_in_field(error: &ImageError, field: &str) -> Problem {
         Kind::NotFound | Kind::Precondition => {
             let violations = vec![Violation::new(field, problem.message.clone())];
             Problem { kind: Kind::Precondition, violations, ..problem }
+        }
+        _ if matches!(error, ImageError::Forbidden(_)) => {
+            Problem { violations: vec![Violation::new(field, problem.message.clone())], ..problem }
         }
         _ => problem,
     }

@@ -1,6 +1,6 @@
 //! What is remembered of an image.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use executor_core::image::Digest;
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,12 @@ pub struct ImageRecord {
     pub config_digest: Digest,
     /// What it is called, and since when, in nanoseconds since the epoch.
     pub references: BTreeMap<String, u64>,
+    /// References that a registry gave it for.
+    #[serde(default)]
+    pub(crate) fetched: BTreeSet<String>,
+    /// It was imported.
+    #[serde(default)]
+    pub(crate) imported: bool,
     /// `linux/amd64`.
     pub platform: String,
     /// Its layers, the lowest first.
@@ -46,7 +52,24 @@ pub struct LayerRecord {
     pub size: u64,
 }
 
+/// How an image came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// From the registry of its reference.
+    Registry,
+    /// A client sent it.
+    Import,
+    /// From a layout or an archive on this machine's disk.
+    Archive,
+}
+
 impl ImageRecord {
+    /// Takes references away, and what is known of each with it.
+    pub(crate) fn keep_references(&mut self, keep: impl Fn(&str) -> bool) {
+        self.references.retain(|reference, _| keep(reference));
+        self.fetched.retain(|reference| keep(reference));
+    }
+
     /// The reference that it got last.
     pub fn newest_reference(&self) -> Option<&str> {
         self.references.iter().max_by_key(|(_, at)| **at).map(|(reference, _)| &**reference)

@@ -6,6 +6,7 @@ mod auth;
 mod fake;
 mod import;
 mod lies;
+mod policy;
 mod pull;
 mod resume;
 mod shelf;

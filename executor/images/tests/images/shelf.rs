@@ -69,7 +69,12 @@ impl Place {
 
     /// The same store, as a daemon that is started anew finds it.
     pub(crate) fn reopened(self) -> Self {
-        let settings = Settings::new(self.dir.path().join("images"));
+        self.reopened_with(|_| ())
+    }
+
+    pub(crate) fn reopened_with(self, change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = Settings::new(self.dir.path().join("images"));
+        change(&mut settings);
         let images = Images::open(settings, self.shelf.clone()).unwrap();
         Self { images, ..self }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::image::{ImagePolicy, ImageRules};
 use crate::plan::{Connectivity, Isolation, PlannedImage, Protocol, PublishedPort, UserNamespace};
 
 fn image() -> PlannedImage {
@@ -20,6 +21,28 @@ fn with(change: impl Fn(&mut PlannedImage)) -> Draft<'static> {
     let mut image = image();
     change(&mut image);
     Draft { rootfs: "docker://registry/app:1", image: Some(image), ..draft() }
+}
+
+/// The launcher has the policy for images, too: a daemon that was taken over gets no image where none may run.
+#[test]
+fn an_image_is_judged_on_both_sides() {
+    let allowing = |patterns: &[&str]| {
+        let allow = Some(patterns.iter().map(|text| (*text).to_owned()).collect());
+        let images = ImagePolicy::new(&ImageRules { allow, ..ImageRules::default() }, false).unwrap();
+        Policy { images, ..Policy::default() }
+    };
+    let asked = with(|_| ());
+    let plan = validate(&asked, &Policy::default()).unwrap();
+    recheck(&plan, &allowing(&["docker.io/registry/*"])).unwrap();
+    for closed in [allowing(&[]), allowing(&["docker.io/other/*"])] {
+        for found in [validate(&asked, &closed).unwrap_err(), recheck(&plan, &closed).unwrap_err()] {
+            assert!(found[0].field == "rootfs" && found[0].description.contains("(images.allow)"), "{found:?}");
+        }
+    }
+    let mut forged = plan.clone();
+    let Rootfs::Image(image) = &mut forged.rootfs else { panic!() };
+    image.reference = "docker.io/registry/app:1".into();
+    assert!(recheck(&forged, &allowing(&["docker.io/registry/*"])).is_err(), "not in the form of a reference");
 }
 
 #[test]

@@ -1,0 +1,235 @@
+//! The operator's policy for images: which repositories may be fetched from, and whether imports and archives may run.
+//!
+//! In go the keys of the table `images` and a reference that somebody asks for; out comes a permission or a refusal that
+//! names the key. The same decision is made by executord before anything is fetched, and by the launcher's side before a
+//! container is made. What of the store a permitted reference may stand for is `executor_images`' business.
+
+mod pattern;
+
+use std::fmt;
+
+use serde::Deserialize;
+
+use super::{ImageReference, Repository};
+
+pub use pattern::{BadPattern, RepositoryPattern};
+
+/// Most patterns of a list.
+const PATTERNS_MAX: usize = 1000;
+
+/// The keys of the table `images` that both programs read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ImageRules {
+    /// Patterns of repositories that may be fetched from and run.
+    pub allow: Option<Vec<String>>,
+    /// Images may be imported, and imported ones may run.
+    pub allow_import: Option<bool>,
+    /// `oci:`, `oci-archive:` and `docker-archive:` may run.
+    pub allow_archives: Option<bool>,
+}
+
+/// The policy for images. The default one was never set by anybody, and allows everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImagePolicy(Option<Rules>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rules {
+    allow: Vec<RepositoryPattern>,
+    import: bool,
+    archives: bool,
+}
+
+/// A refusal, with the key that would have to be changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} is not allowed by this daemon's configuration ({key})")]
+pub struct Forbidden {
+    what: String,
+    key: &'static str,
+}
+
+/// Every fault of the keys.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct BadRules(pub Vec<String>);
+
+impl fmt::Display for BadRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("; "))
+    }
+}
+
+impl ImagePolicy {
+    /// The policy of a configuration. Where one of the keys is set, the others allow nothing unless they say so. A
+    /// `private` daemon, which belongs to whoever started it, has a policy that says of everything that it is allowed.
+    ///
+    /// # Errors
+    /// Every pattern that cannot be read, or too many of them.
+    pub fn new(rules: &ImageRules, private: bool) -> Result<Self, BadRules> {
+        let ImageRules { allow, allow_import, allow_archives } = rules;
+        if private {
+            return Ok(Self(Some(Rules { allow: vec![RepositoryPattern::any()], import: true, archives: true })));
+        }
+        if allow.is_none() && allow_import.is_none() && allow_archives.is_none() {
+            return Ok(Self::default());
+        }
+        Ok(Self(Some(Rules {
+            allow: patterns(allow.as_deref().unwrap_or_default())?,
+            import: allow_import.unwrap_or(false),
+            archives: allow_archives.unwrap_or(false),
+        })))
+    }
+
+    /// The operator has set a policy.
+    pub fn is_set(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Nothing is refused, wherever an image came from.
+    pub fn is_open(&self) -> bool {
+        self.may_fetch_all() && self.0.as_ref().is_none_or(|rules| rules.import && rules.archives)
+    }
+
+    /// Every repository may be fetched from.
+    pub fn may_fetch_all(&self) -> bool {
+        self.0.as_ref().is_none_or(|rules| rules.allow.contains(&RepositoryPattern::any()))
+    }
+
+    /// Patterns of repositories that may be fetched from.
+    pub fn patterns(&self) -> &[RepositoryPattern] {
+        self.0.as_ref().map_or(&[], |rules| &rules.allow)
+    }
+
+    /// Judges what a request wants to run, as far as its name tells. A repository that may not be fetched from can still
+    /// name an imported image.
+    ///
+    /// # Errors
+    /// It may not run.
+    pub fn permits(&self, reference: &ImageReference) -> Result<(), Forbidden> {
+        match reference {
+            ImageReference::Registry(repository, _) => {
+                self.may_fetch(repository).or_else(|refused| self.may_import().map_err(|_| refused))
+            }
+            ImageReference::Layout(..) | ImageReference::OciArchive(..) | ImageReference::DockerArchive(..) => {
+                self.may_read_archives(&reference.to_string())
+            }
+        }
+    }
+
+    /// Judges a repository that is to be fetched from.
+    ///
+    /// # Errors
+    /// No pattern has it.
+    pub fn may_fetch(&self, repository: &Repository) -> Result<(), Forbidden> {
+        let allowed = self.0.as_ref().is_none_or(|rules| rules.allow.iter().any(|pattern| pattern.matches(repository)));
+        verdict(allowed, || (format!("an image of {repository}"), "images.allow"))
+    }
+
+    /// Judges an import.
+    ///
+    /// # Errors
+    /// There must be none.
+    pub fn may_import(&self) -> Result<(), Forbidden> {
+        let allowed = self.0.as_ref().is_none_or(|rules| rules.import);
+        verdict(allowed, || ("an imported image".to_owned(), "images.allow_import"))
+    }
+
+    /// Judges layouts and archives on the executor's disk, of which `what` is one.
+    ///
+    /// # Errors
+    /// They may not run.
+    pub fn may_read_archives(&self, what: &str) -> Result<(), Forbidden> {
+        let allowed = self.0.as_ref().is_none_or(|rules| rules.archives);
+        verdict(allowed, || (what.to_owned(), "images.allow_archives"))
+    }
+}
+
+fn verdict(allowed: bool, refused: impl FnOnce() -> (String, &'static str)) -> Result<(), Forbidden> {
+    if allowed {
+        return Ok(());
+    }
+    let (what, key) = refused();
+    Err(Forbidden { what, key })
+}
+
+/// Patterns of a list.
+///
+/// # Errors
+/// Every one that cannot be read, or too many of them.
+fn patterns(texts: &[String]) -> Result<Vec<RepositoryPattern>, BadRules> {
+    if texts.len() > PATTERNS_MAX {
+        return Err(BadRules(vec![format!("has {} patterns; at most {PATTERNS_MAX}", texts.len())]));
+    }
+    let mut faults = Vec::new();
+    let read =
+        texts.iter().filter_map(|text| text.parse().map_err(|bad: BadPattern| faults.push(bad.to_string())).ok());
+    let read = read.collect();
+    if faults.is_empty() { Ok(read) } else { Err(BadRules(faults)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(allow: Option<&[&str]>, allow_import: Option<bool>, allow_archives: Option<bool>) -> ImagePolicy {
+        let allow = allow.map(|texts| texts.iter().map(|text| (*text).to_owned()).collect());
+        ImagePolicy::new(&ImageRules { allow, allow_import, allow_archives }, false).unwrap()
+    }
+
+    fn told(policy: &ImagePolicy, reference: &str) -> String {
+        policy.permits(&reference.parse().unwrap()).map_or_else(|refused| refused.to_string(), |()| "may run".into())
+    }
+
+    #[test]
+    fn without_a_policy_everything_runs_and_with_one_only_what_it_names() {
+        let (registry, layout) = ("docker://docker.io/library/debian:12", "oci:/srv/layout:1");
+        let archives = ["oci-archive:/srv/a.tar", "docker-archive:/srv/a.tar", layout];
+        let closed = ImageRules { allow: Some(Vec::new()), ..ImageRules::default() };
+        let private = ImagePolicy::new(&closed, true).unwrap();
+        assert!(!ImagePolicy::default().is_set() && private.is_set());
+        for open in [ImagePolicy::default(), private, policy(Some(&["*"]), Some(true), Some(true))] {
+            assert!(open.is_open() && open.may_import().is_ok());
+            assert!([registry, layout].iter().all(|reference| told(&open, reference) == "may run"));
+        }
+        let refused =
+            "an image of docker.io/library/debian is not allowed by this daemon's configuration (images.allow)";
+        // Any one key closes all the others.
+        let closed = policy(Some(&[]), None, None);
+        assert!(!closed.is_open() && closed.may_import().is_err());
+        assert_eq!(told(&closed, registry), refused);
+        for archive in archives {
+            let expected = format!("{archive} is not allowed by this daemon's configuration (images.allow_archives)");
+            assert_eq!(told(&closed, archive), expected);
+        }
+        assert_eq!(told(&policy(None, Some(false), None), registry), refused);
+        let archives_alone = policy(None, None, Some(true));
+        assert_eq!(
+            (told(&archives_alone, registry), told(&archives_alone, layout)),
+            (refused.into(), "may run".into())
+        );
+        // The digest and the tag change nothing of whose it is.
+        let debian = policy(Some(&["docker.io/library/*"]), None, None);
+        let digest = "0".repeat(64);
+        for reference in
+            ["debian", "debian:12", &format!("debian@sha256:{digest}"), &format!("debian:1@sha256:{digest}")]
+        {
+            assert_eq!(told(&debian, &format!("docker://{reference}")), "may run", "{reference}");
+            assert_ne!(told(&debian, &format!("docker://team/{reference}")), "may run", "{reference}");
+        }
+        // What was imported is called by the names that an archive gives.
+        let imports = policy(None, Some(true), None);
+        assert_eq!(told(&imports, registry), "may run");
+        let ImageReference::Registry(repository, _) = registry.parse().unwrap() else { panic!() };
+        assert!(imports.may_fetch(&repository).is_err());
+    }
+
+    #[test]
+    fn every_pattern_at_fault_is_told() {
+        let allow = Some(["debian", "docker.io/library/*", "r.example/a:1"].map(str::to_owned).to_vec());
+        let BadRules(faults) = ImagePolicy::new(&ImageRules { allow, ..ImageRules::default() }, false).unwrap_err();
+        assert!(faults.len() == 2 && faults[0].contains("debian") && faults[1].contains("r.example/a:1"), "{faults:?}");
+        let many = Some(vec!["*".to_owned(); PATTERNS_MAX + 1]);
+        let told =
+            ImagePolicy::new(&ImageRules { allow: many, ..ImageRules::default() }, false).unwrap_err().to_string();
+        assert!(told.contains("1001") && told.contains("at most 1000"), "{told}");
+    }
+}

@@ -1,0 +1,155 @@
+//! The operator's policy: what is not fetched, and what is there and still not used.
+
+use std::sync::Arc;
+
+use executor_core::image::{ImagePolicy, ImageReference, ImageRules};
+use executor_images::{Form, ImageError, Policy};
+
+use crate::fake::{Fake, Reply, arch, config};
+use crate::shelf::Place;
+
+fn policy(allow: &[String], import: bool) -> ImagePolicy {
+    let rules = ImageRules { allow: Some(allow.to_vec()), allow_import: Some(import), allow_archives: Some(false) };
+    ImagePolicy::new(&rules, false).unwrap()
+}
+
+/// A pattern of a registry's repositories.
+fn of(fake: &Fake, path: &str) -> String {
+    format!("{}/{path}", fake.address)
+}
+
+fn named(fake: &Fake, name: &str) -> ImageReference {
+    format!("docker://{}/{name}", fake.address).parse().unwrap()
+}
+
+async fn resolved(place: &Place, reference: &ImageReference, policy: Policy) -> Result<(), Arc<ImageError>> {
+    place.images.resolve(reference, policy, None).await.map(drop)
+}
+
+#[tokio::test]
+async fn nothing_is_asked_of_a_registry_that_no_pattern_has() {
+    let fake = Fake::honest().await;
+    let digest = fake.put_image("1", &[b"a"]);
+    let closed = Place::with(|settings| settings.policy = policy(&[of(&fake, "team/other"), of(&fake, "t/**")], false));
+    for selector in [":1", &format!("@{digest}"), &format!(":1@{digest}")] {
+        let reference = fake.reference(selector);
+        assert!(matches!(*closed.pull(&reference).await.unwrap_err(), ImageError::Forbidden(_)), "{selector}");
+        for when in [Policy::Always, Policy::IfMissing, Policy::Never] {
+            let told = resolved(&closed, &reference, when).await.unwrap_err().to_string();
+            assert!(told.contains("team/app is not allowed") && told.contains("(images.allow)"), "{told}");
+        }
+    }
+    for archive in ["oci:/srv/layout", "oci-archive:/srv/a.tar", "docker-archive:/srv/a.tar"] {
+        let told = resolved(&closed, &archive.parse().unwrap(), Policy::Always).await.unwrap_err().to_string();
+        assert!(told.contains(archive) && told.contains("(images.allow_archives)"), "{told}");
+    }
+    let upload = closed.images.upload().await.unwrap();
+    let told = closed.images.import(upload, Form::OciArchive, None).await.unwrap_err().to_string();
+    assert!(told.contains("(images.allow_import)"), "{told}");
+    assert_eq!(fake.count("/"), 0, "no request was made");
+    // The control: the same under a policy that has it.
+    let open = Place::with(|settings| settings.policy = policy(&[of(&fake, "team/*")], false));
+    open.pull(&fake.reference(":1")).await.unwrap();
+    open.is_whole().await;
+}
+
+#[tokio::test]
+async fn a_redirect_leads_a_manifest_to_allowed_repositories_alone() {
+    let other = Fake::honest().await;
+    other.put_image("1", &[b"a"]);
+    let to = format!("http://{}", other.address);
+    for (target, escape) in
+        [("/v2/team/app/manifests/1", "team/app"), ("/v2/team/app/../app/manifests/1", ""), ("/1", "")]
+    {
+        let (location, blobs) = (format!("{to}{target}"), to.clone());
+        let fake = Fake::start(move |asked| {
+            let is_manifest = asked.path.contains("/manifests/");
+            Some(Reply::redirect(if is_manifest { location.clone() } else { format!("{blobs}{}", asked.path) }))
+        });
+        let fake = fake.await;
+        let closed = Place::with(|settings| settings.policy = policy(&[of(&fake, "**")], false));
+        let asked = other.count("/");
+        match &*closed.pull(&fake.reference(":1")).await.unwrap_err() {
+            ImageError::Redirect { to: told, why, .. } => {
+                assert!(*told == to && why.contains("(images.allow)"), "{why}")
+            }
+            error => panic!("{error}"),
+        }
+        assert_eq!(other.count("/"), asked, "it was not followed");
+        // The control: both are allowed, and its blobs come from wherever they are.
+        if !escape.is_empty() {
+            let both = [of(&fake, "**"), of(&other, escape)];
+            let open = Place::with(|settings| settings.policy = policy(&both, false));
+            open.pull(&fake.reference(":1")).await.unwrap();
+            let unset = Place::new();
+            unset.pull(&fake.reference(":1")).await.unwrap();
+        }
+    }
+    // To another repository of the same registry.
+    let fake = Fake::start(|asked| {
+        (asked.path == "/v2/team/x/manifests/1").then(|| Reply::redirect("/v2/team/app/manifests/1"))
+    });
+    let fake = fake.await;
+    fake.put_image("1", &[b"a"]);
+    let closed = Place::with(|settings| settings.policy = policy(&[of(&fake, "team/x")], false));
+    assert!(matches!(*closed.pull(&named(&fake, "team/x:1")).await.unwrap_err(), ImageError::Redirect { .. }));
+}
+
+#[tokio::test]
+async fn what_is_there_is_used_where_it_came_from_an_allowed_place() {
+    let fake = Fake::honest().await;
+    let digest = fake.put_image("1", &[b"a"]);
+    let (tag, pinned) = (fake.reference(":1"), fake.reference(&format!("@{digest}")));
+    let elsewhere = named(&fake, &format!("team/other@{digest}"));
+    let all = || policy(&[of(&fake, "team/**")], false);
+
+    // Fetched while there was no policy: from there it may be used, and not as something of another repository.
+    let place = Place::new();
+    place.pull(&tag).await.unwrap();
+    assert!(
+        resolved(&place, &elsewhere, Policy::Never).await.is_ok(),
+        "the control: without a policy a digest decides"
+    );
+    let place = place.reopened_with(|settings| settings.policy = all());
+    let asked = fake.count("/");
+    for reference in [&tag, &pinned] {
+        resolved(&place, reference, Policy::Never).await.unwrap();
+    }
+    let error = resolved(&place, &elsewhere, Policy::Never).await.unwrap_err();
+    assert!(matches!(*error, ImageError::FromElsewhere { .. }), "{error}");
+    assert_eq!(fake.count("/"), asked);
+    let error = resolved(&place, &elsewhere, Policy::IfMissing).await.unwrap_err();
+    assert!(matches!(*error, ImageError::NotFound { .. }), "the other repository was asked: {error}");
+
+    // Imported under the name, or with the digest, of one that is allowed.
+    let imported = config(&[b"evil"], arch());
+    let manifest = serde_json::json!([{"Config": "c.json", "RepoTags": [&tag.to_string()[9..]], "Layers": ["l.tar"]}]);
+    let mut archive = tar::Builder::new(Vec::new());
+    for (name, content) in
+        [("manifest.json", manifest.to_string().as_bytes()), ("c.json", imported.as_bytes()), ("l.tar", b"evil")]
+    {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        archive.append_data(&mut header, name, content).unwrap();
+    }
+    let place = Place::with(|settings| settings.policy = policy(&[of(&fake, "team/**")], true));
+    let upload = place.images.upload().await.unwrap().write(archive.into_inner().unwrap()).await.unwrap();
+    let record = place.images.import(upload, Form::DockerArchive, None).await.unwrap();
+    assert!(record.references.contains_key(&tag.to_string()), "{record:?}");
+    let pinned = fake.reference(&format!("@{}", record.digest));
+    let unlisted: ImageReference = format!("docker://r.example/x@{}", record.digest).parse().unwrap();
+    for reference in [&tag, &pinned, &unlisted] {
+        resolved(&place, reference, Policy::Never).await.expect("imports are allowed");
+    }
+    let place = place.reopened_with(|settings| settings.policy = all());
+    for reference in [&tag, &pinned] {
+        let error = resolved(&place, reference, Policy::Never).await.unwrap_err();
+        assert!(matches!(*error, ImageError::FromElsewhere { .. }), "{error}");
+    }
+    assert!(matches!(*resolved(&place, &unlisted, Policy::Never).await.unwrap_err(), ImageError::Forbidden(_)));
+    // Fetched instead, the name is the registry's again.
+    let used = place.images.resolve(&tag, Policy::IfMissing, None).await.unwrap();
+    assert_eq!(used.record.digest.to_string(), digest);
+    place.is_whole().await;
+}
