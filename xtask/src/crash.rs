@@ -14,7 +14,7 @@ use crate::workspace::{Workspace, is_root, step};
 /// Whom to kill where.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Only these: executord, launcher, shim, inject, cloner, everything, orphan
+    /// Only these: executord, launcher, shim, inject, cloner, namespace, everything, orphan
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "all")]
     target: Vec<String>,
     /// Only at this system call, to replay a failure
