@@ -1,6 +1,7 @@
 //! Sections of the configuration file that more than one process reads, and how sizes are written in all of them.
 
 use std::fmt;
+use std::path::{Component, Path};
 
 use serde::de::{Deserializer, Error, Unexpected, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
@@ -109,17 +110,53 @@ pub struct LauncherSettings {
 }
 
 /// Shortest time for a turn of a shim's loop, in seconds.
-pub const WATCHDOG_SECONDS_MIN: u64 = 2;
+const WATCHDOG_SECONDS_MIN: u64 = 2;
 /// Longest.
-pub const WATCHDOG_SECONDS_MAX: u64 = 3600;
+const WATCHDOG_SECONDS_MAX: u64 = 3600;
 
 /// Longest time of a network's plugin, in seconds.
-pub const CNI_PLUGIN_SECONDS_MAX: u64 = 300;
+const CNI_PLUGIN_SECONDS_MAX: u64 = 300;
 
 /// A log file is never rotated below this size, in bytes: an entry must fit.
 const LOG_BYTES_LEAST: u64 = 64 << 10;
 
+/// A value that the section cannot have.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Unusable {
+    /// Its key, with the section.
+    pub key: &'static str,
+    /// The value as it was given.
+    pub value: String,
+    /// What would be right.
+    pub why: String,
+}
+
 impl LauncherSettings {
+    /// Checks what the types of the keys do not.
+    ///
+    /// # Errors
+    /// The first value that cannot be.
+    pub fn check(&self) -> Result<(), Unusable> {
+        let unusable =
+            |key, value: &dyn fmt::Display, why: String| Err(Unusable { key, value: value.to_string(), why });
+        let parent = Path::new(&self.cgroup_parent);
+        let plain = parent.components().all(|part| matches!(part, Component::Normal(_)));
+        if self.cgroup_parent.is_empty() || !plain {
+            let why = "is not a relative path of plain names".to_owned();
+            return unusable("launcher.cgroup_parent", &format!("{parent:?}"), why);
+        }
+        if !(1..=CNI_PLUGIN_SECONDS_MAX).contains(&self.cni_plugin_seconds) {
+            let why = format!("1 to {CNI_PLUGIN_SECONDS_MAX} is allowed");
+            return unusable("launcher.cni_plugin_seconds", &self.cni_plugin_seconds, why);
+        }
+        let seconds = self.watchdog_seconds;
+        if seconds != 0 && !(WATCHDOG_SECONDS_MIN..=WATCHDOG_SECONDS_MAX).contains(&seconds) {
+            let why = format!("{WATCHDOG_SECONDS_MIN} to {WATCHDOG_SECONDS_MAX} is allowed, or 0 for no watchdog");
+            return unusable("launcher.watchdog_seconds", &seconds, why);
+        }
+        Ok(())
+    }
+
     /// The size in bytes at which a log file is rotated.
     pub fn log_bytes(&self) -> u64 {
         self.log_bytes_max.max(LOG_BYTES_LEAST)

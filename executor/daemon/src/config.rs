@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use executor_core::capacity::Amount;
-use executor_core::settings::{Bytes, LauncherSettings};
-use executor_core::validate::{Draft, Policy, validate};
+use executor_core::idmap::Pool;
+use executor_core::settings::{Bytes, LauncherSettings, Unusable};
+use executor_core::validate::{CAPABILITIES, Draft, Policy, validate};
 use serde::Deserialize;
 
 use crate::api::serve::Bounds;
@@ -69,8 +70,8 @@ struct File {
     server: Server,
     retention: Keep,
     images: images::Images,
-    /// The launcher's own; read here so that a key that it does not know is told, and a client that missed output hears
-    /// how much is kept.
+    /// The launcher's own; read here so that what it does not know or cannot use is told, and a client that missed output
+    /// hears how much is kept.
     launcher: LauncherSettings,
 }
 
@@ -180,6 +181,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
     // So are its images, unless it was given a file of its own.
     file.policy.images = file.images.policy(&check, args.ephemeral && args.config.is_none())?;
     check.policy(&file.policy)?;
+    check.launcher(&file.launcher)?;
     let run_dir = args.run_dir.clone().or(file.run_dir).unwrap_or_else(|| "/run/executor".into());
     let state_dir = args.state_dir.clone().or(file.state_dir).unwrap_or_else(|| "/var/lib/executor".into());
     check.absolute("run_dir", &run_dir)?;
@@ -260,6 +262,10 @@ impl Check {
         if value > 0 { Ok(()) } else { Err(self.fault(key, &value, "must be at least 1")) }
     }
 
+    fn launcher(&self, settings: &LauncherSettings) -> Result<(), ConfigError> {
+        settings.check().map_err(|Unusable { key, value, why }| self.fault(key, &value, &why))
+    }
+
     /// The defaults must pass the validation that they will fill requests for.
     fn policy(&self, policy: &Policy) -> Result<(), ConfigError> {
         self.absolute("policy.files_root", &policy.files_root)?;
@@ -273,6 +279,15 @@ impl Check {
         for dir in &policy.cni_bin_dirs {
             self.absolute("policy.cni_bin_dirs", dir)?;
         }
+        let unknown =
+            policy.capabilities_allowed.iter().find(|name| *name != "ALL" && !CAPABILITIES.contains(&name.as_str()));
+        if let Some(name) = unknown {
+            let why = "is not a capability in the kernel's spelling, such as CAP_KILL, and not ALL";
+            return Err(self.fault("policy.capabilities_allowed", name, why));
+        }
+        if let Err(why) = Pool::new(policy) {
+            return Err(self.fault("policy.userns_pool_start", &policy.userns_pool_start, &why));
+        }
         let bare = Policy { allow_host_rootfs: true, ..policy.clone() };
         let Err(violations) = validate(&Draft { id: "a", path: "/a", ..Draft::default() }, &bare) else {
             return Ok(());
@@ -282,6 +297,7 @@ impl Check {
             ("limits.pids", "policy.default_pids", policy.default_pids),
             ("action.run.resource_limits.nofile", "policy.default_nofile", policy.default_nofile),
             ("grace_period", "policy.default_grace_seconds", policy.default_grace_seconds),
+            ("limits.disk_bytes", "policy.default_disk_bytes", policy.default_disk_bytes),
         ];
         for violation in violations {
             if let Some((_, key, value)) = keys.iter().find(|(field, ..)| *field == violation.field) {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use executor_core::image::{ImagePolicy, ImageRules};
-use executor_core::settings::{CNI_PLUGIN_SECONDS_MAX, LauncherSettings, WATCHDOG_SECONDS_MAX, WATCHDOG_SECONDS_MIN};
+use executor_core::settings::{LauncherSettings, Unusable};
 use executor_core::validate::Policy;
 use serde::Deserialize;
 
@@ -94,24 +94,8 @@ pub(crate) fn config(args: &Args) -> Result<Config, ConfigError> {
     config.policy.allow_host_network |= args.allow_host_network;
     config.policy.images = ImagePolicy::new(&config.images, args.allow_any_image)
         .map_err(|bad| ConfigError::Value(path.to_owned(), format!("images.allow: {bad}")))?;
-    let parent = Path::new(&config.launcher.cgroup_parent);
-    let plain = parent.components().all(|part| matches!(part, std::path::Component::Normal(_)));
-    if config.launcher.cgroup_parent.is_empty() || !plain {
-        let why = format!("launcher.cgroup_parent {parent:?} is no relative path of plain names");
-        return Err(ConfigError::Value(path.to_owned(), why));
-    }
-    let seconds = config.launcher.cni_plugin_seconds;
-    if !(1..=CNI_PLUGIN_SECONDS_MAX).contains(&seconds) {
-        let why = format!("launcher.cni_plugin_seconds is {seconds}; 1 to {CNI_PLUGIN_SECONDS_MAX} is allowed");
-        return Err(ConfigError::Value(path.to_owned(), why));
-    }
-    let seconds = config.launcher.watchdog_seconds;
-    if seconds != 0 && !(WATCHDOG_SECONDS_MIN..=WATCHDOG_SECONDS_MAX).contains(&seconds) {
-        let why = format!(
-            "launcher.watchdog_seconds is {seconds}; {WATCHDOG_SECONDS_MIN} to {WATCHDOG_SECONDS_MAX} is allowed, or 0 \
-             for no watchdog"
-        );
-        return Err(ConfigError::Value(path.to_owned(), why));
-    }
+    config.launcher.check().map_err(|Unusable { key, value, why }| {
+        ConfigError::Value(path.to_owned(), format!("{key} = {value}: {why}"))
+    })?;
     Ok(config)
 }

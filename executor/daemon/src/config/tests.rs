@@ -1,3 +1,5 @@
+mod documented;
+
 use clap::Parser as _;
 
 use super::*;
@@ -97,7 +99,7 @@ fn sizes_have_units() {
 
 #[test]
 fn faults_name_file_key_and_value() {
-    let cases: [(&str, &[&str]); 14] = [
+    let cases: [(&str, &[&str]); 19] = [
         ("[policy]\ndefault_memory_bytes = '5X'", &["FILE", "default_memory_bytes", "5X", "256M"]),
         ("run_dri = '/x'", &["FILE", "run_dri", "line 1"]),
         ("[policy]\nfiles_rot = 'x'", &["FILE", "files_rot", "line 2"]),
@@ -111,6 +113,11 @@ fn faults_name_file_key_and_value() {
         ("[images]\ninsecure_registries = ['http://x/']", &["images.insecure_registries = http://x/", "no host"]),
         ("[images]\ndocker_config = 'x'", &["FILE", "images.docker_config = x", "absolute"]),
         ("[images]\npatience_seconds = 0", &["FILE", "images.patience_seconds = 0", "1 to 3600"]),
+        ("[policy]\ncapabilities_allowed = ['KILL']", &["policy.capabilities_allowed = KILL", "CAP_KILL"]),
+        ("[policy]\nuserns_pool_start = 1000", &["policy.userns_pool_start = 1000", "below 65536"]),
+        ("[policy]\ndefault_disk_bytes = 5", &["policy.default_disk_bytes = 5", "1048576 to"]),
+        ("[launcher]\nwatchdog_seconds = 1", &["FILE", "launcher.watchdog_seconds = 1", "2 to 3600"]),
+        ("[launcher]\ncgroup_parent = '../x'", &["launcher.cgroup_parent", "../x", "plain names"]),
         ("[server]\nmessage_bytes_max = 1", &["FILE", "server.message_bytes_max = 1", "allowed"]),
     ];
     for (text, expected) in cases {

@@ -1,0 +1,222 @@
+//! docs/executor.toml and docs/configuration.md have each key of the configuration, with the default and the bounds that
+//! hold, and no other key.
+//!
+//! Which keys there are is what the structures themselves tell serde, so that a new one without its documentation fails
+//! here, by its name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use executor_core::settings::Bytes;
+use serde::de::value::{Error, MapDeserializer};
+use serde::de::{Deserializer, Error as _, IntoDeserializer, Visitor};
+use serde::{Deserialize as _, forward_to_deserialize_any};
+
+use super::super::{Config, File, parse};
+use super::load;
+
+/// Follows a path of keys into a structure, and takes down the names of the fields of the one at its end.
+struct Walk<'a> {
+    path: &'a [&'static str],
+    found: &'a mut Option<&'static [&'static str]>,
+}
+
+impl<'de> Deserializer<'de> for Walk<'_> {
+    type Error = Error;
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        let Some((key, path)) = self.path.split_first() else {
+            *self.found = Some(fields);
+            return Err(Error::custom("the end of the path"));
+        };
+        visitor.visit_map(MapDeserializer::new(std::iter::once((*key, Walk { path, found: self.found }))))
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        visitor.visit_some(self)
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Error> {
+        Err(Error::custom("no structure"))
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct
+        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+impl<'de> IntoDeserializer<'de, Error> for Walk<'_> {
+    type Deserializer = Self;
+
+    fn into_deserializer(self) -> Self {
+        self
+    }
+}
+
+/// Every key below a path, as `section.key`.
+fn keys(path: &[&'static str]) -> BTreeSet<String> {
+    let mut found = None;
+    let _ = File::deserialize(Walk { path, found: &mut found });
+    match found {
+        None => [path.join(".")].into(),
+        Some(fields) => fields.iter().flat_map(|field| keys(&[path, &[field]].concat())).collect(),
+    }
+}
+
+/// A key as the example has it.
+#[derive(Debug)]
+struct Shown {
+    value: String,
+    /// Comment above it.
+    text: String,
+}
+
+/// Keys of the example, those in comments (`#key = value`, without a space) as well.
+fn example(text: &str) -> BTreeMap<String, Shown> {
+    let mut shown = BTreeMap::new();
+    let (mut section, mut comment) = (String::new(), String::new());
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix('[') {
+            section = format!("{}.", name.trim_end_matches(']'));
+        } else if line.starts_with("# ") {
+            comment.push_str(&line[1..]);
+            continue;
+        } else if let Some((key, value)) = line.trim_start_matches('#').split_once(" = ") {
+            let value = Shown { value: value.to_owned(), text: comment.clone() };
+            let twice = shown.insert(format!("{section}{key}"), value);
+            assert!(twice.is_none(), "{section}{key} is there twice");
+        } else {
+            assert_eq!(
+                line.trim_start_matches('#'),
+                "",
+                "this line is not a comment (`# ...`) or a key (`#key = value`)"
+            );
+        }
+        comment.clear();
+    }
+    shown
+}
+
+/// A key and a value as a file.
+fn file(key: &str, value: &str) -> String {
+    match key.rsplit_once('.') {
+        None => format!("{key} = {value}\n"),
+        Some((section, key)) => format!("[{section}]\n{key} = {value}\n"),
+    }
+}
+
+/// What a file comes to.
+fn outcome(text: &str) -> Result<String, String> {
+    let launcher = parse("x".as_ref(), text).map_err(|error| error.to_string())?.launcher;
+    load(text, &[]).map(|config| format!("{:?} {launcher:?}", Config { file: None, ..config }))
+}
+
+/// Whether a value of a key is what holds without it.
+fn is_default(key: &str, value: &str) -> bool {
+    let got = outcome(&file(key, value)).unwrap_or_else(|why| panic!("{key} = {value}: {why}"));
+    got == outcome("").expect("an empty file")
+}
+
+/// The ends of `Bounds: A to B.` or `Bounds: at least A.` in a text, as integers.
+fn bounds(text: &str) -> Option<(u64, Option<u64>)> {
+    let (_, told) = text.split_once("Bounds: ")?;
+    let (told, _) = told.split_once(['.', ',', ';']).expect("bounds end with a full stop");
+    let number = |text: &str| -> u64 {
+        let bytes: Bytes = serde_json::from_str(text).unwrap_or_else(|why| panic!("bounds {told:?}: {why}"));
+        bytes.0
+    };
+    if let Some(least) = told.strip_prefix("at least ") {
+        return Some((number(least), None));
+    }
+    let (least, most) = told.split_once(" to ").unwrap_or_else(|| panic!("bounds {told:?}"));
+    Some((number(least), Some(number(most))))
+}
+
+/// Rows of the tables of keys: section and key, and the column with the default.
+fn table(text: &str) -> BTreeMap<String, String> {
+    let mut rows = BTreeMap::new();
+    let (mut section, mut of_keys) = (None, false);
+    for line in text.lines() {
+        of_keys = line.starts_with("| key |") || (of_keys && line.starts_with('|'));
+        if let Some(title) = line.strip_prefix("## ") {
+            section = match title.strip_prefix('[').and_then(|title| title.strip_suffix(']')) {
+                Some(name) => Some(format!("{name}.")),
+                None => title.starts_with("Top level").then(String::new),
+            };
+        }
+        let (Some(section), Some(row)) = (&section, line.strip_prefix("| `").filter(|_| of_keys)) else { continue };
+        let (key, columns) = row.split_once("` | ").expect("a key, then columns");
+        // The first section has a column for flags.
+        let default = columns.split(" | ").nth(if section.is_empty() { 2 } else { 1 }).expect("a default");
+        assert!(rows.insert(format!("{section}{key}"), default.to_owned()).is_none(), "{section}{key} is there twice");
+    }
+    rows
+}
+
+/// What one side has and the other does not, so that it is told by name.
+fn difference(wanted: &BTreeSet<String>, found: &BTreeSet<String>) -> String {
+    let list = |what: &str, keys: Vec<&String>| keys.iter().map(|key| format!("{what} {key}\n")).collect::<String>();
+    list("missing:", wanted.difference(found).collect()) + &list("not a key:", found.difference(wanted).collect())
+}
+
+const EXAMPLE: &str = include_str!("../../../../../docs/executor.toml");
+const REFERENCE: &str = include_str!("../../../../../docs/configuration.md");
+
+#[test]
+fn every_key_is_in_the_example_and_in_the_reference() {
+    let keys = keys(&[]);
+    let among = ["run_dir", "policy.files_root", "images.ca_file", "launcher.watchdog_seconds"];
+    assert!(among.iter().all(|key| keys.contains(*key)), "the control: keys of each kind are found in {keys:?}");
+    assert_eq!(difference(&keys, &example(EXAMPLE).into_keys().collect()), "", "docs/executor.toml");
+    assert_eq!(difference(&keys, &table(REFERENCE).into_keys().collect()), "", "docs/configuration.md");
+}
+
+/// The example may be installed as it is, and with every key in force.
+#[test]
+fn the_example_is_a_configuration() {
+    load(EXAMPLE, &[]).unwrap();
+    let uncommented = EXAMPLE.lines().map(|line| match line.strip_prefix('#') {
+        Some(key) if key.starts_with(|c: char| c.is_ascii_lowercase()) => key,
+        _ => line,
+    });
+    load(&uncommented.collect::<Vec<_>>().join("\n"), &[]).unwrap();
+}
+
+/// What the example shows is the default, or its comment tells the default; the reference's defaults hold as well.
+#[test]
+fn defaults_are_told() {
+    for (key, Shown { value, text }) in example(EXAMPLE) {
+        assert_eq!(is_default(&key, &value), !text.contains("Default: "), "docs/executor.toml: {key} = {value}:{text}");
+    }
+    let mut compared = 0;
+    for (key, default) in table(REFERENCE) {
+        let Some(value) = default.strip_prefix('`').and_then(|rest| rest.strip_suffix('`')) else { continue };
+        if value.contains('`') || value.contains("RUN_DIR") {
+            continue; // words about other keys
+        }
+        let quoted = format!("{value:?}");
+        let value = if outcome(&file(&key, value)).is_ok() { value } else { &quoted };
+        assert!(is_default(&key, value), "docs/configuration.md: {key} = {value} is not the default");
+        compared += 1;
+    }
+    assert!(compared > 30, "the control: {compared} defaults are told");
+}
+
+#[test]
+fn bounds_are_those_that_hold() {
+    let number = |value: &str| value.parse::<u64>().is_ok() || serde_json::from_str::<Bytes>(value).is_ok();
+    let keys = example(EXAMPLE).into_iter().filter(|(_, shown)| number(&shown.value));
+    for (key, Shown { text, .. }) in keys {
+        let (least, most) = bounds(&text).unwrap_or_else(|| panic!("docs/executor.toml: no bounds of {key}:{text}"));
+        let allowed = |value: u64| outcome(&file(&key, &value.to_string())).is_ok();
+        assert!(allowed(least) && most.is_none_or(allowed), "docs/executor.toml: {key} may not have its bounds:{text}");
+        let beyond = least.checked_sub(1).into_iter().chain(most.map(|most| most + 1));
+        let taken: Vec<u64> = beyond.filter(|value| allowed(*value)).collect();
+        assert!(taken.is_empty(), "docs/executor.toml: {key} may be {taken:?}, beyond its bounds:{text}");
+    }
+}
