@@ -7,6 +7,7 @@ use std::process::Command;
 
 use integration::api::pid;
 use integration::daemon::Daemon;
+use integration::guide::{Guide, Place};
 use integration::request::{Words, program};
 use integration::runtime::{TOKEN, socket};
 use serde_json::Value;
@@ -63,4 +64,21 @@ fn a_python_client_reads_its_secrets() {
     });
     assert_eq!(told["answers"], Value::from(vec![expected; 10]));
     assert_eq!(told["refused"], "UNAUTHENTICATED");
+}
+
+/// docs/guides/python.md, typed as it stands.
+#[test]
+fn the_guide_works_as_it_says() {
+    let daemon = Daemon::start();
+    let dir = tempfile::tempdir().unwrap();
+    let guide = Guide::read("docs/guides/python.md");
+    assert!(guide.commands() > 2, "there is something to be tried");
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    std::os::unix::fs::symlink(repository.join("proto"), dir.path().join("proto")).unwrap();
+    let python = interpreter();
+    let path = std::env::var_os("PATH").unwrap();
+    let path = python.parent().map(Path::to_owned).into_iter().chain(std::env::split_paths(&path));
+    let path = std::env::join_paths(path).unwrap();
+    guide
+        .run(&Place { dir: dir.path().into(), env: vec![("EXECUTOR_SOCKET", daemon.socket().into()), ("PATH", path)] });
 }

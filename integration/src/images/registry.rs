@@ -35,10 +35,26 @@ impl Registry {
         } else {
             String::new()
         };
+        Self::serve(dir, port, closed, &auth)
+    }
+
+    /// Starts one that is encrypted, under a name and at a port; its certificate comes back as PEM.
+    pub fn encrypted(name: &str, port: u16) -> (Self, String) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let made = rcgen::generate_simple_self_signed([name.to_owned()]).expect("a certificate");
+        let [certificate, key] = ["certificate", "key"].map(|file| dir.path().join(file));
+        fs::write(&certificate, made.cert.pem()).expect("write");
+        fs::write(&key, made.signing_key.serialize_pem()).expect("write");
+        let tls = format!("  tls:\n    certificate: {}\n    key: {}\n", certificate.display(), key.display());
+        (Self::serve(dir, port, false, &tls), made.cert.pem())
+    }
+
+    /// `more` goes on where the configuration's section `http` ends.
+    fn serve(dir: TempDir, port: u16, closed: bool, more: &str) -> Self {
         let config = dir.path().join("config.yml");
         let (store, address) = (dir.path().join("store"), format!("127.0.0.1:{port}"));
         let text = format!(
-            "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: {}\nhttp:\n  addr: {address}\n{auth}",
+            "version: 0.1\nlog:\n  level: error\nstorage:\n  filesystem:\n    rootdirectory: {}\nhttp:\n  addr: {address}\n{more}",
             store.display()
         );
         fs::write(&config, text).expect("write");

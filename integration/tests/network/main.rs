@@ -6,6 +6,7 @@
 mod faulty;
 mod names;
 mod ports;
+mod readme;
 mod ways_out;
 
 use executor_proto::v1::{self, Container, PortMapping, RunRequest};

@@ -14,13 +14,15 @@ use super::third_party;
 use crate::workspace::{Workspace, output, run};
 
 const UNITS: [&str; 3] = ["executord.service", "executord.socket", "executor-launcher.service"];
-const DOCUMENTS: [&str; 7] = [
+const DOCUMENTS: [&str; 9] = [
     "README.md",
     "CHANGELOG.md",
     "SECURITY.md",
     "docs/security-claims.md",
     "docs/operations.md",
     "docs/configuration.md",
+    "docs/limits.md",
+    "docs/networks.md",
     "systemd/README.md",
 ];
 /// Where each shell looks, and under which name.
