@@ -41,7 +41,7 @@ fn plan(id: &str) -> anyhow::Result<Plan> {
 /// What accompanies a launch: the shim's connection, ours first, and its two payloads.
 fn cargo() -> anyhow::Result<(Seqpacket, OwnedFd, OwnedFd, OwnedFd)> {
     let (ours, theirs) = Seqpacket::pair()?;
-    let process = ProcessPayload::strings(b"/bin/sleep", b"", b"1", &[b"1000"], &[]);
+    let process = ProcessPayload::strings(b"/bin/sleep", b"/", b"1", &[b"1000"], &[]);
     Ok((ours, theirs.as_fd().try_clone_to_owned()?, encoded(&process).into(), encoded(&[b"one"]).into()))
 }
 
@@ -218,13 +218,16 @@ fn stopped(launcher: &Launcher, shim: &Shim, id: &str) -> Option<Duration> {
     None
 }
 
-/// Takes what a shim saw coming away before it reads, on a socket that was made to wait: tells whether the shim waits then.
+/// Gives a shim one message to read, on a socket that was made to wait for the next, or takes even that one away before the shim
+/// reads it: tells whether the shim waits then.
 fn makes_wait(pid: i32, ours: &Seqpacket, theirs: &Seqpacket) -> bool {
     let mut buffer = [0; 16];
-    for _ in 0..500 {
+    for round in 0..500 {
         theirs.set_nonblocking(false);
         let _ = rustix::net::send(ours.as_fd(), b"\x01", rustix::net::SendFlags::DONTWAIT);
-        let _ = rustix::net::recv(theirs.as_fd(), &mut buffer[..], RecvFlags::DONTWAIT);
+        if round % 2 == 1 {
+            let _ = rustix::net::recv(theirs.as_fd(), &mut buffer[..], RecvFlags::DONTWAIT);
+        }
         std::thread::sleep(Duration::from_millis(2)); // what is tried: the shim has its turn
         let call = std::fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
         if call.split(' ').next().and_then(|number| number.parse().ok()) == Some(nix::libc::SYS_recvmsg) {
