@@ -108,8 +108,9 @@ pub(crate) enum Command {
     /// Execute a program in a running container
     ///
     /// It has the container's namespaces, limits, capabilities and filter on system calls, and of its variables none: PATH,
-    /// HOME and what --env gives. It ends with this command: when that is interrupted, the process gets SIGHUP, and
-    /// SIGKILL two seconds later. What it writes is not masked and in no log.
+    /// HOME and what --env gives. It ends with this command, unless it was left to itself (--detach, --detach-keys): when
+    /// that is interrupted, the process gets SIGHUP, and SIGKILL two seconds later. What it writes is not masked and in no
+    /// log.
     Exec(ExecArgs),
     /// Watch what a container's process writes from now on, and send it input where it was run with -i
     ///

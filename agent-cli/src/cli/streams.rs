@@ -52,6 +52,13 @@ pub(crate) struct ExecArgs {
     /// Give the process a terminal; with -i it is this one
     #[arg(long, short)]
     pub(crate) tty: bool,
+    /// Leave the process to itself as soon as it runs: what it writes goes nowhere, and it ends with its container, or with
+    /// executord
+    #[arg(long, short, conflicts_with = "interactive")]
+    pub(crate) detach: bool,
+    /// Keys that leave the process to itself, with -it
+    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_parser = DetachKeys::parse)]
+    pub(crate) detach_keys: DetachKeys,
     /// Run as `user`, `uid`, `user:group` or `uid:gid`, looked up in the container [default: the container's user]
     #[arg(long, short, value_name = "USER")]
     pub(crate) user: Option<String>,

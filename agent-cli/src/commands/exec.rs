@@ -2,7 +2,7 @@
 
 use executor_proto::v1::exec_request::Part as Request;
 use executor_proto::v1::exec_response::Part as Response;
-use executor_proto::v1::{EndOfInput, ExecRequest, ExecStart};
+use executor_proto::v1::{EndOfInput, ExecDetach, ExecRequest, ExecStart};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -14,12 +14,14 @@ use crate::failure::Failure;
 use crate::output::Stream;
 use crate::request::environment;
 use crate::terminal::{self, Keyboard, Raw};
+use crate::view::json;
 
 pub(super) async fn exec(session: &Session, args: ExecArgs) -> Result<u8, Failure> {
-    if args.tty {
+    if args.tty && !args.detach {
         terminal::require(args.interactive)?;
     }
     let doing = format!("exec in {}", args.id);
+    let id = args.id.clone();
     let mut command = args.command.into_iter();
     let start = ExecStart {
         id: args.id,
@@ -31,6 +33,7 @@ pub(super) async fn exec(session: &Session, args: ExecArgs) -> Result<u8, Failur
         terminal: args.tty,
         window: args.tty.then(terminal::window).flatten(),
         stdin: args.interactive,
+        detached: args.detach,
     };
     let (requests, receiver) = mpsc::channel(DEPTH);
     let _ = requests.try_send(ExecRequest { part: Some(Request::Start(start)) }); // there is room
@@ -38,7 +41,8 @@ pub(super) async fn exec(session: &Session, args: ExecArgs) -> Result<u8, Failur
     let answers = session.client.rpc().exec(ReceiverStream::new(receiver)).await.map_err(failure)?;
     let mut answers = answers.into_inner();
     let _raw = (args.tty && args.interactive).then(Raw::enter).transpose()?;
-    let mut keyboard = args.interactive.then(|| Keyboard::start(None)).transpose()?;
+    let mut keyboard =
+        args.interactive.then(|| Keyboard::start(args.tty.then(|| args.detach_keys.clone()))).transpose()?;
     let mut input = std::pin::pin!(feed(&mut keyboard, args.tty, &requests, |said| ExecRequest {
         part: Some(match said {
             Said::Bytes(bytes) => Request::Stdin(bytes),
@@ -51,7 +55,11 @@ pub(super) async fn exec(session: &Session, args: ExecArgs) -> Result<u8, Failur
             answer = answers.message() => answer.map_err(failure)?,
             fed = &mut input => {
                 fed?;
-                continue;
+                // The answer is the end of the call.
+                let _ = requests.send(ExecRequest { part: Some(Request::Detach(ExecDetach {})) }).await;
+                while answers.message().await.map_err(failure)?.is_some() {}
+                session.output.note(format!("the process goes on in {id}"));
+                return Ok(0);
             }
         };
         match answer.and_then(|answer| answer.part) {
@@ -61,6 +69,10 @@ pub(super) async fn exec(session: &Session, args: ExecArgs) -> Result<u8, Failur
             Some(Response::Failure(failure)) => {
                 session.output.note(crate::view::table::plain(&failure.message));
                 return Ok(Outcome::NotExecuted(failure.errno).status());
+            }
+            Some(Response::Started(started)) if args.detach => {
+                session.print(&json::Executed { id, pid: started.pid }, String::new).await;
+                return Ok(0);
             }
             Some(Response::Started(_)) => {}
             None => {

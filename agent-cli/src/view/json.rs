@@ -110,6 +110,16 @@ impl Tried {
     }
 }
 
+/// A process that was left to itself.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Executed {
+    /// Of the container.
+    pub(crate) id: String,
+    /// On the host.
+    pub(crate) pid: i32,
+}
+
 /// A document for a person's eyes too.
 pub(crate) fn document(value: &impl Serialize) -> String {
     // The types above have string keys and finite numbers only: what could fail is not there.

@@ -1,6 +1,7 @@
 //! Whoever dies, no process is left of an exec but in the container that it belongs to, and none for longer than that.
 
-use executor_proto::v1::ExecStart;
+use executor_proto::v1::exec_request::Part as ToExecuted;
+use executor_proto::v1::{ExecDetach, ExecStart};
 use integration::api::{exit, pid};
 use integration::daemon::{Daemon, ended, kill};
 use integration::host;
@@ -52,6 +53,32 @@ fn a_client_that_goes_away_takes_its_process_along() {
     let all = with_children(gentle.pid);
     drop(gentle);
     all_end("one that hears the first signal", &all);
+    let launcher = daemon.launcher().unwrap();
+    wait::until("no supervisor is left", || supervisors(launcher).is_empty().then_some(()));
+}
+
+/// A process that is left to itself, at its beginning or later, goes on without its client and is not held up by what nobody
+/// reads. It ends with its container.
+#[test]
+fn what_is_detached_goes_on_without_its_client() {
+    let daemon = sleeping("c");
+    // More than a pipe or a terminal holds.
+    let busy = |mark: &str| format!("head -c 1000000 /dev/zero | tr '\\0' x; echo >/tmp/{mark}; exec sleep 100000");
+    let begun = ExecStart { detached: true, ..script("c", &busy("begun")) };
+    let begun = Executed::begin(&daemon.api, begun).unwrap();
+    let mut all = with_children(begun.pid);
+    assert_eq!(begun.end().unwrap().exit, None, "the call ends at once");
+    let later = Executed::begin(&daemon.api, ExecStart { terminal: true, ..script("c", &busy("later")) }).unwrap();
+    all.push(later.pid);
+    later.send(ToExecuted::Detach(ExecDetach {}));
+    assert_eq!(later.end().unwrap().exit, None);
+    for mark in ["begun", "later"] {
+        let there = || executed(&daemon.api, script("c", &format!("test -e /tmp/{mark}"))).unwrap().exit == Some(Ok(0));
+        wait::until("it has written all", || there().then_some(()));
+    }
+    assert!(!ended(all[0]) && all.last().is_some_and(|pid| !ended(*pid)));
+    daemon.api.stop("c", Some(0)).unwrap();
+    all_end("detached processes", &all);
     let launcher = daemon.launcher().unwrap();
     wait::until("no supervisor is left", || supervisors(launcher).is_empty().then_some(()));
 }

@@ -19,6 +19,7 @@ impl fmt::Debug for ExecStart {
             .field("terminal", &self.terminal)
             .field("window", &self.window)
             .field("stdin", &self.stdin)
+            .field("detached", &self.detached)
             .finish()
     }
 }
@@ -50,6 +51,7 @@ impl fmt::Debug for exec_request::Part {
             Self::EndOfInput(end) => end.fmt(f),
             Self::Window(window) => window.fmt(f),
             Self::Signal(signal) => f.debug_tuple("Signal").field(signal).finish(),
+            Self::Detach(detach) => detach.fmt(f),
         }
     }
 }

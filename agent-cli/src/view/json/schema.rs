@@ -12,7 +12,9 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-use super::{CheckedBindings, Container, Copied, Done, Ending, Event, Info, LogEntry, Rotated, Secrets, ShownBindings};
+use super::{
+    CheckedBindings, Container, Copied, Done, Ending, Event, Executed, Info, LogEntry, Rotated, Secrets, ShownBindings,
+};
 use crate::view::{audit, images};
 
 /// Prints the schema of one document.
@@ -27,6 +29,7 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("wait", "one document", |g| g.subschema_for::<Container>()),
         ("stop", "one document", |g| g.subschema_for::<Container>()),
         ("signal", "one document", |g| g.subschema_for::<Done>()),
+        ("exec", "one document, with --detach alone", |g| g.subschema_for::<Executed>()),
         ("rm", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("logs", "a line for each entry", |g| g.subschema_for::<LogEntry>()),
         ("events", "a line for each event", |g| g.subschema_for::<Event>()),
@@ -92,7 +95,7 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Which message each type shows, and the keys that are agent-cli's own.
-const SHOWN: [(&str, &str, &[&str]); 23] = [
+const SHOWN: [(&str, &str, &[&str]); 24] = [
     ("Container", "Container", &["output_dropped_bytes"]),
     ("Spec", "ContainerSpec", &[]),
     ("Capabilities", "Capabilities", &[]),
@@ -116,6 +119,7 @@ const SHOWN: [(&str, &str, &[&str]); 23] = [
     ("LogGap", "LogGap", &[]),
     ("Document", "Image", &[]),
     ("SecretContent", "File", &["encoding"]),
+    ("Executed", "ExecStarted", &["id"]),
 ];
 
 /// Keys of a definition that are neither a field of the message, nor a duration of it in seconds, nor its own.

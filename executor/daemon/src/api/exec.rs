@@ -41,12 +41,17 @@ pub(super) async fn exec(
     let Some(In::Start(start)) = first.and_then(|first| first.part) else {
         return Err(Problem::invalid_field("start", "is not set: the first message says what to execute").into());
     };
+    let detached = start.detached;
     let begun = exec::begin(node, Start(start)).await?;
     let (sender, answers) = conversation.answers();
     match begun {
         Begun::Running(session, ends) => {
             let _ = sender.send(Ok(response(Out::Started(v1::ExecStarted { pid: session.pid })))).await;
-            tokio::spawn(attend(Arc::clone(node), session, ends, requests, sender));
+            if detached {
+                tokio::spawn(leave(Arc::clone(node), session, ends.stdout, ends.stderr));
+            } else {
+                tokio::spawn(attend(Arc::clone(node), session, ends, requests, sender));
+            }
         }
         Begun::Failed(failure) => {
             let _ = sender.send(Ok(response(Out::Failure(failure)))).await;
@@ -62,6 +67,7 @@ fn response(part: Out) -> ExecResponse {
 /// Stays until the process has ended, or its client is gone: then it is ended.
 async fn attend(node: Arc<Node>, session: Session, ends: Ends, requests: Requests<ExecRequest>, sender: Sender) {
     let Ends { terminal, input, stdout, stderr } = ends;
+    let own = (Arc::clone(&stdout), stderr.clone());
     let screen = terminal.then(|| Arc::clone(&stdout));
     let (over, ended) = watch::channel(false);
     // Dropped, they end, and give back what they have of the process's descriptors.
@@ -73,21 +79,50 @@ async fn attend(node: Arc<Node>, session: Session, ends: Ends, requests: Request
     let work = async {
         let exit = tokio::select! {
             exit = session.ended() => exit,
-            Err(status) = take_input(&session, requests, input, screen) => return Err(status),
+            taken = take_input(&session, requests, input, screen) => return taken.map(|Detached| None),
         };
         let lost = || Problem::new(Kind::Unavailable, "the process's supervisor was lost, and the process ended");
         let exit = exit.ok_or_else(lost)?;
         over.send_replace(true);
         while pumps.join_next().await.is_some() {}
-        Ok(response(Out::Exit(exit_status(exit))))
+        Ok(Some(response(Out::Exit(exit_status(exit)))))
     };
     let last = tokio::select! {
         last = work => last,
         () = sender.closed() => return, // nobody is there to be told
         () = node.until_stopping() => Err(Problem::stopping().into()),
     };
+    let last = match last {
+        Ok(Some(last)) => Ok(last),
+        Ok(None) => {
+            drop((pumps, sender));
+            let (stdout, stderr) = own;
+            return leave(node, session, stdout, stderr).await;
+        }
+        Err(status) => Err(status),
+    };
     tokio::select! {
         _ = sender.send(last) => {}
+        () = node.until_stopping() => {}
+    }
+}
+
+/// Its client has left the process to itself.
+struct Detached;
+
+/// Stays until a process that nobody listens to has ended: what it writes is read, so that it is not held up.
+async fn leave(node: Arc<Node>, session: Session, stdout: Arc<End>, stderr: Option<Arc<End>>) {
+    let mut pumps = JoinSet::new();
+    for end in std::iter::once(stdout).chain(stderr) {
+        pumps.spawn(async move {
+            let mut buffer = Zeroizing::new(vec![0; CHUNK]);
+            while end.read(&mut buffer).await.is_ok_and(|length| length > 0) {}
+            // A terminal that is given back would end its processes.
+            std::future::pending::<()>().await;
+        });
+    }
+    tokio::select! {
+        _ = session.ended() => {}
         () = node.until_stopping() => {}
     }
 }
@@ -125,14 +160,14 @@ async fn pump(end: Arc<End>, part: fn(Vec<u8>) -> Out, mut ended: watch::Receive
     }
 }
 
-/// Carries out what the client sends. Comes back only with what it does wrong: input that the process does not read
+/// Carries out what the client sends. Comes back when it leaves, or with what it does wrong: input that the process does not read
 /// holds up neither signals nor the window.
 async fn take_input(
     session: &Session,
     mut requests: Requests<ExecRequest>,
     input: Option<Arc<End>>,
     screen: Option<Arc<End>>,
-) -> Result<std::convert::Infallible, Status> {
+) -> Result<Detached, Status> {
     let (typed, written) = mpsc::channel::<Zeroizing<Vec<u8>>>(INPUT_DEPTH);
     let mut writer = JoinSet::new();
     let mut typed = input.map(|input| {
@@ -170,6 +205,7 @@ async fn take_input(
                 Ok(number) if (1..=SIGNAL_MAX).contains(&signal) => drop(session.signal(number).await),
                 _ => return invalid("signal", &format!("is {signal}; 1 to {SIGNAL_MAX} is allowed")),
             },
+            Some(In::Detach(_)) => return Ok(Detached),
             Some(In::Start(_)) => return invalid("start", "is there twice"),
             None => return invalid("part", "is not set"),
         }
