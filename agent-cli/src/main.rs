@@ -26,6 +26,7 @@ mod output;
 mod request;
 mod signals;
 mod source;
+mod surroundings;
 mod terminal;
 mod units;
 mod view;

@@ -90,6 +90,7 @@ impl Request {
             ..RunRequest::default()
         };
         args.network.apply(&mut request);
+        args.surroundings.apply(&mut request);
         args.isolation.apply(&mut request)?;
         args.image.apply(&mut request, stdin, variable)?;
         args.streams.apply(&mut request);
@@ -112,7 +113,8 @@ impl Request {
         let policy = self.0.pull_policy();
         let wanted = self.0.rootfs.starts_with("docker://") && policy != v1::PullPolicy::Never;
         let (reference, credentials) = (self.0.rootfs.clone(), self.0.registry_credentials.clone());
-        wanted.then(|| (v1::PullImageRequest { reference, credentials }, policy == v1::PullPolicy::Always))
+        let platform = self.0.platform.clone();
+        wanted.then(|| (v1::PullImageRequest { reference, credentials, platform }, policy == v1::PullPolicy::Always))
     }
 
     /// What it declares as outputs.

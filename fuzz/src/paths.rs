@@ -10,8 +10,7 @@ use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 use executor_core::placement::{Asked, Entry, MountPoint, PlacementError, RootfsView, place};
-use executor_core::plan::{Plan, Rootfs};
-use executor_core::spec::fresh_mounts;
+use executor_core::plan::Plan;
 use executor_core::update::{FileUpdate, Next};
 use executor_core::validate::{Draft, Policy, UpdateDraft, recheck, validate, validate_update};
 
@@ -21,7 +20,7 @@ use crate::rules;
 pub fn run(data: &[u8]) {
     let Some((choice, text)) = data.split_first() else { return };
     let text = String::from_utf8_lossy(text);
-    let fresh = if choice & 1 == 0 { fresh_mounts(&Rootfs::Host) } else { Vec::new() };
+    let fresh = if choice & 1 == 0 { vec!["/tmp".into(), "/run".into()] } else { Vec::new() };
     let mut tree = Tree { fresh: &fresh, entries: HashMap::new() };
     let mut files = Vec::new();
     let mut update = UpdateDraft::default();

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
-use executor_proto::v1::{Capabilities, Limits, RunRequest, UserNamespace};
+use executor_proto::v1::{Capabilities, ExtraHost, Limits, RunRequest, Tmpfs, UserNamespace};
 use integration::api::exit;
 use integration::daemon::{Daemon, Setup};
 use integration::request::{Words, sh};
@@ -47,6 +47,75 @@ fn capabilities_are_as_asked() {
     assert_eq!(violations(&daemon.api.run(admin()).unwrap_err()), ["capabilities.add"]);
     let open = Setup::default().config(OPEN).start();
     assert!(printed(&open, admin()).contains("CapEff:\t00000000002004fb"), "the control: it may be allowed");
+}
+
+/// In a network namespace of its own any user has the ports below 1024; with the host's none.
+#[test]
+fn low_ports_are_for_any_user() {
+    let daemon = Setup::default().config("[policy]\nallow_host_network = true\nallow_host_userns = true\n").start();
+    let script = "perl -e 'use Socket; socket(S, PF_INET, SOCK_STREAM, 0); print bind(S, sockaddr_in(80, INADDR_LOOPBACK)) ? \"bound\" : $!'";
+    let bound = |id: &str, network: i32, users: UserNamespace| {
+        let request = sh(script).id(id).user("vcap");
+        printed(&daemon, RunRequest { network, user_namespace: users.into(), ..request })
+    };
+    assert_eq!(bound("own", 0, UserNamespace::Own), "bound");
+    assert_eq!(bound("hosts-users", 0, UserNamespace::Host), "bound");
+    assert_eq!(
+        bound("host", 1, UserNamespace::Own),
+        "Permission denied",
+        "the control: the host's ports are the host's"
+    );
+    let asked = sh("cat /proc/sys/net/ipv4/ip_unprivileged_port_start").id("asked");
+    let sysctls = [("net.ipv4.ip_unprivileged_port_start".to_owned(), "81".to_owned())].into();
+    assert_eq!(printed(&daemon, RunRequest { sysctls, ..asked }), "81\n");
+}
+
+/// Settings are the container's alone; file systems in memory have their size, and count to its memory.
+#[test]
+fn surroundings_are_as_asked() {
+    let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    let hosts_own = std::fs::read_to_string("/proc/sys/kernel/shmmni").unwrap();
+    let script = "cat /proc/sys/net/ipv4/ip_forward /proc/sys/kernel/shmmni /proc/sys/fs/mqueue/msg_max
+        (echo 1 >/proc/sys/net/ipv4/ip_forward) 2>/dev/null && echo written
+        stat -c '%a %u' /scratch/deep; cat /scratch/deep/secret; df -k /dev/shm /scratch/deep | awk '{print $2}' | tail -2
+        dd if=/dev/zero of=/scratch/deep/x bs=1M count=2 2>/dev/null || echo full
+        cp /bin/busybox /run/true; /run/true && echo executed; grep extra /etc/hosts";
+    let sysctls = [("net.ipv4.ip_forward", "1"), ("kernel.shmmni", "7"), ("fs.mqueue.msg_max", "9")];
+    let tmpfs = |path: &str, size_bytes, exec| Tmpfs {
+        path: path.into(),
+        size_bytes,
+        mode: Some(0o711),
+        exec,
+        ..Tmpfs::default()
+    };
+    let request = sh(script).id("all").rootfs(&rootfs.reference()).file("/scratch/deep/secret", b"12345678\n");
+    let request = RunRequest {
+        sysctls: sysctls.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        tmpfs: vec![tmpfs("/scratch/deep", 1 << 20, false), tmpfs("/run", 8 << 20, true)],
+        shm_bytes: 4 << 20,
+        extra_hosts: vec![ExtraHost { name: "extra".into(), address: "fd00::1".into() }],
+        redaction: 2,
+        ..request
+    };
+    let told = printed(&daemon, request.clone());
+    let expected = ["1", "7", "9", "711 0", "12345678", "4096", "1024", "full", "executed", "fd00::1 extra"];
+    assert_eq!(told.lines().collect::<Vec<_>>(), expected);
+    assert_eq!(std::fs::read_to_string("/proc/sys/kernel/shmmni").unwrap(), hosts_own);
+    // The control of the size: it is the container's memory that is used.
+    let limits = Some(Limits { memory_bytes: 24 << 20, ..Limits::default() });
+    let large = sh("dd if=/dev/zero of=/scratch/x bs=1M count=40 2>/dev/null; echo $?").id("large");
+    let large = RunRequest { tmpfs: vec![tmpfs("/scratch", 64 << 20, false)], limits, ..large };
+    assert!(daemon.api.ran(large).result.unwrap().oom_killed);
+    let status = daemon.api.run(RunRequest {
+        tmpfs: vec![tmpfs("/bin/busybox/x", 0, false)],
+        id: "link".into(),
+        ..request.clone()
+    });
+    assert_eq!(status.unwrap_err().code(), tonic::Code::FailedPrecondition);
+    let missing = [("net.no.such".to_owned(), "1".to_owned())].into();
+    let status =
+        daemon.api.run(RunRequest { sysctls: missing, tmpfs: vec![], id: "missing".into(), ..request }).unwrap_err();
+    assert!(status.code() == tonic::Code::FailedPrecondition && status.message().contains("net.no.such"), "{status:?}");
 }
 
 /// Nothing can be written to the root; secret files and the fresh file systems are as ever.

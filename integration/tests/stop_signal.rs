@@ -42,3 +42,39 @@ fn a_process_that_cannot_get_it_is_not_waited_for() {
         assert!(signal == QUIT || begun.elapsed() >= Duration::from_millis(700), "{:?}", begun.elapsed());
     }
 }
+
+/// With an init signals reach a program that could not get them as the first process, orphans are taken, and the exit is
+/// the program's. The controls are the same without one.
+#[test]
+fn an_init_passes_signals_on_and_takes_orphans() {
+    let daemon = Daemon::start();
+    let with_init = |request: RunRequest, init| RunRequest { init, ..request };
+    for (id, init, end) in [("with", true, Ok(128 + 15)), ("without", false, Err(9))] {
+        daemon.api.started(with_init(sleeper(id).grace_ms(3_600_000), init));
+        daemon.api.stop(id, None).unwrap();
+        assert_eq!(exit(&daemon.api.wait(id).unwrap()), end, "{id}");
+    }
+    let traps = "trap 'echo got; exit 6' USR1; echo up; while :; do sleep 0.01; done";
+    daemon.api.started(with_init(sh(traps).id("trap"), true));
+    wait::until("it is up", || daemon.api.logs_so_far("trap").contains("up").then_some(()));
+    daemon.api.signal("trap", USR1).unwrap();
+    assert_eq!(exit(&daemon.api.wait("trap").unwrap()), Ok(6));
+    // An orphan that has ended is no more where somebody takes it. A program that is the first process is its parent.
+    let orphan = "(sh -c 'until test -e /tmp/go; do sleep 0.01; done' & echo $! >/tmp/pid); exec perl -e '
+        open F, \"/tmp/pid\"; chomp($pid = <F>); open G, \">/tmp/go\";
+        for (1..1000) { last if !-e \"/proc/$pid\" or `cat /proc/$pid/stat` =~ /\\) Z/; select undef, undef, undef, 0.01 }
+        select undef, undef, undef, 0.2; print -e \"/proc/$pid\" ? \"zombie\" : \"taken\"; exit 3'";
+    for (id, init, told) in [("orphan", true, "taken"), ("zombie", false, "zombie")] {
+        let ended = daemon.api.ran(with_init(sh(orphan).id(id).user("vcap"), init));
+        assert_eq!((exit(&ended), daemon.api.output(id).text().as_str()), (Ok(3), told), "{id}");
+    }
+    // It is a copy of what made the container, and root of the container looks at nothing of it but its name.
+    let look = "cat /proc/1/comm; cat /proc/1/environ /proc/1/maps 2>/dev/null; readlink /proc/1/exe /proc/1/cwd; ls /proc/1/fd 2>/dev/null";
+    for (id, init, name) in [("looked-at", true, "init\n"), ("seen", false, "sh\n")] {
+        daemon.api.ran(with_init(sh(&format!("{look}; true")).id(id), init));
+        let told = daemon.api.output(id).text();
+        assert!(told.starts_with(name) && (told == name) == init, "{id}: {told:?}");
+    }
+    let missing = daemon.api.ran(with_init(integration::request::program("/nope", &[]).id("missing"), true));
+    assert!(missing.result.unwrap().failure.unwrap().message.contains("/nope"));
+}

@@ -114,6 +114,13 @@ fn nothing_is_written_to_proc_and_no_name_service_is_asked() {
         .partition(|line| line.contains("/uid_map\"") || line.contains("/gid_map\""));
     assert!(maps.iter().all(|line| !line.contains("/proc/self/") && !line.contains("/proc/1/")), "{maps:#?}");
     assert_eq!(others, [""; 0]);
+    // Settings of the kernel go through a proc of the helper's own, which is mounted nowhere and has no links on the way.
+    let settings: Vec<_> = lines.iter().filter(|line| line.contains("\"sys/net/")).collect();
+    assert_eq!(settings.len(), 3, "{settings:#?}");
+    assert!(
+        settings.iter().all(|line| line.starts_with("openat2(") && line.contains("RESOLVE_NO_SYMLINKS")),
+        "{settings:#?}"
+    );
     assert_eq!(name_services(&lines), [""; 0]);
 
     // The control: the same search finds both where they are.

@@ -115,6 +115,9 @@ pub(crate) struct ImageOfRun {
     /// When to fetch the image [default: missing]
     #[arg(long, value_enum, value_name = "WHEN")]
     pub(crate) pull: Option<PullArg>,
+    /// What the image must be for: linux/amd64; refused where this machine is another one
+    #[arg(long, value_name = "PLATFORM")]
+    pub(crate) platform: Option<String>,
     #[command(flatten)]
     pub(crate) registry: RegistryArgs,
     /// As the first word named it.
@@ -190,6 +193,7 @@ impl ImageOfRun {
             Some(PullArg::Never) => PullPolicy::Never,
         }
         .into();
+        request.platform = self.platform.unwrap_or_default();
         request.registry_credentials = self.registry.credentials(&request.rootfs, stdin, variable)?;
         Ok(())
     }
@@ -243,6 +247,9 @@ pub(crate) struct PullArgs {
     /// Print nothing but the digest
     #[arg(long, short)]
     pub(crate) quiet: bool,
+    /// What the image must be for: linux/amd64; refused where this machine is another one
+    #[arg(long, value_name = "PLATFORM")]
+    pub(crate) platform: Option<String>,
     /// Image, as with `run`
     #[arg(value_name = "IMAGE")]
     pub(crate) reference: String,

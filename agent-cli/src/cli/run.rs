@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use super::{DeliveryArgs, ImageOfRun, LimitArgs, OutputArgs, StreamArgs, label};
 use crate::isolation::IsolationArgs;
 use crate::network::NetworkArgs;
+use crate::surroundings::SurroundingsArgs;
 use crate::units;
 
 /// Flags of `run`, in the groups of its help.
@@ -122,6 +123,8 @@ pub(crate) struct RunArgs {
     pub(crate) network: NetworkArgs,
     #[command(flatten)]
     pub(crate) isolation: IsolationArgs,
+    #[command(flatten)]
+    pub(crate) surroundings: SurroundingsArgs,
     #[command(flatten)]
     pub(crate) outputs: OutputArgs,
 }

@@ -45,13 +45,14 @@ impl Drop for Job {
 impl Job {
     /// Reads what a command needs besides its flags.
     pub(super) fn build(command: ImageCommand) -> Result<Self, Failure> {
-        let PullArgs { registry, quiet, reference } = match command {
+        let PullArgs { registry, quiet, platform, reference } = match command {
             ImageCommand::Pull(args) => args,
             other => return Ok(Self::Other(other)),
         };
         let credentials =
             registry.credentials(&reference, &mut std::io::stdin().lock(), &|name| std::env::var_os(name))?;
-        Ok(Self::Pull(Box::new(PullImageRequest { reference, credentials }), quiet))
+        let platform = platform.unwrap_or_default();
+        Ok(Self::Pull(Box::new(PullImageRequest { reference, credentials, platform }), quiet))
     }
 }
 

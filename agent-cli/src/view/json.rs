@@ -15,6 +15,7 @@ mod outputs;
 #[cfg(test)]
 mod schema;
 mod secrets;
+mod surroundings;
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;

@@ -34,6 +34,10 @@ pub const PIDS_MIN: u64 = 2;
 pub const NOFILE_MIN: u64 = 64;
 /// Least disk: below it no file system of its own can be made.
 pub const DISK_MIN: u64 = 1 << 20;
+/// Least and most bytes of a file system in memory: a page, and what no machine has.
+pub const TMPFS_MIN: u64 = 4096;
+/// See [`TMPFS_MIN`].
+pub const TMPFS_MAX: u64 = 1 << 50;
 /// Largest number of a signal.
 pub const SIGNAL_MAX: u32 = 64;
 /// Largest user or group id: 2^32 - 1 means "leave as it is" to the kernel.

@@ -34,8 +34,10 @@ pub fn hosts(plan: &Plan, addresses: &[IpAddr], of_host: &str) -> String {
             "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n".to_owned()
         }
     };
+    let extra: String =
+        plan.surroundings.extra_hosts.iter().map(|host| format!("{} {}\n", host.address, host.name)).collect();
     if text.lines().any(known) {
-        return text;
+        return text + &extra;
     }
     let short = name.split_once('.').map_or(String::new(), |(short, _)| format!(" {short}"));
     let mut own: Vec<String> = addresses.iter().map(ToString::to_string).collect();
@@ -45,7 +47,7 @@ pub fn hosts(plan: &Plan, addresses: &[IpAddr], of_host: &str) -> String {
     for address in own {
         text += &format!("{address} {name}{short}\n");
     }
-    text
+    text + &extra
 }
 
 /// /etc/resolv.conf: what the request asks for, part by part, else what the network told, else, where the container

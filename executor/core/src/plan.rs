@@ -15,10 +15,12 @@ use crate::ident::ContainerId;
 mod connectivity;
 mod image;
 mod isolation;
+mod surroundings;
 
 pub use connectivity::{Connectivity, Network, Protocol, PublishedPort};
 pub use image::PlannedImage;
 pub use isolation::{Isolation, UserNamespace};
+pub use surroundings::{ExtraHost, SHM_BYTES_DEFAULT, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs};
 
 /// Where a container's root file system comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -236,6 +238,9 @@ pub struct Plan {
     /// What it can reach and is reached by.
     #[serde(default)]
     pub connectivity: Connectivity,
+    /// What it finds around it.
+    #[serde(default = "surroundings::before")]
+    pub surroundings: Surroundings,
     /// Its process has a terminal.
     #[serde(default)]
     pub terminal: bool,

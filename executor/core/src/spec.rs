@@ -19,7 +19,7 @@ use oci_spec::runtime::{
 
 use crate::limits::CORE_FILE_MAX;
 use crate::names;
-use crate::plan::{Limits, Network, Plan, Rootfs, UserNamespace};
+use crate::plan::{Limits, Network, Plan, Rootfs, Tmpfs, UserNamespace};
 use crate::users::ResolvedUser;
 
 pub use capabilities::{Held, ROOT_CAPABILITIES, held};
@@ -97,12 +97,14 @@ pub fn build(plan: &Plan, resolved: &Resolved<'_>) -> Result<Spec, OciSpecError>
 }
 
 /// Directories of the container that begin empty: its own tmpfs file systems.
-pub fn fresh_mounts(rootfs: &Rootfs) -> Vec<PathBuf> {
-    match rootfs {
-        Rootfs::Host => vec!["/tmp".into(), "/run".into()],
-        Rootfs::Dir(_) | Rootfs::Image(_) => Vec::new(),
-    }
+pub fn fresh_mounts(plan: &Plan) -> Vec<PathBuf> {
+    let of_host = if plan.rootfs == Rootfs::Host { &OF_HOST[..] } else { &[] };
+    let asked = plan.surroundings.tmpfs.iter().map(|tmpfs| tmpfs.path.clone());
+    of_host.iter().map(PathBuf::from).chain(asked).collect()
 }
+
+/// What is fresh in every container with the root file system `host`.
+const OF_HOST: [&str; 2] = ["/tmp", "/run"];
 
 fn namespaces(network: Network, user: Option<&Path>) -> Result<Vec<LinuxNamespace>, OciSpecError> {
     use LinuxNamespaceType::{Cgroup, Ipc, Mount, Network as Net, Pid, User, Uts};
@@ -203,6 +205,7 @@ fn process(plan: &Plan, resolved: &Resolved<'_>) -> Result<Process, OciSpecError
 fn mounts(plan: &Plan, docker_socket: Option<&Path>) -> Result<Vec<Mount>, OciSpecError> {
     let writable_sys = plan.isolation.privileged;
     let terminals = format!("max={TERMINALS_MAX}");
+    let shm = format!("size={}", plan.surroundings.shm_bytes);
     let mut all = vec![
         mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"])?,
         mount("/dev", "tmpfs", "tmpfs", &["nosuid", "noexec", "strictatime", "mode=755", "size=64k", "nr_inodes=128"])?,
@@ -212,16 +215,25 @@ fn mounts(plan: &Plan, docker_socket: Option<&Path>) -> Result<Vec<Mount>, OciSp
             "devpts",
             &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", &terminals],
         )?,
-        mount("/dev/shm", "tmpfs", "shm", &["nosuid", "noexec", "nodev", "mode=1777", "size=64m"])?,
+        mount("/dev/shm", "tmpfs", "shm", &["nosuid", "noexec", "nodev", "mode=1777", &shm])?,
         mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"])?,
     ];
     if !shows_hosts_sys(plan) {
         let access = if writable_sys { "rw" } else { "ro" };
         all.push(mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", access])?);
     }
+    let asked = &plan.surroundings.tmpfs;
+    let is_asked = |path: &str| asked.iter().any(|tmpfs| tmpfs.path == Path::new(path));
     if plan.rootfs == Rootfs::Host {
-        all.push(mount("/tmp", "tmpfs", "tmpfs", &["nosuid", "nodev", "mode=1777", "size=50%"])?);
-        all.push(mount("/run", "tmpfs", "tmpfs", &["nosuid", "nodev", "noexec", "mode=755", "size=16m"])?);
+        let (tmp, run) =
+            (["nosuid", "nodev", "mode=1777", "size=50%"], ["nosuid", "nodev", "noexec", "mode=755", "size=16m"]);
+        for (path, options) in OF_HOST.into_iter().zip([&tmp[..], &run]).filter(|(path, _)| !is_asked(path)) {
+            all.push(mount(path, "tmpfs", "tmpfs", options)?);
+        }
+    }
+    // In the order of their paths: one that lies in another comes after it.
+    for tmpfs in asked {
+        all.push(in_memory(tmpfs)?);
     }
     if let Some(socket) = docker_socket {
         all.push(mount(
@@ -232,6 +244,14 @@ fn mounts(plan: &Plan, docker_socket: Option<&Path>) -> Result<Vec<Mount>, OciSp
         )?);
     }
     Ok(all)
+}
+
+fn in_memory(tmpfs: &Tmpfs) -> Result<Mount, OciSpecError> {
+    let Tmpfs { path, bytes, mode, uid, gid, exec } = tmpfs;
+    let data = [format!("mode={mode:o}"), format!("size={bytes}"), format!("uid={uid}"), format!("gid={gid}")];
+    let flags = ["nosuid", "nodev", if *exec { "exec" } else { "noexec" }];
+    let options: Vec<&str> = flags.into_iter().chain(data.iter().map(String::as_str)).collect();
+    mount(&path.to_string_lossy(), "tmpfs", "tmpfs", &options)
 }
 
 fn mount(target: &str, kind: &str, source: &str, options: &[&str]) -> Result<Mount, OciSpecError> {

@@ -17,6 +17,7 @@ mod policy;
 mod ports;
 mod process;
 mod secrets;
+mod surroundings;
 mod update;
 
 use std::collections::BTreeMap;
@@ -75,6 +76,8 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     report.0.extend(permitted(rootfs.as_ref(), network, policy));
     let isolation = isolation::check(&draft.isolation, policy, &mut report);
     connectivity::check(&draft.connectivity, network, &isolation, policy, &mut report);
+    let token = !draft.token_path.is_empty();
+    let surroundings = surroundings::check(&draft.surroundings, network, &isolation, &limits, token, &mut report);
     if draft.stop_signal > SIGNAL_MAX {
         report.add("stop_signal", format!("is {}; 1 to {SIGNAL_MAX} is allowed, or 0", draft.stop_signal));
     }
@@ -93,6 +96,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             outputs,
             isolation,
             connectivity: draft.connectivity.clone(),
+            surroundings,
             terminal: draft.terminal,
             stdin: draft.stdin,
             await_reader: draft.await_reader,
@@ -157,6 +161,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         io_weight: plan.limits.io_weight,
         isolation: plan.isolation.clone(),
         connectivity: plan.connectivity.clone(),
+        surroundings: plan.surroundings.clone(),
         terminal: plan.terminal,
         stdin: plan.stdin,
         await_reader: plan.await_reader,
@@ -193,7 +198,8 @@ fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
         Some(OutputSource::Directory(directory)) => std::slice::from_ref(directory),
     };
     let files = plan.files.iter().map(|file| &file.path).chain(&plan.file_directories);
-    rootfs.iter().chain(files).chain(outputs).map(PathBuf::as_path)
+    let tmpfs = plan.surroundings.tmpfs.iter().map(|tmpfs| &tmpfs.path);
+    rootfs.iter().chain(files).chain(outputs).chain(tmpfs).map(PathBuf::as_path)
 }
 
 fn as_drafted<'a>(file: &PlannedFile, path: &'a str, group: Option<&'a str>) -> DraftFile<'a> {

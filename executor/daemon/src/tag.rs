@@ -4,10 +4,11 @@
 //! its length by the key, and each list with its number of entries here, so that no two requests are mistaken for
 //! one another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use executor_proto::v1::{
-    Capabilities, Dns, EnvironmentVariable, File, Limits, Outputs, PortMapping, RunAction, RunRequest, SecretArgument,
+    Capabilities, Dns, EnvironmentVariable, ExtraHost, File, Limits, Outputs, PortMapping, RunAction, RunRequest,
+    SecretArgument, Tmpfs,
 };
 use executor_secrets::TagKey;
 
@@ -47,16 +48,29 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         // Nor is who reads its output.
         await_reader: _,
         remove_when_completed,
+        tmpfs,
+        extra_hosts,
+        shm_bytes,
+        sysctls,
+        init,
+        // What it may say is what this machine is.
+        platform: _,
     } = request;
     let mut parts = Parts::default();
     parts.text(rootfs);
     let Limits { memory_bytes, pids, cpu_millis, disk_bytes, cpu_weight, io_weight } = limits.unwrap_or_default();
     parts.numbers(&[memory_bytes, pids, cpu_millis, disk_bytes, u64::from(cpu_weight), u64::from(io_weight)]);
-    let sorted: BTreeMap<&String, &String> = labels.iter().collect();
-    parts.numbers(&[sorted.len() as u64]);
-    for (name, value) in sorted {
+    parts.map(labels);
+    parts.map(sysctls);
+    parts.numbers(&[*shm_bytes, tmpfs.len() as u64, extra_hosts.len() as u64]);
+    for Tmpfs { path, size_bytes, mode, uid, gid, exec } in tmpfs {
+        parts.text(path);
+        let mode = mode.map_or(u64::MAX, u64::from);
+        parts.numbers(&[*size_bytes, mode, u64::from(*uid), u64::from(*gid), u64::from(*exec)]);
+    }
+    for ExtraHost { name, address } in extra_hosts {
         parts.text(name);
-        parts.text(value);
+        parts.text(address);
     }
     match grace_period {
         None => parts.numbers(&[]),
@@ -75,7 +89,8 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
             parts.text(directory);
         }
     }
-    let flags = [*docker_socket, *privileged, *read_only_rootfs, *egress, *terminal, *stdin, *remove_when_completed];
+    let flags =
+        [*docker_socket, *privileged, *read_only_rootfs, *egress, *terminal, *stdin, *remove_when_completed, *init];
     parts.numbers(&flags.map(u64::from));
     parts.numbers(&[u64::from(user_namespace.cast_unsigned()), u64::from(*stop_signal)]);
     [seccomp_profile, network_name, hostname].into_iter().for_each(|text| parts.text(text));
@@ -120,6 +135,15 @@ enum Part<'a> {
 impl<'a> Parts<'a> {
     fn text(&mut self, text: &'a str) {
         self.order.push(Part::Bytes(text.as_bytes()));
+    }
+
+    fn map(&mut self, map: &'a HashMap<String, String>) {
+        let sorted: BTreeMap<&String, &String> = map.iter().collect();
+        self.numbers(&[sorted.len() as u64]);
+        for (name, value) in sorted {
+            self.text(name);
+            self.text(value);
+        }
     }
 
     fn texts(&mut self, texts: &'a [String]) {
@@ -212,7 +236,7 @@ mod tests {
 
     #[test]
     fn every_field_but_the_id_counts() {
-        let changes: [Change; 57] = [
+        let changes: [Change; 68] = [
             |_, _| (),
             |r, _| r.rootfs = "host".into(),
             |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
@@ -270,6 +294,17 @@ mod tests {
             |r, _| r.stdin = true,
             |r, _| r.stop_signal = 2,
             |r, _| r.remove_when_completed = true,
+            |r, _| r.shm_bytes = 1,
+            |r, _| r.init = true,
+            |r, _| r.sysctls = [("a".to_owned(), "b".to_owned())].into(),
+            |r, _| r.extra_hosts.push(ExtraHost::default()),
+            |r, _| r.extra_hosts.push(ExtraHost { name: "a".into(), ..Default::default() }),
+            |r, _| r.extra_hosts.push(ExtraHost { address: "a".into(), ..Default::default() }),
+            |r, _| r.tmpfs.push(Tmpfs::default()),
+            |r, _| r.tmpfs.push(Tmpfs { path: "a".into(), ..Default::default() }),
+            |r, _| r.tmpfs.push(Tmpfs { size_bytes: 1, ..Default::default() }),
+            |r, _| r.tmpfs.push(Tmpfs { mode: Some(0), ..Default::default() }),
+            |r, _| r.tmpfs.push(Tmpfs { exec: true, ..Default::default() }),
         ];
         let key = TagKey::random().unwrap();
         let tags: Vec<String> = changes.iter().map(|change| of(&key, &request(change))).collect();

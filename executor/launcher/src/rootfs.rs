@@ -42,7 +42,7 @@ const GROUP_FILE: &str = "/etc/group";
 #[derive(Debug)]
 pub(crate) struct Tree {
     root: OwnedFd,
-    /// [`REAL`], open.
+    /// [`REAL`], and what file systems in memory are mounted on, open.
     real: Vec<OwnedFd>,
     /// What the owners of files are on the host.
     ids: IdMap,
@@ -100,6 +100,50 @@ impl Tree {
         if violations.is_empty() { Ok(()) } else { Err(Refused::of_fields(Reason::Precondition, &violations)) }
     }
 
+    /// Makes the directories that the plan's file systems in memory are mounted on, but for those that lie in another fresh
+    /// one, and keeps them open: so they stay what they were seen to be until libcontainer has mounted there.
+    ///
+    /// # Errors
+    /// The tree has something else on the way: a violation of each entry.
+    pub(crate) fn make_room_for_tmpfs(&mut self, plan: &Plan) -> Result<(), Refused> {
+        let fresh = spec::fresh_mounts(plan);
+        let mut violations = Vec::new();
+        for (index, tmpfs) in plan.surroundings.tmpfs.iter().enumerate() {
+            let path = &tmpfs.path;
+            if fresh.iter().any(|mount| path != mount && path.starts_with(mount)) {
+                continue;
+            }
+            if let Err(why) = self.make_way(path)? {
+                violations.push(Violation::new(format!("tmpfs[{index}].path"), format!("`{}`: {why}", path.display())));
+                continue;
+            }
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            let dir = open_in_root(self.root.as_fd(), path, flags, Mode::empty(), Follow::NoLinks);
+            self.real.push(dir.map_err(|error| failed(&format!("rootfs: {}", path.display()), &error))?);
+        }
+        if violations.is_empty() { Ok(()) } else { Err(Refused::of_fields(Reason::Precondition, &violations)) }
+    }
+
+    /// Makes a directory and those above it where they are missing; else what is in the way.
+    fn make_way(&self, path: &Path) -> Result<Result<(), String>, Refused> {
+        let mut above: Vec<&Path> = path.ancestors().filter(|path| path.parent().is_some()).collect();
+        above.reverse();
+        for path in above {
+            let about = || format!("rootfs: {}", path.display());
+            match self.entry(path).map_err(|error| failed(&about(), &error))? {
+                Entry::Directory => {}
+                Entry::Missing => match self.make_dir(path) {
+                    Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+                        return Ok(Err(format!("{} cannot be made: the rootfs is read-only there", path.display())));
+                    }
+                    made => made.map_err(|error| failed(&about(), &error))?,
+                },
+                kind => return Ok(Err(format!("{} is {} in the rootfs", path.display(), no_directory(kind)))),
+            }
+        }
+        Ok(Ok(()))
+    }
+
     /// Whom the plan's user is, by the tree's own files.
     ///
     /// # Errors
@@ -141,7 +185,7 @@ impl Tree {
     ) -> Result<Vec<MountPoint>, Refused> {
         let asked = Asked { files: &plan.files, directories: &plan.file_directories, files_root, home: &user.home };
         let owner = (self.ids.host(user.uid), self.ids.host(user.gid));
-        let mounts = place(asked, &spec::fresh_mounts(&plan.rootfs), self).map_err(|error| match error {
+        let mounts = place(asked, &spec::fresh_mounts(plan), self).map_err(|error| match error {
             PlacementError::Violations(violations) => Refused::of_fields(Reason::Precondition, &violations),
             PlacementError::View(path, error) => failed(&format!("rootfs: {}", path.display()), &error),
         })?;
@@ -198,7 +242,7 @@ impl Tree {
         let view = clone_tree(open_dir(Path::new("/sys"))?.as_fd(), Path::new(""), false)?;
         let shown = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
         set_attributes(view.as_fd(), shown)?;
-        let sys = self.real.last().ok_or(io::ErrorKind::NotFound)?;
+        let sys = self.real.get(REAL.len() - 1).ok_or(io::ErrorKind::NotFound)?;
         attach(view.as_fd(), sys.as_fd())
     }
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use executor_core::plan::Rootfs;
+use executor_core::plan::Plan;
 use executor_core::protocol::{Reason, Refused};
 use executor_core::spec;
 use executor_core::token::{RUNTIME_DIR, RUNTIME_SOURCE};
@@ -64,9 +64,9 @@ impl Tree {
     ///
     /// # Errors
     /// The tree has something else in its place: a violation of `runtime_token_path`.
-    pub(crate) fn make_runtime_dir(&self, rootfs: &Rootfs) -> Result<(), Refused> {
+    pub(crate) fn make_runtime_dir(&self, plan: &Plan) -> Result<(), Refused> {
         let (parent, _) = parent_and_name();
-        if spec::fresh_mounts(rootfs).iter().any(|fresh| fresh == parent) {
+        if spec::fresh_mounts(plan).iter().any(|fresh| fresh == parent) {
             return Ok(());
         }
         for path in [parent, Path::new(RUNTIME_DIR)] {

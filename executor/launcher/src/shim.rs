@@ -31,6 +31,7 @@ mod pace;
 mod prepare;
 mod stdio;
 mod supervise;
+mod sysctls;
 mod update;
 mod watch;
 

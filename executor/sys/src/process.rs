@@ -211,6 +211,14 @@ pub fn enter_namespaces(pidfd: BorrowedFd<'_>, mount: bool, network: bool) -> io
     setns(pidfd, if mount { libc::CLONE_NEWNS } else { 0 } | if network { libc::CLONE_NEWNET } else { 0 })
 }
 
+/// Enters the namespace of IPC of the process of a descriptor.
+///
+/// # Errors
+/// As [`enter_namespaces`].
+pub fn enter_ipc(pidfd: BorrowedFd<'_>) -> io::Result<()> {
+    setns(pidfd, libc::CLONE_NEWIPC)
+}
+
 /// Enters a user namespace, by its own descriptor or that of a process in it, and becomes its root: with every
 /// capability over what belongs to the namespace, and none over anything else. For good.
 ///
@@ -348,6 +356,44 @@ pub fn reset_signals() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Keeps every signal waiting, for [`serve_as_init`].
+///
+/// # Errors
+/// None in practice.
+pub fn hold_signals() -> io::Result<()> {
+    Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)?)
+}
+
+/// The work of the first process of a pid namespace: every signal that comes goes to `child`, and whatever has ended is
+/// taken, until `child` has. Signals must be held ([`hold_signals`]) since before the child was made.
+///
+/// # Errors
+/// The calls that it needs are not allowed.
+pub fn serve_as_init(child: i32) -> io::Result<Ended> {
+    let all = SigSet::all();
+    loop {
+        while let Some((pid, ended)) = reap_one(None)? {
+            if pid == child {
+                return Ok(ended);
+            }
+        }
+        // SAFETY: the set lives, and nothing is to be told of who sent the signal.
+        let signal = unsafe { libc::sigwaitinfo(std::ptr::from_ref(all.as_ref()), std::ptr::null_mut()) };
+        match signal {
+            -1 => match io::Error::last_os_error() {
+                interrupted if interrupted.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
+            libc::SIGCHLD => {}
+            signal => {
+                // SAFETY: a plain system call on integers. The child is not taken yet, so that the number is its own. It
+                // may have ended, which the next look tells.
+                let _ = unsafe { libc::kill(child, signal) };
+            }
+        }
+    }
 }
 
 /// This process takes on orphans among its descendants.

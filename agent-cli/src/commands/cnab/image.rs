@@ -98,7 +98,7 @@ fn verified(image: &Image, reference: &str, digest: &str) -> Result<(), CnabErro
 async fn pull(session: &Session, reference: &str) -> Result<Image, Failure> {
     let doing = format!("read {reference}");
     let failed = |status: tonic::Status| session.client.failure(&doing, &status);
-    let request = PullImageRequest { reference: reference.to_owned(), credentials: None };
+    let request = PullImageRequest { reference: reference.to_owned(), ..PullImageRequest::default() };
     let mut news = ImagesClient::new(session.client.channel()).pull(request).await.map_err(failed)?.into_inner();
     while let Some(message) = news.message().await.map_err(failed)? {
         if let Some(News::Image(image)) = message.news {

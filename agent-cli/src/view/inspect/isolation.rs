@@ -2,6 +2,7 @@
 
 use executor_proto::v1::{ContainerSpec, UserNamespace};
 
+use crate::view::human::bytes;
 use crate::view::table::Table;
 
 pub(super) fn table(spec: &ContainerSpec) -> Table {
@@ -27,5 +28,15 @@ pub(super) fn table(spec: &ContainerSpec) -> Table {
     if spec.custom_seccomp_profile {
         table.pair("system calls", "by the request's own profile");
     }
+    if spec.init {
+        table.pair("first process", "an init of the executor's");
+    }
+    for tmpfs in &spec.tmpfs {
+        let mode = tmpfs.mode.unwrap_or(0);
+        table.pair("in memory", format!("{} (at most {}, mode {mode:04o})", tmpfs.path, bytes(tmpfs.size_bytes)));
+    }
+    let mut sysctls: Vec<String> = spec.sysctls.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    sysctls.sort_unstable();
+    sysctls.into_iter().for_each(|setting| table.pair("setting of the kernel", setting));
     table
 }

@@ -27,6 +27,8 @@ pub(super) fn pairs(table: &mut Table, container: &Container, spec: &ContainerSp
     pair("addresses", container.network_status.as_ref().map(|status| status.addresses.clone()).unwrap_or_default());
     pair("published ports", spec.ports.iter().map(written).collect());
     pair("host name", Some(spec.hostname.clone()).filter(|name| !name.is_empty()).into_iter().collect());
+    let hosts = spec.extra_hosts.iter();
+    pair("hosts", hosts.map(|host| format!("{} is {}", host.name, host.address)).collect());
     let dns = spec.dns.clone().unwrap_or_default();
     pair("name servers", dns.servers);
     pair("search domains", dns.searches);

@@ -6,7 +6,7 @@ use executor_proto::v1;
 use serde::Serialize;
 
 use super::ending::Ending;
-use super::{isolation, networks, outputs, seconds, sorted, time};
+use super::{isolation, networks, outputs, seconds, sorted, surroundings, time};
 use crate::view::human::{mount_kind, network, state, word};
 
 #[derive(Serialize)]
@@ -65,6 +65,9 @@ struct Spec {
     network: String,
     #[serde(flatten)]
     connectivity: networks::Connectivity,
+    #[serde(flatten)]
+    surroundings: surroundings::Surroundings,
+    remove_when_completed: bool,
     grace_period_seconds: Option<f64>,
     labels: BTreeMap<String, String>,
     log_source: String,
@@ -177,6 +180,8 @@ impl From<&v1::ContainerSpec> for Spec {
             isolation: spec.into(),
             network: network(spec.network),
             connectivity: spec.into(),
+            surroundings: spec.into(),
+            remove_when_completed: spec.remove_when_completed,
             grace_period_seconds: seconds(spec.grace_period),
             labels: sorted(&spec.labels),
             log_source: spec.log_source.clone(),

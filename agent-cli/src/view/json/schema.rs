@@ -95,7 +95,7 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// Which message each type shows, and the keys that are agent-cli's own.
-const SHOWN: [(&str, &str, &[&str]); 24] = [
+const SHOWN: [(&str, &str, &[&str]); 26] = [
     ("Container", "Container", &["output_dropped_bytes"]),
     ("Spec", "ContainerSpec", &[]),
     ("Capabilities", "Capabilities", &[]),
@@ -119,6 +119,8 @@ const SHOWN: [(&str, &str, &[&str]); 24] = [
     ("LogGap", "LogGap", &[]),
     ("Document", "Image", &[]),
     ("SecretContent", "File", &["encoding"]),
+    ("Tmpfs", "Tmpfs", &[]),
+    ("ExtraHost", "ExtraHost", &[]),
     ("Executed", "ExecStarted", &["id"]),
 ];
 

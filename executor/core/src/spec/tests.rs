@@ -1,5 +1,5 @@
 use super::*;
-use crate::plan::Isolation;
+use crate::plan::{Isolation, Surroundings};
 use crate::validate::{Draft, Policy, validate};
 
 fn spec_of(draft: Draft<'_>, uid: u32) -> serde_json::Value {
@@ -83,6 +83,26 @@ fn limits_arrive() {
     assert_eq!(spec["linux"]["cgroupsPath"], "/executor/0/c1");
     assert_eq!(spec["root"]["readonly"], true);
     assert_eq!(spec_of(Draft { rootfs: "dir:/srv/x", ..Draft::default() }, 0)["root"]["readonly"], false);
+}
+
+/// What is asked for at a place that is fresh anyway takes its place; what lies in another comes after it.
+#[test]
+fn file_systems_in_memory_arrive() {
+    let tmpfs = |path: &str, bytes| Tmpfs { path: path.into(), bytes, mode: 0o700, uid: 5, gid: 6, exec: false };
+    let surroundings = Surroundings {
+        tmpfs: vec![tmpfs("/run/lock", 0), tmpfs("/run", 8192)],
+        shm_bytes: 1 << 20,
+        ..Surroundings::default()
+    };
+    let spec = spec_of(Draft { memory_bytes: 64 << 20, surroundings, ..Draft::default() }, 0);
+    let mounts = spec["mounts"].as_array().unwrap();
+    let at = |path: &str| mounts.iter().filter(|mount| mount["destination"] == path).collect::<Vec<_>>();
+    assert_eq!(at("/run").len(), 1);
+    let options = serde_json::json!(["nosuid", "nodev", "noexec", "mode=700", "size=8192", "uid=5", "gid=6"]);
+    assert_eq!(at("/run")[0]["options"], options);
+    assert!(at("/run/lock")[0]["options"].as_array().unwrap().contains(&"size=67108864".into()));
+    assert_eq!(mounts.last().unwrap()["destination"], "/run/lock");
+    assert!(at("/dev/shm")[0]["options"].as_array().unwrap().contains(&"size=1048576".into()));
 }
 
 /// No mount of the container has a source on the host: the bind of `/proc/self/fd/N` cannot be asked for.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::plan::{Connectivity, Isolation, Network, PlannedImage, Redaction};
+use crate::plan::{Connectivity, Isolation, Network, PlannedImage, Redaction, Surroundings};
 
 /// A request as it came, borrowed.
 #[derive(Default)]
@@ -66,6 +66,8 @@ pub struct Draft<'a> {
     pub isolation: Isolation,
     /// As asked.
     pub connectivity: Connectivity,
+    /// As asked: sizes may be 0.
+    pub surroundings: Surroundings,
     /// A terminal.
     pub terminal: bool,
     /// Input from attached clients.

@@ -7,7 +7,8 @@ use executor_core::lifecycle::State;
 use executor_core::logline::{Entry, Place, Stream};
 use executor_core::placement::MountPoint;
 use executor_core::plan::{
-    MAIN_PROCESS, Network, OutputSource, PlannedOutputs, Protocol, PublishedPort, Redaction, Rootfs, UserNamespace,
+    ExtraHost, MAIN_PROCESS, Network, OutputSource, PlannedOutputs, Protocol, PublishedPort, Redaction, Rootfs, Tmpfs,
+    UserNamespace,
 };
 use executor_core::record::{Exit, FailureKind, VolumeKind, WIPE_METHOD};
 use executor_core::time::Timestamp;
@@ -124,7 +125,27 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         stop_signal: plan.stop_signal,
         file_directories: plan.file_directories.iter().map(|path| path.display().to_string()).collect(),
         remove_when_completed: plan.remove_when_completed,
+        tmpfs: plan.surroundings.tmpfs.iter().map(tmpfs).collect(),
+        extra_hosts: plan.surroundings.extra_hosts.iter().map(extra_host).collect(),
+        shm_bytes: plan.surroundings.shm_bytes,
+        init: plan.surroundings.init,
+        sysctls: plan.surroundings.sysctls.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
     }
+}
+
+fn tmpfs(tmpfs: &Tmpfs) -> v1::Tmpfs {
+    v1::Tmpfs {
+        path: tmpfs.path.display().to_string(),
+        size_bytes: tmpfs.bytes,
+        mode: Some(tmpfs.mode),
+        uid: tmpfs.uid,
+        gid: tmpfs.gid,
+        exec: tmpfs.exec,
+    }
+}
+
+fn extra_host(host: &ExtraHost) -> v1::ExtraHost {
+    v1::ExtraHost { name: host.name.clone(), address: host.address.to_string() }
 }
 
 fn port(port: &PublishedPort) -> v1::PortMapping {

@@ -1,6 +1,7 @@
 //! From the wire to what validation takes: nothing is copied that could be secret.
 
 mod connectivity;
+mod surroundings;
 
 use std::time::Duration;
 
@@ -25,7 +26,9 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
     violations.extend(network.as_ref().err().cloned());
     violations.extend(redaction.as_ref().err().cloned());
     let isolation = isolation(request, &mut violations);
+    violations.extend(platform("platform", &request.platform).err());
     let connectivity = connectivity::of(request, &mut violations);
+    let surroundings = surroundings::of(request, &mut violations);
     let limits = request.limits.unwrap_or_default();
     let draft = Draft {
         id: &request.id,
@@ -57,6 +60,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         io_weight: limits.io_weight,
         isolation,
         connectivity,
+        surroundings,
         terminal: request.terminal,
         stdin: request.stdin,
         await_reader: request.await_reader,
@@ -168,6 +172,33 @@ fn network(number: i32) -> Result<Network, Violation> {
     }
 }
 
+/// What an image must be for: one that runs here.
+pub(crate) fn platform(field: &str, text: &str) -> Result<(), Violation> {
+    let (arch, variants): (&str, &[&str]) = match std::env::consts::ARCH {
+        "x86_64" => ("amd64", &["v1"]),
+        "aarch64" => ("arm64", &["v8"]),
+        other => (other, &[]),
+    };
+    let word = text.to_ascii_lowercase();
+    let parts: Vec<&str> = word.split('/').collect();
+    let arch_of = |name: &str| match name {
+        "x86_64" | "x86-64" => "amd64".to_owned(),
+        "aarch64" => "arm64".to_owned(),
+        name => name.to_owned(),
+    };
+    let runs = match &parts[..] {
+        [""] | ["linux"] => true,
+        [one] | ["linux", one] => arch_of(one) == arch,
+        ["linux", one, variant] => arch_of(one) == arch && variants.contains(variant),
+        _ => false,
+    };
+    if runs {
+        return Ok(());
+    }
+    let shown: String = text.chars().filter(|c| c.is_ascii_graphic()).take(60).collect();
+    Err(Violation::new(field, format!("`{shown}` does not run on this machine, which is linux/{arch}")))
+}
+
 /// A duration of the wire, which can be negative or malformed.
 pub(crate) fn duration(field: &str, duration: Option<&prost_types::Duration>) -> Result<Option<Duration>, Violation> {
     let Some(duration) = duration else { return Ok(None) };
@@ -210,6 +241,22 @@ mod tests {
         let two =
             Action { timeout: Some(Box::new(TimeoutAction::default())), run: Some(RunAction::default()), ..serial };
         assert!(problem(Some(two)).message.contains("run, timeout, serial"));
+    }
+
+    #[test]
+    fn platforms_that_run_here() {
+        let here = if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
+        let runs = |text: &str| platform("platform", text).is_ok();
+        for text in ["", "linux", here, &format!("linux/{here}"), &format!("Linux/{}", std::env::consts::ARCH)] {
+            assert!(runs(text), "{text}");
+        }
+        for text in
+            ["windows", "windows/amd64", "linux/riscv64", "s390x", "linux/amd64/v4", "linux/386", "/", "a/b/c/d"]
+        {
+            assert!(!runs(text), "{text}");
+        }
+        let told = platform("platform", "linux/s390x").unwrap_err();
+        assert!(told.description.contains("`linux/s390x` does not run on this machine, which is linux/"), "{told}");
     }
 
     #[test]

@@ -44,8 +44,9 @@ impl Images for ImageService {
 
     async fn pull(&self, request: Request<v1::PullImageRequest>) -> Result<Response<Self::PullStream>, Status> {
         let conversation = Conversation::of(request.extensions())?;
-        let v1::PullImageRequest { reference, credentials } = request.into_inner();
+        let v1::PullImageRequest { reference, credentials, platform } = request.into_inner();
         let reference = parsed(&reference, "reference")?;
+        super::draft::platform("platform", &platform).map_err(|violation| Problem::invalid(vec![violation]))?;
         let credentials = images::credentials(credentials, "credentials")?;
         // Told at once, and not after all of it was fetched.
         self.node.launcher.session()?;

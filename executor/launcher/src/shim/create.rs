@@ -53,7 +53,7 @@ pub(super) fn create(
     filter: Arc<Filter>,
     log: &mut Log,
     ids: IdMap,
-    terminal: bool,
+    (terminal, stays): (bool, bool),
 ) -> Result<Created, Refused> {
     let (bundle, state) = (dirs.run.join("bundle"), dirs.run.join("oci"));
     let config = serde_json::to_vec(spec).map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
@@ -64,7 +64,7 @@ pub(super) fn create(
     let (socket, theirs) = Seqpacket::pair().map_err(|error| failed("socket", &error))?;
     let (stdin, stdout, stderr) =
         log.ends(ids.host(user.uid), ids.host(user.gid)).map_err(|error| failed("pipe", &error))?;
-    let init = Init { socket: Arc::new(theirs), user: Arc::clone(user), filter, terminal };
+    let init = Init { socket: Arc::new(theirs), user: Arc::clone(user), filter, terminal, stays };
     let container = ContainerBuilder::new(NAME.into(), SyscallType::default())
         .with_root_path(&state)
         .map(|builder| builder.with_stdin(stdin).with_stdout(stdout).with_stderr(stderr).with_executor(init))

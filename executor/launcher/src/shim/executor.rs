@@ -13,7 +13,7 @@ use std::sync::Arc;
 use executor_core::payload::BYTES_MAX;
 use executor_core::users::ResolvedUser;
 use executor_sys::memfile::MemFile;
-use executor_sys::process;
+use executor_sys::process::{self, Ended, Fork};
 use executor_sys::pty::{self, Terminal, Window};
 use executor_sys::seqpacket::Seqpacket;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
@@ -36,12 +36,17 @@ pub(super) struct Init {
     pub filter: Arc<Filter>,
     /// It gets a terminal of its own.
     pub terminal: bool,
+    /// It stays, and a child of it becomes the program.
+    pub stays: bool,
 }
 
 impl Init {
     /// Comes back only with a failure.
     fn become_program(&self) -> StartFailure {
         let program = self.receive().and_then(|payload| {
+            if self.stays {
+                self.stay()?;
+            }
             if self.terminal {
                 self.take_terminal().map_err(|error| StartFailure::new("open a terminal", error))?;
             }
@@ -51,6 +56,30 @@ impl Init {
             Ok(program) => program.execute(self.socket.as_fd(), &self.filter),
             Err(failure) => failure,
         }
+    }
+
+    /// Comes back in a child. The first process itself has read nothing of what is run, closes all that it has, is
+    /// confined like the program, and its memory, which is a copy of the shim's, can be looked at by nobody in the container.
+    fn stay(&self) -> Result<(), StartFailure> {
+        let failed = |error: io::Error| StartFailure::new("begin as an init", error);
+        process::hold_signals().map_err(failed)?;
+        let child = match process::fork().map_err(failed)? {
+            Fork::Child => return Ok(()),
+            Fork::Parent(child) => child,
+        };
+        let served = rustix::thread::set_name(c"init")
+            .map_err(io::Error::from)
+            .and_then(|()| process::forbid_dumps())
+            .and_then(|()| process::close_all_but(&[]))
+            .map_err(drop)
+            .and_then(|()| self.filter.install().map_err(drop))
+            .and_then(|()| process::serve_as_init(child).map_err(drop));
+        // What lives beside the child ends with the first process.
+        process::exit_now(match served {
+            Ok(Ended::Code(code)) => code,
+            Ok(Ended::Signal(signal)) => 128 + signal,
+            Err(()) => 127,
+        })
     }
 
     fn receive(&self) -> Result<MemFile, StartFailure> {

@@ -3,7 +3,7 @@
 //! The helper is forked from the shim, joins the container's memory accounting (so that the files' pages count
 //! against the container's own limit), writes the files into the detached volume straight from the memory file,
 //! enters the container's namespaces and moves the read-only views into place. It is gone before the container
-//! starts. It also brings loopback up, which needs the same namespaces.
+//! starts. It also brings loopback up and writes the kernel's settings, which need the same namespaces.
 //!
 //! Where the container has a runtime token, the helper makes it, writes it as one of the files and hands its digest back:
 //! no process that lives on has ever held it. It then keeps the other secret inputs in the volume, and shows the
@@ -30,7 +30,8 @@ use executor_sys::mount::{self, Follow, open_dir, open_in_root};
 use executor_sys::process;
 use rustix::fs::{Mode, OFlags};
 
-use super::helper::{self, Failed};
+use super::helper::{self, Failed, NotDone};
+use super::sysctls::{self, Settings};
 use crate::host::Host;
 use crate::rootfs::make_target;
 use crate::runtime;
@@ -88,7 +89,9 @@ pub(super) fn with_contents(
 impl Injection<'_> {
     /// Does it, in a helper. Gives the digest of the runtime token, where there is one.
     pub(super) fn carry_out(&self) -> Result<Option<TokenDigest>, Refused> {
-        if self.volume.is_none() && self.plan.network == Network::Host && !self.plan.terminal {
+        let plan = self.plan;
+        let nothing = !plan.terminal && plan.surroundings.sysctls.is_empty();
+        if self.volume.is_none() && plan.network == Network::Host && nothing {
             return Ok(None);
         }
         let told = helper::run_passing(
@@ -99,9 +102,12 @@ impl Injection<'_> {
                 }
             },
         );
-        let told = told.map_err(|not_done| match not_done.is_for_want_of_memory() {
-            true => self.too_small(),
-            false => not_done.into(),
+        let told = told.map_err(|not_done| match not_done {
+            NotDone::Failed { ref words, .. } if words.starts_with(sysctls::FAILED) => {
+                Refused::of_fields(Reason::Precondition, &[Violation::new("sysctls", words)])
+            }
+            not_done if not_done.is_for_want_of_memory() => self.too_small(),
+            not_done => not_done.into(),
         })?;
         match (self.plan.token_file(), TokenDigest::from_bytes(&told)) {
             (Some(_), None) => Err(Refused::new(Reason::Internal, "the helper told no digest of the token")),
@@ -126,16 +132,23 @@ impl Injection<'_> {
         if self.plan.token_file().is_some() {
             runtime.push(runtime::view(self.host).map_err(|error| Failed("runtime directory".into(), error))?);
         }
+        let settings = Settings::of(self.plan)?;
         let init = process::pidfd(self.init).map_err(|error| Failed("init".into(), error))?;
         let network = self.plan.network != Network::Host;
         process::enter_namespaces(init.as_fd(), !views.mounts.is_empty() || self.plan.terminal, network)
             .map_err(|error| Failed("namespaces".into(), error))?;
+        if settings.as_ref().is_some_and(Settings::has_ipc) {
+            process::enter_ipc(init.as_fd()).map_err(|error| Failed("namespace of IPC".into(), error))?;
+        }
         if network {
             executor_sys::netif::loopback_up().map_err(|error| Failed("loopback".into(), error))?;
         }
         if self.id_map.is_mapped() {
             // What is made in the container from here on belongs to its own root.
             process::become_root_of(init.as_fd()).map_err(|error| Failed("user namespace".into(), error))?;
+        }
+        if let Some(settings) = settings {
+            settings.write()?;
         }
         if self.plan.terminal {
             console().map_err(|error| Failed(CONSOLE.into(), error))?;

@@ -203,11 +203,12 @@ fn build(
     let project = record.id_range_start;
     let (layer, unheld) = disk::lay_out(&host.policy, &record.plan, &dirs, project)?;
     dirs.layer = layer;
-    let tree = Tree::assemble(host, &record.plan, &dirs, &ids)?;
+    let mut tree = Tree::assemble(host, &record.plan, &dirs, &ids)?;
+    tree.make_room_for_tmpfs(&record.plan)?;
     let user = Arc::new(tree.resolve_user(&record.plan)?);
     let file_groups = tree.file_groups(&record.plan)?;
     if record.plan.token_file().is_some() {
-        tree.make_runtime_dir(&record.plan.rootfs)?;
+        tree.make_runtime_dir(&record.plan)?;
     }
     names::make_dir(&tree)?;
     let mounts = tree.place(&record.plan, &host.policy.files_root, &user)?;
@@ -232,7 +233,8 @@ fn build(
     limits::can_be_given(&record.plan, &held)?;
     let (filter, unknown) = Filter::of(filter, &record.plan.isolation, &held)?;
     warnings.extend(unknown);
-    let container = create::create(&dirs, &spec, &user, filter, &mut log, ids.map(), record.plan.terminal)?;
+    let first = (record.plan.terminal, record.plan.surroundings.init);
+    let container = create::create(&dirs, &spec, &user, filter, &mut log, ids.map(), first)?;
     let id_map = ids.map();
     drop(ids);
     site.init = Some(container.pid());

@@ -1,0 +1,252 @@
+//! File systems in memory, settings of the kernel, names of hosts.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path};
+
+use super::{Report, check_path, shorten};
+use crate::limits::{TMPFS_MAX, TMPFS_MIN};
+use crate::plan::{Isolation, Limits, Network, SHM_BYTES_DEFAULT, Surroundings, Tmpfs, UserNamespace};
+use crate::token::RUNTIME_DIR;
+
+/// Most file systems in memory.
+const TMPFS_COUNT_MAX: usize = 64;
+/// Most settings of the kernel, and the longest name and value.
+const SYSCTLS_MAX: usize = 64;
+const SYSCTL_MAX: usize = 256;
+/// Most lines of /etc/hosts, and the longest name.
+const HOSTS_MAX: usize = 256;
+const HOST_MAX: usize = 253;
+/// Settings of the kernel that each namespace of IPC has its own of.
+const OF_IPC: [&str; 8] = [
+    "kernel.msgmax",
+    "kernel.msgmnb",
+    "kernel.msgmni",
+    "kernel.sem",
+    "kernel.shmall",
+    "kernel.shmmax",
+    "kernel.shmmni",
+    "kernel.shm_rmid_forced",
+];
+
+/// Checks what is asked for, and fills in what it leaves out.
+pub(super) fn check(
+    asked: &Surroundings,
+    network: Network,
+    isolation: &Isolation,
+    limits: &Limits,
+    with_token: bool,
+    report: &mut Report,
+) -> Surroundings {
+    let Surroundings { tmpfs, shm_bytes, sysctls, extra_hosts, init } = asked;
+    if tmpfs.len() > TMPFS_COUNT_MAX {
+        report.add("tmpfs", format!("has {} entries; at most {TMPFS_COUNT_MAX}", tmpfs.len()));
+    } else {
+        check_tmpfs(tmpfs, isolation, with_token, report);
+    }
+    size("shm_bytes", *shm_bytes, report);
+    if sysctls.len() > SYSCTLS_MAX {
+        report.add("sysctls", format!("has {} entries; at most {SYSCTLS_MAX}", sysctls.len()));
+    } else {
+        for (name, value) in sysctls {
+            if let Err(why) = sysctl(name, value, network, isolation.user_namespace) {
+                report.add(format!("sysctls[{}]", shorten(name)), why);
+            }
+        }
+    }
+    if extra_hosts.len() > HOSTS_MAX {
+        report.add("extra_hosts", format!("has {} entries; at most {HOSTS_MAX}", extra_hosts.len()));
+    } else {
+        for (index, host) in extra_hosts.iter().enumerate() {
+            let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+            if host.name.is_empty() || host.name.len() > HOST_MAX || !host.name.bytes().all(plain) {
+                let why = format!("{:?} is no host name of at most {HOST_MAX} bytes", shorten(&host.name));
+                report.add(format!("extra_hosts[{index}].name"), why);
+            }
+        }
+    }
+    let or = |bytes: u64, default: u64| if bytes == 0 { default } else { bytes };
+    let mut tmpfs: Vec<Tmpfs> =
+        tmpfs.iter().map(|one| Tmpfs { bytes: or(one.bytes, limits.memory_bytes), ..one.clone() }).collect();
+    tmpfs.sort_by(|one, other| one.path.cmp(&other.path));
+    Surroundings {
+        tmpfs,
+        shm_bytes: or(*shm_bytes, SHM_BYTES_DEFAULT),
+        sysctls: sysctls.clone(),
+        extra_hosts: extra_hosts.clone(),
+        init: *init,
+    }
+}
+
+fn size(field: &str, bytes: u64, report: &mut Report) {
+    if bytes != 0 && !(TMPFS_MIN..=TMPFS_MAX).contains(&bytes) {
+        report.add(field, format!("is {bytes}; {TMPFS_MIN} to {TMPFS_MAX} is allowed"));
+    }
+}
+
+fn check_tmpfs(asked: &[Tmpfs], isolation: &Isolation, with_token: bool, report: &mut Report) {
+    let mut seen = BTreeSet::new();
+    for (index, one) in asked.iter().enumerate() {
+        let field = |name: &str| format!("tmpfs[{index}].{name}");
+        match path(&one.path, with_token) {
+            Err(why) => report.add(field("path"), why),
+            Ok(()) if !seen.insert(&one.path) => report.add(field("path"), "is there twice"),
+            Ok(()) => {}
+        }
+        size(&field("size_bytes"), one.bytes, report);
+        if one.mode > 0o7777 {
+            report.add(field("mode"), format!("is {:o}; permission bits are at most 7777", one.mode));
+        }
+        for (name, id) in [("uid", one.uid), ("gid", one.gid)] {
+            let most = match isolation.user_namespace {
+                UserNamespace::Own => crate::idmap::RANGE - 1,
+                UserNamespace::Host => crate::limits::ID_MAX,
+            };
+            if id > most {
+                report.add(field(name), format!("is {id}; at most {most}"));
+            }
+        }
+    }
+}
+
+fn path(path: &Path, with_token: bool) -> Result<(), String> {
+    let text = path.to_str().ok_or("is not UTF-8")?;
+    check_path(text)?;
+    // As it is compared and carried out: one way to write a path.
+    let normal: std::path::PathBuf = path.components().filter(|part| !matches!(part, Component::CurDir)).collect();
+    if !path.is_absolute() || normal.as_os_str() != path.as_os_str() {
+        return Err(format!("`{}` is no absolute path without `.` or needless slashes", shorten(text)));
+    }
+    if path.parent().is_none() {
+        return Err("is the root directory".into());
+    }
+    if let Some(bad) = ["/proc", "/sys", "/dev"].iter().find(|bad| path.starts_with(bad)) {
+        let advice = if text == "/dev/shm" { "; the size of /dev/shm has a field of its own" } else { "" };
+        return Err(format!("`{}` lies under {bad}{advice}", shorten(text)));
+    }
+    let runtime = Path::new(RUNTIME_DIR);
+    if with_token && (runtime.starts_with(path) || path.starts_with(runtime)) {
+        return Err(format!(
+            "`{}` would hide {RUNTIME_DIR}, which a container with a runtime token has",
+            shorten(text)
+        ));
+    }
+    Ok(())
+}
+
+/// One that the container has of its own, and nobody else.
+fn sysctl(name: &str, value: &str, network: Network, user_namespace: UserNamespace) -> Result<(), String> {
+    let plain =
+        |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
+    if name.len() > SYSCTL_MAX || !name.split('.').all(plain) {
+        return Err("is no name of a setting, such as net.core.somaxconn".into());
+    }
+    if value.len() > SYSCTL_MAX || value.is_empty() || value.bytes().any(|b| b.is_ascii_control() && b != b'\t') {
+        return Err(format!("has a value of {} bytes; 1 to {SYSCTL_MAX} visible characters are allowed", value.len()));
+    }
+    let of_network = name.starts_with("net.");
+    if !of_network && !OF_IPC.contains(&name) && !name.starts_with("fs.mqueue.") {
+        return Err(
+            "is no setting of a container's own namespaces: net.*, kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.*"
+                .into(),
+        );
+    }
+    if of_network && network == Network::Host {
+        return Err("is a setting of the network, which is the host's here".into());
+    }
+    // Root of the host could set what is no namespace's own.
+    if user_namespace == UserNamespace::Host {
+        return Err("needs a user namespace of the container's own".into());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::ExtraHost;
+    use crate::validate::{Draft, Policy, validate};
+
+    fn tmpfs(path: &str) -> Tmpfs {
+        Tmpfs { path: path.into(), bytes: 0, mode: 0o1777, uid: 0, gid: 0, exec: false }
+    }
+
+    fn draft(surroundings: Surroundings) -> Draft<'static> {
+        Draft { id: "a", path: "/a", memory_bytes: 64 << 20, surroundings, ..Draft::default() }
+    }
+
+    fn fields(draft: &Draft<'_>) -> Vec<String> {
+        let told = validate(draft, &Policy { allow_host_network: true, allow_host_userns: true, ..Policy::default() });
+        told.err().unwrap_or_default().into_iter().map(|violation| violation.field).collect()
+    }
+
+    #[test]
+    fn defaults_are_filled_in() {
+        let sysctls = [("net.core.somaxconn", "1024"), ("kernel.shmmax", "1"), ("fs.mqueue.msg_max", "9")];
+        let asked = Surroundings {
+            tmpfs: vec![tmpfs("/run/lock"), Tmpfs { bytes: 4096, ..tmpfs("/run") }],
+            sysctls: sysctls.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+            extra_hosts: vec![ExtraHost { name: "db_1.example".into(), address: "::1".parse().unwrap() }],
+            ..Surroundings::default()
+        };
+        let plan = validate(&draft(asked), &Policy::default()).unwrap();
+        let sizes: Vec<_> = plan.surroundings.tmpfs.iter().map(|one| (one.path.to_str().unwrap(), one.bytes)).collect();
+        assert_eq!(sizes, [("/run", 4096), ("/run/lock", 64 << 20)]);
+        assert_eq!(plan.surroundings.shm_bytes, 64 << 20);
+        crate::validate::recheck(&plan, &Policy::default()).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_is_told_by_its_field() {
+        let bad = ["", "relative", "/", "/a/", "/a/../b", "/proc/x", "/dev/shm", "/sys", "/a//b", "/a/./b"];
+        for path in bad {
+            let asked = Surroundings { tmpfs: vec![tmpfs(path)], ..Surroundings::default() };
+            assert_eq!(fields(&draft(asked)), ["tmpfs[0].path"], "{path}");
+        }
+        let asked = Surroundings {
+            tmpfs: vec![
+                tmpfs("/a"),
+                tmpfs("/a"),
+                Tmpfs { bytes: 1, mode: 0o10000, uid: 65_536, gid: 65_536, ..tmpfs("/b") },
+            ],
+            shm_bytes: 1,
+            extra_hosts: vec![ExtraHost { name: "a b".into(), address: "::1".parse().unwrap() }],
+            ..Surroundings::default()
+        };
+        let expected = ["tmpfs[1].path", "tmpfs[2].size_bytes", "tmpfs[2].mode", "tmpfs[2].uid", "tmpfs[2].gid"];
+        assert_eq!(fields(&draft(asked)), [&expected[..], &["shm_bytes", "extra_hosts[0].name"]].concat());
+        for path in ["/run", "/run/executor", "/run/executor/x"] {
+            let asked = Surroundings { tmpfs: vec![tmpfs(path)], ..Surroundings::default() };
+            assert_eq!(fields(&Draft { token_path: "/t", ..draft(asked) }), ["tmpfs[0].path"], "{path}");
+        }
+    }
+
+    #[test]
+    fn only_settings_of_its_own_namespaces() {
+        let of = |name: &str, value: &str| Surroundings {
+            sysctls: [(name.to_owned(), value.to_owned())].into(),
+            ..Surroundings::default()
+        };
+        let bad = [
+            ("kernel.hostname", "x"),
+            ("kernel.shm_next_id", "1"),
+            ("kernel.core_pattern", "|x"),
+            ("vm.overcommit_memory", "1"),
+            ("fs.file-max", "1"),
+            ("net", "1"),
+            ("net..x", "1"),
+            ("net./etc", "1"),
+            ("net.x/../../y", "1"),
+            ("", "1"),
+            ("net.a", ""),
+            ("net.a", "1\n2"),
+        ];
+        for (name, value) in bad {
+            assert_eq!(fields(&draft(of(name, value))), [format!("sysctls[{name}]")], "{name}={value}");
+        }
+        let host = Draft { network: Some(Network::Host), ..draft(of("net.a", "1")) };
+        assert_eq!(fields(&host), ["sysctls[net.a]"]);
+        let mut shared = draft(of("net.a", "1"));
+        shared.isolation.user_namespace = UserNamespace::Host;
+        assert_eq!(fields(&shared), ["sysctls[net.a]"]);
+    }
+}
