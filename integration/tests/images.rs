@@ -247,6 +247,47 @@ fn what_the_policy_does_not_allow_does_not_run() {
     assert_eq!(listed["image_policy"]["allow"][0], registry.name("team/*"));
 }
 
+/// With keys in the configuration an image runs once its registry has a signature of one, made by openssl as cosign makes it
+/// and kept where cosign keeps it; before that, and with another key, it is refused by name.
+#[test]
+fn an_image_runs_when_it_is_signed() {
+    let (image, registry) = (Image::build(), Registry::start(false));
+    let digest = image.push(&registry, "team/app:1");
+    let keys = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(keys.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let path = |name: &str| keys.path().join(name).display().to_string();
+    let script = "cd $0; for key in own other; do openssl ecparam -genkey -name prime256v1 -noout -out $key.key; \
+        openssl ec -in $key.key -pubout -out $key.pub; done; openssl dgst -sha256 -sign own.key -out signature payload";
+    let critical = format!(
+        r#"{{"critical":{{"identity":{{"docker-reference":"{}"}},"image":{{"docker-manifest-digest":"{digest}"}},"type":"cosign container image signature"}},"optional":null}}"#,
+        registry.name("team/app")
+    );
+    std::fs::write(path("payload"), &critical).unwrap();
+    let made = std::process::Command::new("sh").args(["-ec", script]).arg(keys.path()).output().unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let config = |key: &str| {
+        let images = registry.name("team/**");
+        let keys = path(key);
+        format!("[[images.signed]]\nimages = ['{images}']\nkeys = ['{keys}']\nidentity = 'repository'\n")
+    };
+    let daemon = Setup::default().config(&config("own.pub")).start();
+    let name = registry.name("team/app:1");
+    let refused = run(&daemon.socket(), &["run", &name]);
+    let told = refused.stderr.contains("(images.signed)") && refused.stderr.contains("its registry has none");
+    assert!(refused.status == 125 && told, "{refused:?}");
+    assert_eq!(layers(&daemon.setup().state_dir()), 0);
+    let signature = std::fs::read(path("signature")).unwrap();
+    registry.put_signature("team/app", &digest, critical.as_bytes(), &signature);
+    for reference in [&name, &registry.name(&format!("team/app@{digest}"))] {
+        assert_eq!(stdout(&run(&daemon.socket(), &["run", reference])), "hello from /srv as 1234\n");
+    }
+    drop(daemon);
+    let daemon = Setup::default().config(&config("other.pub")).start();
+    let refused = run(&daemon.socket(), &["run", &name]);
+    assert!(refused.status == 125 && refused.stderr.contains("by none of the keys"), "{refused:?}");
+    assert!(stdout(&run(&daemon.socket(), &["info"])).contains("by 1 key"));
+}
+
 /// Volumes begin with what the image has there, with its owners, and can be written to where the rest of the root cannot;
 /// what is written goes with the container. The control: without `--read-only` all of the root can be.
 #[test]

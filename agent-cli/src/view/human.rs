@@ -210,6 +210,12 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     table.pair("files root", &*info.files_root);
     if let Some(policy) = &info.image_policy {
         table.row([("images".into(), Role::Faint), image_policy(policy)]);
+        for rule in &policy.signed {
+            let keys =
+                if rule.keys.len() == 1 { "1 key".to_owned() } else { format!("any of {} keys", rule.keys.len()) };
+            let named = if rule.repository { ", for their own repository" } else { "" };
+            table.pair("signed", format!("{} by {keys}{named}", rule.images.join(", ")));
+        }
     }
     let mut states: Vec<String> = info.containers.iter().map(|(state, count)| format!("{count} {state}")).collect();
     states.sort_unstable();

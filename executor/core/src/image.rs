@@ -12,7 +12,7 @@ mod signal;
 
 pub use defaults::{Command, ConfigError, ImageDefaults, NoCommand};
 pub use digest::{Algorithm, BadDigest, Digest};
-pub use policy::{BadPattern, BadRules, Forbidden, ImagePolicy, ImageRules, RepositoryPattern};
+pub use policy::{BadPattern, BadRules, Forbidden, ImagePolicy, ImageRules, RepositoryPattern, repository_patterns};
 pub use reference::{BadReference, Fault, ImageReference, Repository, Selector};
 pub use signal::parse_signal;
 

@@ -184,7 +184,7 @@ pub enum ImageError {
     },
     /// It is there, but came another way than the policy allows, and must not be fetched.
     #[error(
-        "{reference} is there, but did not come from a place that this daemon's configuration allows (images.allow), and \
+        "{reference} is there, but did not come from a place that this daemon's configuration allows (images.allow, images.signed), and \
          the pull policy is never"
     )]
     FromElsewhere {
@@ -194,6 +194,14 @@ pub enum ImageError {
     /// The operator's policy does not allow it.
     #[error(transparent)]
     Forbidden(#[from] Forbidden),
+    /// It has no signature that the operator wants.
+    #[error("{what} has no valid signature that this daemon's configuration asks for (images.signed): {why}")]
+    Unsigned {
+        /// The image.
+        what: String,
+        /// What was found.
+        why: String,
+    },
     /// A layer could not be unpacked.
     #[error("layer {diff_id}")]
     Unpack {

@@ -17,6 +17,7 @@ use crate::progress::Reporter;
 use crate::pull::{self, Documents};
 use crate::settings::Settings;
 use crate::shared::{Pull, Pulls, Watcher};
+use crate::signatures::SignaturePolicy;
 use crate::store::record::{ImageRecord, LayerRecord, Way};
 use crate::store::{Held, Store};
 
@@ -227,14 +228,17 @@ impl<L: LayerStore> Images<L> {
     fn came_as_allowed(&self, record: &ImageRecord, reference: &ImageReference) -> bool {
         let policy = &self.settings.policy;
         let ImageReference::Registry(repository, selector) = reference else { return true };
-        if policy.is_open() || record.imported && policy.may_import().is_ok() {
+        let signatures = &self.settings.signatures;
+        let imported = record.imported && policy.may_import().is_ok();
+        if (policy.is_open() || imported) && signatures.of(repository).is_empty() {
             return true;
         }
         let same = |name: &String| match selector.digest() {
             None => *name == reference.to_string(),
             Some(_) => matches!(name.parse(), Ok(ImageReference::Registry(other, _)) if other == *repository),
         };
-        policy.may_fetch(repository).is_ok() && record.fetched.iter().any(same)
+        let mut fetched = record.fetched.iter().filter(|(name, _)| same(name));
+        policy.may_fetch(repository).is_ok() && fetched.any(|(_, found)| signatures.is_satisfied(repository, found))
     }
 
     async fn resolved(&self, record: ImageRecord, held: Held) -> Result<Resolved, ImageError> {
@@ -271,8 +275,13 @@ impl<L: LayerStore> Images<L> {
         way: Way,
     ) -> Result<ImageRecord, ImageError> {
         let store = Arc::clone(&self.store);
-        let record = documents.record(&references, way);
+        let record = documents.record(&references, &way);
         blocking(move || store.save(record, (&documents.manifest, &documents.configuration))).await
+    }
+
+    /// Signatures that images must have.
+    pub fn signatures(&self) -> &SignaturePolicy {
+        &self.settings.signatures
     }
 
     /// Every image, the one that came last first.

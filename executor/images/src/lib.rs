@@ -3,6 +3,7 @@
 //! ```text
 //!  reference ──> registry ──> http         what a registry says, within bounds and time
 //!       │   └──> import (layout, archive)  the same from files
+//!       │  signatures                      by whom an image is signed
 //!       v
 //!     pull ──> store (records, manifests, configurations, blobs on their way)
 //!       └────> LayerStore                  who unpacks: not this crate
@@ -30,6 +31,7 @@ mod pull;
 mod registry;
 pub mod settings;
 mod shared;
+pub mod signatures;
 mod store;
 
 pub use error::{ImageError, UnpackError};

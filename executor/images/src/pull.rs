@@ -1,5 +1,6 @@
 //! From a registry to the store: index, manifest, configuration, layers, record, in this order.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use crate::platform::{self, Host};
 use crate::progress::{Reporter, Stage};
 use crate::registry::Registry;
 use crate::registry::blob::Wanted;
+use crate::signatures::{self, Evidence};
 use crate::store::ingest::Partial;
 use crate::store::record::{self, ImageRecord, LayerRecord, Way};
 
@@ -64,7 +66,7 @@ impl Documents {
         Ok(Self { digest, manifest, index_digest, config_digest, configuration, platform, layers, size })
     }
 
-    pub(crate) fn record(&self, references: &[String], way: Way) -> ImageRecord {
+    pub(crate) fn record(&self, references: &[String], way: &Way) -> ImageRecord {
         let at = now();
         ImageRecord {
             version: record::VERSION,
@@ -72,8 +74,11 @@ impl Documents {
             index_digest: self.index_digest.clone(),
             config_digest: self.config_digest.clone(),
             references: references.iter().map(|reference| (reference.clone(), at)).collect(),
-            fetched: references.iter().filter(|_| way == Way::Registry).cloned().collect(),
-            imported: way == Way::Import,
+            fetched: match way {
+                Way::Registry(found) => references.iter().map(|name| (name.clone(), found.clone())).collect(),
+                Way::Import | Way::Archive => BTreeMap::new(),
+            },
+            imported: *way == Way::Import,
             platform: self.platform.clone(),
             layers: self.layers.clone(),
             size: self.size,
@@ -114,20 +119,29 @@ pub(crate) async fn pull<L: LayerStore>(
     let insecure = images.settings.is_insecure(repository.registry());
     let policy = images.settings.policy.clone();
     let registry = Arc::new(Registry::new(Arc::clone(&images.client), repository, insecure, credentials, policy));
-    let documents = documents(&registry, selector, images.settings.image_bytes_max, &what).await?;
+    let (documents, chain) = documents(&registry, selector, images.settings.image_bytes_max, &what).await?;
+    let signatures = match &images.settings.signatures.of(repository)[..] {
+        [] => Evidence::new(),
+        rules => signatures::verify(&registry, repository, &chain, rules, &what).await?,
+    };
+    drop(chain);
     report.begin(&documents.digest, &documents.layers);
     let _held = images.hold_layers(&documents.layers).await;
     layers(images, &registry, &documents.layers, report, &what).await?;
-    images.keep(documents, vec![reference], Way::Registry).await
+    images.keep(documents, vec![reference], Way::Registry(signatures)).await
 }
 
-/// The manifest that fits this host, and its configuration.
+/// Verified documents of an image: index and manifest.
+pub(crate) type Chain = Vec<(Digest, Vec<u8>)>;
+
+/// The manifest that fits this host, and its configuration; and every document on the way to it, verified.
 async fn documents(
     registry: &Registry,
     selector: &Selector,
     image_bytes_max: u64,
     what: &str,
-) -> Result<Documents, ImageError> {
+) -> Result<(Documents, Chain), ImageError> {
+    let mut chain = Chain::new();
     let mut wanted = selector.wanted();
     let (mut declared, mut size, mut index_digest) = (selector.digest().cloned(), None, None);
     for _ in 0..=INDEXES_MAX {
@@ -137,6 +151,7 @@ async fn documents(
             sized(size, &document.bytes, &format!("the manifest {digest} of {what}"))?;
         }
         verified(&digest, &document.bytes, &format!("the manifest of {what}"))?;
+        chain.push((digest.clone(), document.bytes.clone()));
         match manifest::parse(&document.bytes, &document.content_type, what)? {
             Manifest::Image(image) => {
                 let (config_digest, config_size) = manifest::named(image.config(), what)?;
@@ -147,10 +162,12 @@ async fn documents(
                 // An image is known by its SHA-256, also where it was asked for by another.
                 let known = hash::digest(Algorithm::Sha256, &document.bytes);
                 if known != digest {
+                    chain.push((known.clone(), document.bytes.clone()));
                     index_digest.get_or_insert(digest);
                 }
                 let manifest = (known, document.bytes);
-                return Documents::of(manifest, index_digest, (config_digest, config), image_bytes_max, what);
+                let documents = Documents::of(manifest, index_digest, (config_digest, config), image_bytes_max, what)?;
+                return Ok((documents, chain));
             }
             Manifest::Index(index) => {
                 let (digest_inside, size_inside) =

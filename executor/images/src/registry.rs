@@ -11,7 +11,7 @@ mod challenge;
 use std::sync::Arc;
 use std::time::Duration;
 
-use executor_core::image::{DOCUMENT_MAX, ImagePolicy, ImageReference, Repository};
+use executor_core::image::{DOCUMENT_MAX, Digest, ImagePolicy, ImageReference, Repository};
 use executor_registry_auth::Credentials;
 use hyper::header::{
     ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, LOCATION, RANGE,
@@ -81,7 +81,20 @@ impl Registry {
         self.document(&path, manifest::ACCEPTED, what).await
     }
 
-    /// A small blob: a configuration.
+    /// The index of what refers to a digest (distribution specification 1.1). A registry that does not know the question has
+    /// none.
+    pub(crate) async fn referrers(&self, digest: &Digest, what: &str) -> Result<Vec<u8>, ImageError> {
+        let path = format!("/v2/{}/referrers/{digest}", self.repository);
+        match self.document(&path, manifest::ACCEPTED, what).await {
+            Ok(document) => Ok(document.bytes),
+            Err(ImageError::Status { status: 400..=428, .. } | ImageError::Unauthorized { .. }) => {
+                Err(ImageError::NotFound { what: what.to_owned() })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A small blob: a configuration, or a signature.
     pub(crate) async fn small_blob(&self, digest: &str, what: &str) -> Result<Document, ImageError> {
         self.document(&self.blob_path(digest), "*/*", what).await
     }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use executor_core::image::ImagePolicy;
 
+use crate::signatures::SignaturePolicy;
+
 /// Bounds and places.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -27,6 +29,8 @@ pub struct Settings {
     pub bytes_least: u64,
     /// Images that may be fetched, imported and used.
     pub policy: ImagePolicy,
+    /// Signatures that images must have.
+    pub signatures: SignaturePolicy,
 }
 
 impl Settings {
@@ -42,6 +46,7 @@ impl Settings {
             patience: Duration::from_secs(30),
             bytes_least: 32 << 10,
             policy: ImagePolicy::default(),
+            signatures: SignaturePolicy::default(),
         }
     }
 

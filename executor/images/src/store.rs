@@ -199,9 +199,10 @@ impl Store {
         if let Some(before) = inner.images.get(&record.digest) {
             let kept = before.references.iter().filter(|(reference, _)| !record.references.contains_key(*reference));
             let kept: Vec<_> = kept.map(|(reference, at)| (reference.clone(), *at)).collect();
-            let fetched =
-                kept.iter().map(|(reference, _)| reference).filter(|reference| before.fetched.contains(*reference));
-            record.fetched.extend(fetched.cloned().collect::<Vec<_>>());
+            let fetched = before.fetched.iter().filter(|(reference, _)| !record.references.contains_key(*reference));
+            record
+                .fetched
+                .extend(fetched.map(|(reference, found)| (reference.clone(), found.clone())).collect::<Vec<_>>());
             record.references.extend(kept);
             record.imported |= before.imported;
             record.last_used_at = record.last_used_at.max(before.last_used_at);

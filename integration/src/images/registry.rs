@@ -5,6 +5,10 @@ use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
 use super::{Endpoint, auth_file, tool};
@@ -69,6 +73,37 @@ impl Registry {
             .expect("docker-registry is installed (`cargo xtask test`)");
         wait::until_ok("the registry answers", || TcpStream::connect(&address));
         Self { child, port, closed, dir }
+    }
+
+    /// Puts a signature where cosign does: the payload as a layer, the signature in its annotation, under a tag of the digest.
+    pub fn put_signature(&self, repository: &str, digest: &str, payload: &[u8], signature: &[u8]) {
+        let layout = self.dir.path().join("signature");
+        let blobs = layout.join("blobs/sha256");
+        fs::create_dir_all(&blobs).expect("mkdir");
+        let put = |content: &[u8], more: Value| {
+            let digest = hex::encode(Sha256::digest(content));
+            fs::write(blobs.join(&digest), content).expect("write");
+            let mut entry = json!({"digest": format!("sha256:{digest}"), "size": content.len()});
+            entry.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
+            entry
+        };
+        let annotations = json!({"dev.cosignproject.cosign/signature": STANDARD.encode(signature)});
+        let simple = "application/vnd.dev.cosign.simplesigning.v1+json";
+        let layer = put(payload, json!({"mediaType": simple, "annotations": annotations}));
+        let diff_id = layer["digest"].clone();
+        let config =
+            json!({"architecture": "", "os": "", "config": {}, "rootfs": {"type": "layers", "diff_ids": [diff_id]}});
+        let config =
+            put(config.to_string().as_bytes(), json!({"mediaType": "application/vnd.oci.image.config.v1+json"}));
+        let kind = "application/vnd.oci.image.manifest.v1+json";
+        let manifest = json!({"schemaVersion": 2, "mediaType": kind, "config": config, "layers": [layer]});
+        let entry = put(manifest.to_string().as_bytes(), json!({"mediaType": kind}));
+        fs::write(layout.join("index.json"), json!({"schemaVersion": 2, "manifests": [entry]}).to_string())
+            .expect("write");
+        fs::write(layout.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).expect("write");
+        let to = format!("docker://{}", self.name(&format!("{repository}:{}.sig", digest.replace(':', "-"))));
+        let from = format!("oci:{}", layout.display());
+        tool("skopeo", &["copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false", &from, &to]);
     }
 
     /// The credentials that skopeo needs there, if any.

@@ -134,9 +134,12 @@ fn info_and_events() {
         assert!(text.contains(line), "{line:?} in\n{text}");
     }
     let allow = vec!["docker.io/library/*".into(), "r.example/**".into()];
-    let policy = v1::ImagePolicy { set: true, allow, allow_import: true, allow_archives: false };
+    let signed =
+        vec![v1::SignedImages { images: vec!["r.example/**".into()], keys: vec!["0a".into()], repository: true }];
+    let policy = v1::ImagePolicy { set: true, allow, allow_import: true, allow_archives: false, signed };
     let text = info(&InfoResponse { image_policy: Some(policy), ..answer.clone() }, "/s", now(), Style::PLAIN);
     assert!(text.contains("  images            docker.io/library/*, r.example/**; imports; no archives\n"), "{text}");
+    assert!(text.contains("  signed            r.example/** by 1 key, for their own repository\n"), "{text}");
     let policy = v1::ImagePolicy { set: true, ..v1::ImagePolicy::default() };
     let text = info(&InfoResponse { image_policy: Some(policy), ..answer }, "/s", now(), Style::PLAIN);
     assert!(text.contains("  images            no repository; no imports; no archives\n"), "{text}");

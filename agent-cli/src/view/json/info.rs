@@ -37,6 +37,16 @@ struct ImagePolicy {
     allow: Vec<String>,
     allow_import: bool,
     allow_archives: bool,
+    signed: Vec<SignedImages>,
+}
+
+/// Images that must be signed, with the SHA-256 of each key.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct SignedImages {
+    images: Vec<String>,
+    keys: Vec<String>,
+    repository: bool,
 }
 
 #[derive(Serialize)]
@@ -74,10 +84,15 @@ impl Info {
                 allow: policy.allow.clone(),
                 allow_import: policy.allow_import,
                 allow_archives: policy.allow_archives,
+                signed: policy.signed.iter().map(signed).collect(),
             }),
             total: info.total.map(capacity),
             remaining: info.remaining.map(capacity),
             containers: sorted(&info.containers),
         }
     }
+}
+
+fn signed(rule: &v1::SignedImages) -> SignedImages {
+    SignedImages { images: rule.images.clone(), keys: rule.keys.clone(), repository: rule.repository }
 }

@@ -73,7 +73,7 @@ impl ImagePolicy {
             return Ok(Self::default());
         }
         Ok(Self(Some(Rules {
-            allow: patterns(allow.as_deref().unwrap_or_default())?,
+            allow: repository_patterns(allow.as_deref().unwrap_or_default())?,
             import: allow_import.unwrap_or(false),
             archives: allow_archives.unwrap_or(false),
         })))
@@ -155,7 +155,7 @@ fn verdict(allowed: bool, refused: impl FnOnce() -> (String, &'static str)) -> R
 ///
 /// # Errors
 /// Every one that cannot be read, or too many of them.
-fn patterns(texts: &[String]) -> Result<Vec<RepositoryPattern>, BadRules> {
+pub fn repository_patterns(texts: &[String]) -> Result<Vec<RepositoryPattern>, BadRules> {
     if texts.len() > PATTERNS_MAX {
         return Err(BadRules(vec![format!("has {} patterns; at most {PATTERNS_MAX}", texts.len())]));
     }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use executor_core::image::ImagePolicy;
 use executor_core::record::VolumeKind;
+use executor_images::signatures::SignaturePolicy;
 use executor_proto::v1;
 
 use super::convert;
@@ -37,15 +38,21 @@ pub(super) fn tell(node: &Node) -> v1::InfoResponse {
         run_dir: node.paths.run_dir.display().to_string(),
         state_dir: node.paths.state_dir.display().to_string(),
         files_root: node.policy.files_root.display().to_string(),
-        image_policy: Some(image_policy(&node.policy.images)),
+        image_policy: Some(image_policy(&node.policy.images, node.images.signatures())),
     }
 }
 
-fn image_policy(policy: &ImagePolicy) -> v1::ImagePolicy {
+fn image_policy(policy: &ImagePolicy, signatures: &SignaturePolicy) -> v1::ImagePolicy {
+    let signed = signatures.0.iter().map(|rule| v1::SignedImages {
+        images: rule.images.iter().map(ToString::to_string).collect(),
+        keys: rule.keys.iter().map(|key| key.id().to_owned()).collect(),
+        repository: rule.repository,
+    });
     v1::ImagePolicy {
         set: policy.is_set(),
         allow: policy.patterns().iter().map(ToString::to_string).collect(),
         allow_import: policy.may_import().is_ok(),
         allow_archives: policy.may_read_archives("").is_ok(),
+        signed: signed.collect(),
     }
 }

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use executor_core::image::{ImagePolicy, ImageRules};
+use executor_core::image::{ImagePolicy, ImageRules, RepositoryPattern, repository_patterns};
 use executor_core::settings::Bytes;
 use executor_images::Settings;
+use executor_images::signatures::{KEYS_MAX, RULES_MAX, SignaturePolicy, SignatureRule, TrustedKey};
 use serde::Deserialize;
 
 use super::{Check, ConfigError};
@@ -30,6 +31,28 @@ pub(super) struct Images {
     allow: Option<Vec<String>>,
     allow_import: Option<bool>,
     allow_archives: Option<bool>,
+    signed: Vec<Signed>,
+}
+
+/// Images that must be signed.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Signed {
+    images: Vec<String>,
+    keys: Vec<PathBuf>,
+    #[serde(default)]
+    identity: Identity,
+}
+
+/// What a signature must name.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Identity {
+    /// The image's digest.
+    #[default]
+    Any,
+    /// The digest, and the repository that the image is fetched from.
+    Repository,
 }
 
 impl Images {
@@ -47,7 +70,8 @@ impl Images {
     }
 
     pub(super) fn resolve(self, check: &Check, paths: &Paths, policy: ImagePolicy) -> Result<Settings, ConfigError> {
-        let mut settings = Settings { policy, ..Settings::new(paths.images()) };
+        let signatures = signatures(&self.signed, check)?;
+        let mut settings = Settings { policy, signatures, ..Settings::new(paths.images()) };
         if let Some(registries) = self.insecure_registries {
             let is_one = |name: &String| !name.is_empty() && name.len() <= 255 && !name.contains(['/', '@', ' ']);
             if let Some(bad) = registries.iter().find(|name| !is_one(name)) {
@@ -81,4 +105,39 @@ impl Images {
         }
         Ok(settings)
     }
+}
+
+/// The rules for signatures, with their keys read. Every fault is told at once.
+fn signatures(signed: &[Signed], check: &Check) -> Result<SignaturePolicy, ConfigError> {
+    let mut faults = Vec::new();
+    if signed.len() > RULES_MAX {
+        faults.push(format!("has {} entries; at most {RULES_MAX}", signed.len()));
+    }
+    let mut rules = Vec::new();
+    for (index, Signed { images, keys, identity }) in signed.iter().enumerate().take(RULES_MAX) {
+        let mut fault = |why: String| faults.push(format!("entry {}: {why}", index + 1));
+        if images.is_empty() || keys.is_empty() {
+            fault("needs at least one pattern in images and one file in keys".into());
+        }
+        if keys.len() > KEYS_MAX {
+            fault(format!("has {} files of keys; at most {KEYS_MAX}", keys.len()));
+        }
+        let images: Vec<RepositoryPattern> = repository_patterns(images).unwrap_or_else(|bad| {
+            fault(bad.to_string());
+            Vec::new()
+        });
+        let mut read = Vec::new();
+        for path in keys.iter().take(KEYS_MAX) {
+            match if path.is_absolute() { TrustedKey::read(path) } else { Err("is not absolute".into()) } {
+                Ok(keys) => read.extend(keys),
+                Err(why) => fault(format!("{} {why}", path.display())),
+            }
+        }
+        rules.push(SignatureRule { images, keys: read, repository: *identity == Identity::Repository });
+    }
+    if faults.is_empty() {
+        return Ok(SignaturePolicy(rules));
+    }
+    let shown: Vec<String> = signed.iter().flat_map(|rule| &rule.images).cloned().collect();
+    Err(check.fault("images.signed", &shown.join(", "), &faults.join("; ")))
 }

@@ -56,6 +56,32 @@ fn images_run_by_the_files_policy() {
 }
 
 #[test]
+fn keys_of_signed_images_are_read_and_every_fault_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = dir.path().join("a.pub");
+    let pem = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEABmF3Dv6b/wHNFkq7s2akP6v17oQ9cWvV7OOHKcV/fek=\n-----END PUBLIC KEY-----\n";
+    std::fs::write(&key, pem).unwrap();
+    let entry = |images: &str, keys: &str| format!("[[images.signed]]\nimages = [{images}]\nkeys = [{keys}]\n");
+    let good = format!("{}identity = 'repository'\n", entry("'r.example/**'", &format!("{key:?}")));
+    let rules = load(&good, &[]).unwrap().images.signatures.0;
+    assert!(rules.len() == 1 && rules[0].keys.len() == 1 && rules[0].repository);
+    let bad = [entry("'debian'", "'/nonexistent/key'"), entry("", "'b.pub'"), entry("'*'", "'/dev/null'")].concat();
+    let told = load(&bad, &[]).unwrap_err();
+    for part in [
+        "images.signed",
+        "entry 1",
+        "debian",
+        "/nonexistent/key",
+        "entry 2",
+        "b.pub is not absolute",
+        "entry 3",
+        "no public key",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+}
+
+#[test]
 fn the_packages_configuration_is_closed() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for name in ["packaging/debian/executor.toml", "docs/executor.toml"] {

@@ -17,7 +17,7 @@ pub(crate) fn of_image(error: &ImageError) -> Problem {
         | ImageError::Malformed { .. } => Kind::Corrupt,
         ImageError::TooLarge { .. } | ImageError::NoSpace { .. } => Kind::Exhausted,
         ImageError::TooSlow { .. } | ImageError::Status { .. } | ImageError::Connection { .. } => Kind::Unavailable,
-        ImageError::Unauthorized { .. } | ImageError::Forbidden(_) => Kind::Denied,
+        ImageError::Unauthorized { .. } | ImageError::Forbidden(_) | ImageError::Unsigned { .. } => Kind::Denied,
         ImageError::NotFound { .. } => Kind::NotFound,
         ImageError::NoPlatform { .. }
         | ImageError::Unsupported { .. }
@@ -58,7 +58,7 @@ pub(crate) fn of_image_in_field(error: &ImageError, field: &str) -> Problem {
             let violations = vec![Violation::new(field, problem.message.clone())];
             Problem { kind: Kind::Precondition, violations, ..problem }
         }
-        _ if matches!(error, ImageError::Forbidden(_)) => {
+        _ if matches!(error, ImageError::Forbidden(_) | ImageError::Unsigned { .. }) => {
             Problem { violations: vec![Violation::new(field, problem.message.clone())], ..problem }
         }
         _ => problem,

@@ -1,9 +1,11 @@
 //! What is remembered of an image.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use executor_core::image::Digest;
 use serde::{Deserialize, Serialize};
+
+use crate::signatures::Evidence;
 
 /// Of the form of records.
 pub(crate) const VERSION: u32 = 1;
@@ -21,9 +23,9 @@ pub struct ImageRecord {
     pub config_digest: Digest,
     /// What it is called, and since when, in nanoseconds since the epoch.
     pub references: BTreeMap<String, u64>,
-    /// References that a registry gave it for.
+    /// References that a registry gave it for, each with what was found of its signatures.
     #[serde(default)]
-    pub(crate) fetched: BTreeSet<String>,
+    pub(crate) fetched: BTreeMap<String, Evidence>,
     /// It was imported.
     #[serde(default)]
     pub(crate) imported: bool,
@@ -53,10 +55,10 @@ pub struct LayerRecord {
 }
 
 /// How an image came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// From the registry of its reference.
-    Registry,
+    /// From the registry of its reference, with these signatures.
+    Registry(Evidence),
     /// A client sent it.
     Import,
     /// From a layout or an archive on this machine's disk.
@@ -67,7 +69,7 @@ impl ImageRecord {
     /// Takes references away, and what is known of each with it.
     pub(crate) fn keep_references(&mut self, keep: impl Fn(&str) -> bool) {
         self.references.retain(|reference, _| keep(reference));
-        self.fetched.retain(|reference| keep(reference));
+        self.fetched.retain(|reference, _| keep(reference));
     }
 
     /// The reference that it got last.

@@ -10,5 +10,6 @@ mod policy;
 mod pull;
 mod resume;
 mod shelf;
+mod signed;
 mod store;
 mod tls;

@@ -71,7 +71,7 @@ async fn a_redirect_leads_a_manifest_to_allowed_repositories_alone() {
         let asked = other.count("/");
         match &*closed.pull(&fake.reference(":1")).await.unwrap_err() {
             ImageError::Redirect { to: told, why, .. } => {
-                assert!(*told == to && why.contains("(images.allow)"), "{why}")
+                assert!(*told == to && why.contains("(images.allow)"), "{why}");
             }
             error => panic!("{error}"),
         }

@@ -39,7 +39,7 @@ fn an_image_is_judged_on_both_sides() {
             assert!(found[0].field == "rootfs" && found[0].description.contains("(images.allow)"), "{found:?}");
         }
     }
-    let mut forged = plan.clone();
+    let mut forged = plan;
     let Rootfs::Image(image) = &mut forged.rootfs else { panic!() };
     image.reference = "docker.io/registry/app:1".into();
     assert!(recheck(&forged, &allowing(&["docker.io/registry/*"])).is_err(), "not in the form of a reference");

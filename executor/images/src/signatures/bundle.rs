@@ -1,0 +1,130 @@
+//! sigstore's bundles (protobuf-specs, `sigstore_bundle.proto`, 0.3): what was signed and by whom in one JSON document. Of who
+//! signed only the signature itself is looked at.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use executor_core::image::{Algorithm, Digest};
+use serde::Deserialize;
+
+use super::Signed;
+use crate::hash;
+
+/// What the kinds of bundles begin with: `.v0.3+json`, `+json;version=0.3`.
+pub(super) const MEDIA_TYPE: &str = "application/vnd.dev.sigstore.bundle";
+/// Kind of the payload of an envelope (in-toto attestation framework).
+const STATEMENT: &str = "application/vnd.in-toto+json";
+/// A statement that says nothing more than that it signs: others say how an image was made, or what was found in it.
+const SIGNS: &str = "https://sigstore.dev/cosign/sign/v1";
+/// Most signatures of an envelope, and subjects of a statement.
+const SIGNATURES_MAX: usize = 16;
+const SUBJECTS_MAX: usize = 64;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Bundle {
+    media_type: String,
+    dsse_envelope: Option<Envelope>,
+    message_signature: Option<MessageSignature>,
+}
+
+/// Dead Simple Signing Envelope 1.0.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Envelope {
+    payload: String,
+    payload_type: String,
+    signatures: Vec<EnvelopeSignature>,
+}
+
+#[derive(Deserialize)]
+struct EnvelopeSignature {
+    sig: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct MessageSignature {
+    message_digest: Option<MessageDigest>,
+    signature: String,
+}
+
+#[derive(Deserialize)]
+struct MessageDigest {
+    digest: String,
+}
+
+/// in-toto's statement.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Statement {
+    #[serde(rename = "_type")]
+    kind: String,
+    subject: Vec<Subject>,
+    predicate_type: String,
+}
+
+#[derive(Deserialize)]
+struct Subject {
+    #[serde(default)]
+    name: String,
+    digest: BTreeMap<String, String>,
+}
+
+/// The signature of a bundle, where it is of this digest, which `manifest` has.
+pub(super) fn read(bundle: &[u8], (of, manifest): (&Digest, &[u8])) -> Result<Signed, String> {
+    let bundle: Bundle = serde_json::from_slice(bundle).map_err(|error| format!("it is malformed: {error}"))?;
+    if !bundle.media_type.starts_with(MEDIA_TYPE) {
+        return Err(format!("it is a document of kind {:?}", super::fetch::shown(&bundle.media_type)));
+    }
+    match (bundle.dsse_envelope, bundle.message_signature) {
+        (Some(envelope), None) => of_envelope(&envelope, of),
+        (None, Some(signature)) => of_message(&signature, manifest),
+        _ => Err("it has not exactly one of dsseEnvelope and messageSignature".into()),
+    }
+}
+
+/// A signature of the manifest's own bytes.
+fn of_message(signed: &MessageSignature, manifest: &[u8]) -> Result<Signed, String> {
+    if let Some(MessageDigest { digest }) = &signed.message_digest {
+        let own = hash::digest(Algorithm::Sha256, manifest);
+        if hex::encode(decoded(digest, "messageDigest")?) != own.hex() {
+            return Err("its messageDigest is of another image".into());
+        }
+    }
+    let signatures = vec![decoded(&signed.signature, "signature")?];
+    Ok(Signed { message: manifest.to_vec(), signatures, name: None })
+}
+
+fn of_envelope(envelope: &Envelope, of: &Digest) -> Result<Signed, String> {
+    let Envelope { payload, payload_type, signatures } = envelope;
+    if payload_type != STATEMENT {
+        return Err(format!("its envelope has a payload of kind {:?}", super::fetch::shown(payload_type)));
+    }
+    if signatures.len() > SIGNATURES_MAX {
+        return Err(format!("its envelope has {} signatures; at most {SIGNATURES_MAX}", signatures.len()));
+    }
+    let payload = decoded(payload, "payload")?;
+    let statement: Statement =
+        serde_json::from_slice(&payload).map_err(|error| format!("its statement is malformed: {error}"))?;
+    if !statement.kind.starts_with("https://in-toto.io/Statement/v") || statement.predicate_type != SIGNS {
+        let kind = super::fetch::shown(&statement.predicate_type);
+        return Err(format!("its statement is not a signature of an image, but {kind:?}"));
+    }
+    if statement.subject.len() > SUBJECTS_MAX {
+        return Err(format!("its statement has {} subjects; at most {SUBJECTS_MAX}", statement.subject.len()));
+    }
+    let is_it = |subject: &&Subject| subject.digest.get(of.algorithm().name()).is_some_and(|digest| digest == of.hex());
+    let subject = statement.subject.iter().find(is_it).ok_or("its statement is of another image")?;
+    let name = Some(subject.name.clone()).filter(|name| !name.is_empty());
+    // The pre-authentication encoding of DSSE.
+    let mut message = format!("DSSEv1 {} {payload_type} {} ", payload_type.len(), payload.len()).into_bytes();
+    message.extend_from_slice(&payload);
+    let signatures = signatures.iter().map(|signature| decoded(&signature.sig, "sig")).collect::<Result<_, _>>()?;
+    Ok(Signed { message, signatures, name })
+}
+
+fn decoded(text: &str, what: &str) -> Result<Vec<u8>, String> {
+    STANDARD.decode(text).map_err(|error| format!("its {what} is not base64: {error}"))
+}

@@ -1,0 +1,264 @@
+//! From a registry: what it keeps as signatures of an image, within bounds, until every rule is satisfied.
+//!
+//! For each of the image's verified documents, the index first: the tag `sha256-HEX.sig`, where cosign keeps its signatures;
+//! then what refers to the digest (distribution specification 1.1), by the API or, where a registry has none, by the tag
+//! `sha256-HEX`.
+
+use std::collections::BTreeMap;
+
+use executor_core::image::{Digest, Repository};
+use serde::Deserialize;
+
+use super::{Evidence, SignatureRule, Signed, TrustedKey, bundle, simple, unsigned};
+use crate::error::ImageError;
+use crate::pull;
+use crate::registry::Registry;
+
+/// What cosign calls its signatures where they refer to an image.
+const COSIGN: &str = "application/vnd.dev.cosign.artifact.sig.v1+json";
+/// What others call bundles with a signature.
+const SIGNS: &str = "https://sigstore.dev/cosign/sign/v1";
+/// Most documents with signatures of an image that are looked at, and layers of one.
+const DOCUMENTS_MAX: usize = 32;
+const LAYERS_MAX: usize = 64;
+/// Most signatures of an image that are looked at.
+const SIGNATURES_MAX: usize = 64;
+/// Largest payload, and largest bundle.
+const PAYLOAD_MAX: u64 = 64 << 10;
+const BUNDLE_MAX: u64 = 1 << 20;
+
+/// A document of a registry that may hold signatures, or list such documents.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    #[serde(default)]
+    layers: Vec<Entry>,
+    #[serde(default)]
+    manifests: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    #[serde(default)]
+    media_type: String,
+    artifact_type: Option<String>,
+    digest: String,
+    size: u64,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+}
+
+/// A search for signatures.
+struct Search<'a> {
+    registry: &'a Registry,
+    repository: &'a Repository,
+    rules: &'a [&'a SignatureRule],
+    keys: Vec<&'a TrustedKey>,
+    found: Evidence,
+    /// Why signatures that were looked at do not count.
+    reasons: Vec<String>,
+    documents: usize,
+    signatures: usize,
+}
+
+/// Verifies that an image is signed as the rules say. `chain` are its verified documents: index and manifest.
+///
+/// # Errors
+/// It is not; or its registry does not answer.
+pub(crate) async fn verify(
+    registry: &Registry,
+    repository: &Repository,
+    chain: &[(Digest, Vec<u8>)],
+    rules: &[&SignatureRule],
+    what: &str,
+) -> Result<Evidence, ImageError> {
+    let mut search = Search {
+        registry,
+        repository,
+        rules,
+        keys: rules.iter().flat_map(|rule| &rule.keys).collect(),
+        found: Evidence::new(),
+        reasons: Vec::new(),
+        documents: 0,
+        signatures: 0,
+    };
+    for (digest, bytes) in chain {
+        if search.of_digest((digest, bytes)).await? {
+            return Ok(search.found);
+        }
+    }
+    Err(unsigned(what, &search.reasons))
+}
+
+impl Search<'_> {
+    fn is_over(&self) -> bool {
+        self.rules.iter().all(|rule| rule.is_satisfied(&self.found))
+    }
+
+    /// Looks at what is kept for one document of the image. Tells whether every rule is satisfied.
+    async fn of_digest(&mut self, of: (&Digest, &[u8])) -> Result<bool, ImageError> {
+        let name = format!("{}-{}", of.0.algorithm().name(), of.0.hex());
+        let what = format!("the signatures {}.sig", brief(&name));
+        let answer = self.tagged(&format!("{name}.sig"), &what).await;
+        if let Some(document) = self.document(answer, &what)? {
+            self.of_layers(document.layers, of, &what).await?;
+        }
+        if self.is_over() {
+            return Ok(true);
+        }
+        for entry in self.referrers(of.0, &name).await? {
+            let what = format!("the signatures {}", brief(&entry.digest));
+            let answer = self.named(&entry, &what).await;
+            if let Some(document) = self.document(answer, &what)? {
+                self.of_layers(document.layers, of, &what).await?;
+            }
+            if self.is_over() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// What refers to a digest and may be a signature.
+    async fn referrers(&mut self, of: &Digest, name: &str) -> Result<Vec<Entry>, ImageError> {
+        let what = format!("what refers to {of}");
+        let listed = self.registry.referrers(of, &what).await;
+        let list = match self.document(listed, &what)? {
+            Some(list) => Some(list),
+            None => {
+                let answer = self.tagged(name, &what).await;
+                self.document(answer, &what)?
+            }
+        };
+        let mut entries = list.map(|list| list.manifests).unwrap_or_default();
+        let may_be = |kind: &str| kind.starts_with(bundle::MEDIA_TYPE) || kind == COSIGN || kind == SIGNS;
+        entries.retain(|entry| entry.artifact_type.as_deref().is_none_or(may_be));
+        Ok(entries)
+    }
+
+    async fn tagged(&self, tag: &str, what: &str) -> Result<Vec<u8>, ImageError> {
+        self.registry.manifest(tag, what).await.map(|document| document.bytes)
+    }
+
+    /// A document by the digest that another one names it by.
+    async fn named(&self, entry: &Entry, what: &str) -> Result<Vec<u8>, ImageError> {
+        let digest = digest_of(entry, what)?;
+        let bytes = self.registry.manifest(&digest.to_string(), what).await?.bytes;
+        pull::sized(entry.size, &bytes, what)?;
+        pull::verified(&digest, &bytes, what)?;
+        Ok(bytes)
+    }
+
+    /// Reads a document, where there is one. What is wrong with it is a reason, and not the end of the search: others may
+    /// have put it there.
+    fn document(&mut self, answer: Result<Vec<u8>, ImageError>, what: &str) -> Result<Option<Document>, ImageError> {
+        let bytes = match answer {
+            Ok(bytes) => bytes,
+            Err(ImageError::NotFound { .. }) => return Ok(None),
+            Err(error) => return self.reason(error).map(|()| None),
+        };
+        self.documents += 1;
+        if self.documents > DOCUMENTS_MAX {
+            self.limit(format!("more than {DOCUMENTS_MAX} documents with signatures are not looked at"));
+            return Ok(None);
+        }
+        match serde_json::from_slice::<Document>(&bytes) {
+            Ok(document) => Ok(Some(document)),
+            Err(error) => {
+                self.note(format!("{what} are malformed: {error}"));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Looks at the signatures of a document.
+    async fn of_layers(&mut self, layers: Vec<Entry>, of: (&Digest, &[u8]), what: &str) -> Result<(), ImageError> {
+        if layers.len() > LAYERS_MAX {
+            self.limit(format!("{what}: of {} layers only {LAYERS_MAX} are looked at", layers.len()));
+        }
+        for layer in layers.into_iter().take(LAYERS_MAX) {
+            let most = match &*layer.media_type {
+                simple::MEDIA_TYPE => PAYLOAD_MAX,
+                kind if kind.starts_with(bundle::MEDIA_TYPE) => BUNDLE_MAX,
+                _ => continue,
+            };
+            self.signatures += 1;
+            if self.signatures > SIGNATURES_MAX {
+                self.limit(format!("more than {SIGNATURES_MAX} signatures are not looked at"));
+                return Ok(());
+            }
+            let what = format!("signature {}", brief(&layer.digest));
+            let signed = match self.blob(&layer, most, &what).await {
+                Err(error) => {
+                    self.reason(error)?;
+                    continue;
+                }
+                Ok(blob) if most == PAYLOAD_MAX => simple::read(blob, &layer.annotations, of.0),
+                Ok(blob) => bundle::read(&blob, of),
+            };
+            match signed.map(|signed: Signed| signed.evidence(&self.keys, self.repository)) {
+                Err(why) => self.note(format!("{what}: {why}")),
+                Ok(evidence) if evidence.is_empty() => self.note(format!("{what} is by none of the keys")),
+                Ok(evidence) => {
+                    self.found.extend(evidence);
+                    if self.is_over() {
+                        return Ok(());
+                    }
+                    self.note(format!("{what} satisfies not every rule: keys, or the repository that it names"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn blob(&self, layer: &Entry, most: u64, what: &str) -> Result<Vec<u8>, ImageError> {
+        if layer.size > most {
+            return Err(ImageError::TooLarge { what: what.to_owned(), is: layer.size, most, unit: "bytes" });
+        }
+        let digest = digest_of(layer, what)?;
+        let blob = self.registry.small_blob(&digest.to_string(), what).await?.bytes;
+        pull::sized(layer.size, &blob, what)?;
+        pull::verified(&digest, &blob, what)?;
+        Ok(blob)
+    }
+
+    /// A limit is told before the reasons of each signature.
+    fn limit(&mut self, why: String) {
+        self.reasons.insert(0, why);
+    }
+
+    fn note(&mut self, why: String) {
+        self.reasons.push(why);
+    }
+
+    /// A fault of what the registry has is a reason; one of the registry itself ends the search.
+    fn reason(&mut self, error: ImageError) -> Result<(), ImageError> {
+        match error {
+            ImageError::NotFound { .. }
+            | ImageError::WrongDigest { .. }
+            | ImageError::Longer { .. }
+            | ImageError::TooLarge { .. }
+            | ImageError::Malformed { .. }
+            | ImageError::Unsupported { .. } => {
+                self.note(error.to_string());
+                Ok(())
+            }
+            error => Err(error),
+        }
+    }
+}
+
+fn digest_of(entry: &Entry, what: &str) -> Result<Digest, ImageError> {
+    entry.digest.parse().map_err(|bad| ImageError::Malformed { what: what.to_owned(), why: format!("a digest {bad}") })
+}
+
+/// The begin of a digest.
+fn brief(digest: &str) -> String {
+    shown(digest).chars().take("sha256:".len() + 12).collect()
+}
+
+/// Enough of a registry's text to know it by.
+pub(super) fn shown(text: &str) -> String {
+    text.chars().take(100).flat_map(char::escape_debug).collect()
+}

@@ -1,0 +1,205 @@
+//! Public keys that images are signed with: PEM as openssl and cosign write it (`BEGIN PUBLIC KEY`).
+
+use std::io::Read as _;
+use std::path::Path;
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{SignatureVerificationAlgorithm, SubjectPublicKeyInfoDer};
+use webpki::{Error, RawPublicKeyEntity, ring};
+
+use crate::hash;
+use executor_core::image::Algorithm;
+
+/// Largest file of keys.
+const FILE_MAX: u64 = 64 << 10;
+
+/// How signatures are made: each with the keys that it is for, in its DER encoding.
+static ALGORITHMS: [&dyn SignatureVerificationAlgorithm; 5] = [
+    ring::ECDSA_P256_SHA256,
+    ring::ED25519,
+    ring::RSA_PKCS1_2048_8192_SHA256,
+    ring::ECDSA_P384_SHA384,
+    ring::ECDSA_P384_SHA256,
+];
+
+/// A public key.
+#[derive(Clone, Debug)]
+pub struct TrustedKey {
+    /// SHA-256 of its SubjectPublicKeyInfo, in hexadecimal.
+    id: String,
+    spki: SubjectPublicKeyInfoDer<'static>,
+    algorithms: Vec<&'static dyn SignatureVerificationAlgorithm>,
+}
+
+impl TrustedKey {
+    /// The keys of a file.
+    ///
+    /// # Errors
+    /// It cannot be read, has none, or one that is not taken: in one line without the path.
+    pub fn read(path: &Path) -> Result<Vec<Self>, String> {
+        let mut pem = Vec::new();
+        let told = |error: std::io::Error| {
+            let words = error.to_string();
+            format!("cannot be read: {}", words.split(" (os error").next().unwrap_or_default())
+        };
+        let file = std::fs::File::open(path).map_err(told)?;
+        file.take(FILE_MAX + 1).read_to_end(&mut pem).map_err(told)?;
+        if pem.len() as u64 > FILE_MAX {
+            return Err(format!("has more than {FILE_MAX} bytes"));
+        }
+        Self::parse(&pem)
+    }
+
+    /// The keys of a PEM document.
+    ///
+    /// # Errors
+    /// See [`Self::read`].
+    pub fn parse(pem: &[u8]) -> Result<Vec<Self>, String> {
+        let keys = SubjectPublicKeyInfoDer::pem_slice_iter(pem)
+            .map(|spki| Self::of(spki.map_err(|error| format!("is not PEM: {error}"))?))
+            .collect::<Result<Vec<_>, _>>()?;
+        if keys.is_empty() {
+            return Err("has no public key (PEM, BEGIN PUBLIC KEY)".into());
+        }
+        Ok(keys)
+    }
+
+    fn of(spki: SubjectPublicKeyInfoDer<'static>) -> Result<Self, String> {
+        let key =
+            RawPublicKeyEntity::try_from(&spki).map_err(|error| format!("has a key that is malformed: {error}"))?;
+        // What a signature of nothing is refused for tells whether the key is one for it.
+        let fits = |algorithm: &&&'static dyn SignatureVerificationAlgorithm| {
+            !matches!(
+                key.verify_signature(**algorithm, b"", b""),
+                Err(Error::UnsupportedSignatureAlgorithmForPublicKeyContext(_))
+            )
+        };
+        let algorithms: Vec<_> = ALGORITHMS.iter().filter(fits).copied().collect();
+        if algorithms.is_empty() {
+            return Err("has a key of a kind that is not taken: ECDSA (P-256, P-384), Ed25519 and RSA are".into());
+        }
+        let id = hash::digest(Algorithm::Sha256, &spki).hex().to_owned();
+        Ok(Self { id, spki, algorithms })
+    }
+
+    /// What it is known by: the SHA-256 of its SubjectPublicKeyInfo.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// A signature of a message is this key's.
+    pub(super) fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
+        let Ok(key) = RawPublicKeyEntity::try_from(&self.spki) else { return false };
+        self.algorithms.iter().any(|algorithm| key.verify_signature(*algorithm, message, signature).is_ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+
+    use super::*;
+
+    /// Made by openssl: a key, and its signature of `message`.
+    const VECTORS: [(&str, &str); 4] = [
+        (
+            concat!(
+                "-----BEGIN PUBLIC KEY-----\n",
+                "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAELUv5iTLyzzdq89Nt95xT3REyiZlu\n",
+                "Yvp2lE7ncVD0SZKQZHK8cZ18EiZsNzD0cxDMn4XUORYHNdtv+/7lZGNA2g==\n",
+                "-----END PUBLIC KEY-----\n",
+            ),
+            "MEUCIQCs/6iC9H8Z9qUHYpMw6EF6URhXdavgDzMIVSzRW7KDpgIgb3LUw7rnodFPntLFoJ2Ax4nlQwj4j8onSZPBQMTBjw8=",
+        ),
+        (
+            concat!(
+                "-----BEGIN PUBLIC KEY-----\n",
+                "MCowBQYDK2VwAyEABmF3Dv6b/wHNFkq7s2akP6v17oQ9cWvV7OOHKcV/fek=\n",
+                "-----END PUBLIC KEY-----\n",
+            ),
+            "PJriUmElOYgBTbZSRzd59OgmRLybZOGvRyLZowLU7z+S96vbVQicMoSoA+Xjsxw/MKAusTqbG1A0Ure7/g03BA==",
+        ),
+        (
+            concat!(
+                "-----BEGIN PUBLIC KEY-----\n",
+                "MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEA35+cFVcIbkmC04W6rnfT\n",
+                "6fFJAaEeCvq6jaqMqFKlrFRh85pETo/3J/MydFPERPbr5KUvZ7+UfODPLM73iPde\n",
+                "SseIeZxM38eRrnRh1VhKYqp3aK5uxwkjBD9Lxrqsg1fqtH+S/cIncjz/XqW9/D+p\n",
+                "JjAX2gHtd4yM0s5c4W3wY/rBaHNoz9oB+PH8vYqSqqJdOi/J26ORFsl+SGO+F5lq\n",
+                "t6VqWeRDmwhCCWMu32O49vgZJOdI/ShdQdmpfEnMNtDoerIC9BoOydw3XEuQyoxG\n",
+                "Ow8H6P6kukBTi1DPy4uw7GRO+UrOoIqm98s+QHuRxCD8F8/LQdrMOb072qF6he/r\n",
+                "fwIDAQAB\n",
+                "-----END PUBLIC KEY-----\n",
+            ),
+            concat!(
+                "joSKZil3IFDEDipOJCTG3nCrLrv8LwJr3IlQaxoaMUZYvUI92YwmYVjEK8fjipDPrUCXPm/APtVENM9LuMH7SG7sWJ1oYlUE2fQZ",
+                "py7NNhGTHZ8LN0Msq/6XyuqwaGaW8GjstvqibzBUJqcqreSFHd7tLrlYskPBxJ8Akn5yJq6n1wYIlaCG8cPvKjLjGP9q/plawhqz",
+                "CshIDH6Q2JipbOyQjX6ulwY0X7I7IFAi6Zao1HhdkK60W27KU0loyVA5uLYv8cA0Ym5kyzlEnuxnPcLr9L40fjOFRMrwLdXRVbAW",
+                "cIcuh6LcN6zGheNuD/mllkKYU9UY7Zuy/qezIBs+Bw==",
+            ),
+        ),
+        (
+            concat!(
+                "-----BEGIN PUBLIC KEY-----\n",
+                "MHYwEAYHKoZIzj0CAQYFK4EEACIDYgAEidClS6UrGKSpF7dd+NV5DRwfBDMsqiyC\n",
+                "tKDFDGjXSUsxQakwlF1yAB07guaxrz0o1gdIwGkRNpD5CuJmae9Weudi38+kI7+L\n",
+                "SVg9P7EBrhQgp7DjGX+O2s5fRS2+GuoN\n",
+                "-----END PUBLIC KEY-----\n",
+            ),
+            concat!(
+                "MGQCMFMnFNbsEiKxL7xZ0YigzThc9VhFnkrGIRg4UGV1NMY6LWU51eGfBvkEJJsZriT0PQIwfxxybUaI/kysAlKQEaiXydHDbaxI",
+                "HzPWsvhOr8AnaXKbTCYJB99Q8OarxqzQDIxz",
+            ),
+        ),
+    ];
+    /// Likewise, of a curve that is not taken.
+    const OTHER_CURVE: &str = concat!(
+        "-----BEGIN PUBLIC KEY-----\n",
+        "MFYwEAYHKoZIzj0CAQYFK4EEAAoDQgAE8AsUNMFd7WZE7NhaGSr9HJYf+nUlzSt2\n",
+        "2aoMNzqa9oa3TQW0GL6KtEd12EtSAAdI7NCYIQSfKyfce02kjL/dnQ==\n",
+        "-----END PUBLIC KEY-----\n",
+    );
+
+    #[test]
+    fn keys_and_signatures_of_openssl_are_taken() {
+        for (pem, signature) in VECTORS {
+            let [key] = &TrustedKey::parse(pem.as_bytes()).unwrap()[..] else { panic!("{pem}") };
+            let signature = STANDARD.decode(signature).unwrap();
+            assert!(key.verifies(b"message", &signature), "{pem}");
+            assert!(!key.verifies(b"massage", &signature), "another message");
+            for at in 0..signature.len() {
+                let mut damaged = signature.clone();
+                damaged[at] ^= 1;
+                assert!(!key.verifies(b"message", &damaged), "bit 0 of byte {at}");
+            }
+            assert!(!key.verifies(b"message", b"") && !key.verifies(b"", &signature));
+        }
+        let all = VECTORS.map(|(pem, _)| pem).concat();
+        let keys = TrustedKey::parse(all.as_bytes()).unwrap();
+        let signed: Vec<Vec<u8>> = VECTORS.iter().map(|(_, signature)| STANDARD.decode(signature).unwrap()).collect();
+        for (at, key) in keys.iter().enumerate() {
+            for (other, signature) in signed.iter().enumerate() {
+                assert_eq!(key.verifies(b"message", signature), at == other, "{at} {other}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_key_is_told() {
+        let private = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+        let damaged = VECTORS[0].0.replace("MFkw", "MFkx");
+        let table = [
+            ("", "no public key"),
+            ("nonsense", "no public key"),
+            (private, "no public key"),
+            (&damaged, "malformed"),
+            (OTHER_CURVE, "kind that is not taken"),
+            ("-----BEGIN PUBLIC KEY-----\n!\n-----END PUBLIC KEY-----\n", "not PEM"),
+        ];
+        for (pem, why) in table {
+            let told = TrustedKey::parse(pem.as_bytes()).unwrap_err();
+            assert!(told.contains(why), "{pem}: {told}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! cosign's simple signing: a payload that names a manifest's digest, with its signature in an annotation of the layer that it
+//! is kept as (cosign, `specs/SIGNATURE_SPEC.md`).
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use executor_core::image::Digest;
+use serde::Deserialize;
+
+use super::Signed;
+
+/// Kind of the layer that a payload is kept as.
+pub(super) const MEDIA_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
+/// Where the signature of a payload is.
+const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
+/// What a payload says of itself.
+const TYPE: &str = "cosign container image signature";
+
+#[derive(Deserialize)]
+struct Payload {
+    critical: Critical,
+}
+
+#[derive(Deserialize)]
+struct Critical {
+    #[serde(default)]
+    identity: Identity,
+    image: Image,
+    r#type: String,
+}
+
+#[derive(Default, Deserialize)]
+struct Identity {
+    #[serde(rename = "docker-reference", default)]
+    reference: String,
+}
+
+#[derive(Deserialize)]
+struct Image {
+    #[serde(rename = "docker-manifest-digest")]
+    digest: String,
+}
+
+/// The signature of a layer, where it is of this digest.
+pub(super) fn read(payload: Vec<u8>, annotations: &BTreeMap<String, String>, of: &Digest) -> Result<Signed, String> {
+    let signature = annotations.get(SIGNATURE).ok_or_else(|| format!("it has no annotation {SIGNATURE}"))?;
+    let signature = STANDARD.decode(signature).map_err(|error| format!("its signature is not base64: {error}"))?;
+    let Payload { critical } =
+        serde_json::from_slice(&payload).map_err(|error| format!("its payload is malformed: {error}"))?;
+    if critical.r#type != TYPE {
+        return Err("its payload is not of a signature of an image".into());
+    }
+    if critical.image.digest != of.to_string() {
+        return Err(format!("its payload is of another image, {:?}", super::fetch::shown(&critical.image.digest)));
+    }
+    let name = Some(critical.identity.reference).filter(|name| !name.is_empty());
+    Ok(Signed { message: payload, signatures: vec![signature], name })
+}
