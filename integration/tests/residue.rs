@@ -553,7 +553,7 @@ fn after_a_process_of_exec_has_ended() {
     let on = raw.open(&fields("/executor.v1.Executor/Exec"), false);
     raw.frame(DATA, 0, on, &part(v1::exec_request::Part::Start(script("c", "true"))));
     raw.answered(on);
-    let typed = part(v1::exec_request::Part::Stdin(secret.as_bytes().to_vec().into()));
+    let typed = part(v1::exec_request::Part::Stdin(secret.as_bytes().to_vec()));
     for piece in [16_384, 7] {
         typed.chunks(piece).for_each(|typed| raw.frame(DATA, 0, on, typed));
         raw.heard();
