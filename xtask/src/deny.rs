@@ -1,12 +1,19 @@
 //! `cargo xtask deny`: licences, sources, bans and advisories of the dependency tree, by `deny.toml`.
 //!
-//! cargo-deny is not installed from here: it takes minutes to build, and CI machines have it or not.
+//! cargo-deny is taken from PATH where it is there; else one pinned version is built from crates.io into `target/tools/`, once.
+//! That takes minutes and the network, so `.ci/run` says `--if-installed`: a machine that has neither leaves the step out,
+//! and says so.
 
-use std::process::ExitCode;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
 
-use anyhow::bail;
+use anyhow::Context as _;
 
-use crate::workspace::{self, Workspace};
+use crate::needs;
+use crate::workspace::{self, Workspace, step};
+
+/// Pinned, so that a release over there breaks nothing here.
+const VERSION: &str = "0.20.2";
 
 /// What to check.
 #[derive(clap::Args)]
@@ -14,17 +21,61 @@ pub(crate) struct Options {
     /// Leave out the advisories, whose database is fetched from the network
     #[arg(long)]
     offline: bool,
+    /// Check nothing where cargo-deny is not installed, instead of building it
+    #[arg(long)]
+    if_installed: bool,
 }
 
-/// Runs cargo-deny, or says how to get it.
+/// Runs cargo-deny, which is built first where it is not there.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
-    if !workspace.cargo(["deny", "--version"]).output().is_ok_and(|done| done.status.success()) {
-        bail!("cargo-deny is not installed: `cargo install --locked cargo-deny`");
-    }
-    let mut command = workspace.cargo(["deny", "--workspace", "check", "licenses", "bans", "sources"]);
+    let mut command = match installed(workspace) {
+        Some(command) => command,
+        None if options.if_installed => {
+            eprintln!("cargo-deny is not installed: left out (`cargo xtask deny` builds it)");
+            return Ok(ExitCode::SUCCESS);
+        }
+        None => install(workspace)?,
+    };
+    command.args(["--workspace", "check", "licenses", "bans", "sources"]);
     if !options.offline {
         command.arg("advisories");
     }
     workspace::run(&mut command)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The directory that [`install`] fills: cargo puts programs into its `bin`.
+fn tools(workspace: &Workspace) -> PathBuf {
+    workspace.target.join("tools")
+}
+
+/// Our own cargo-deny. Outside of `cargo deny` it wants no subcommand's name.
+fn own(workspace: &Workspace) -> Command {
+    let mut command = Command::new(tools(workspace).join("bin/cargo-deny"));
+    command.current_dir(&workspace.root);
+    command
+}
+
+/// The cargo-deny that is there: that of PATH, or ours of the pinned version.
+fn installed(workspace: &Workspace) -> Option<Command> {
+    let succeeds = |mut command: Command| command.arg("--version").output().ok().filter(|done| done.status.success());
+    if succeeds(workspace.cargo(["deny"])).is_some() {
+        return Some(workspace.cargo(["deny"]));
+    }
+    let told = succeeds(own(workspace))?;
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    (told.split_whitespace().last() == Some(VERSION)).then(|| own(workspace))
+}
+
+/// Builds cargo-deny below `target/`: nothing is installed into the system.
+fn install(workspace: &Workspace) -> anyhow::Result<Command> {
+    needs::require(&needs::BUILD)?;
+    let root = tools(workspace);
+    step(&format!("Building cargo-deny {VERSION} into {} (some minutes, once)", root.display()));
+    let mut cargo = workspace.cargo(["install", "--locked", "--force", "cargo-deny", "--version"]);
+    cargo.arg(format!("={VERSION}")).arg("--root").arg(&root).arg("--target-dir").arg(root.join("build"));
+    workspace::run(&mut cargo).context("cargo-deny is not installed, and building it needs crates.io")?;
+    // Only the program is of use from here on.
+    let _ = std::fs::remove_dir_all(root.join("build"));
+    Ok(own(workspace))
 }

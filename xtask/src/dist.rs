@@ -48,6 +48,7 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
 /// Builds a program of the repository that is not part of the product, with the product's profile, and
 /// answers where it is.
 pub(crate) fn build_tool(workspace: &Workspace, package: &str, binary: &str) -> anyhow::Result<PathBuf> {
+    needs::require(&needs::BUILD)?;
     cargo(workspace, &["-p", package, "--bin", binary], false)?;
     Ok(built(workspace, binary))
 }

@@ -115,6 +115,13 @@ pub(crate) const VM: [Need; 4] = [
     Need { package: "qemu-system-x86", reason: "is the virtual machine", sign: Sign::Program("qemu-system-x86_64") },
 ];
 
+/// For `cargo xtask sanitize`, beside [`BUILD`]. gcc brings the runtime itself.
+pub(crate) const SANITIZE: [Need; 1] = [Need {
+    package: "g++",
+    reason: "the sanitizer's runtime is linked with C++'s library",
+    sign: Sign::Program("c++"),
+}];
+
 /// For `cargo xtask fuzz`.
 pub(crate) const FUZZ: [Need; 1] =
     [Need { package: "g++", reason: "the fuzzing engine is C++, compiled from source", sign: Sign::Program("c++") }];

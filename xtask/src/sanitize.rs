@@ -71,6 +71,7 @@ pub(crate) struct Options {
 /// Builds and runs; fails where a test fails or the runtime tells a fault.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     needs::require(&needs::BUILD)?;
+    needs::require(&needs::SANITIZE)?;
     let flags = flags()?;
     control(workspace, &flags)?;
     step("Running the tests with AddressSanitizer");
