@@ -86,6 +86,7 @@ impl Request {
             .into(),
             runtime_token_path: args.runtime_token.unwrap_or_default(),
             file_directories: args.file_directories,
+            writable_files: args.writable_files.map(|most| v1::WritableFiles { bytes_max: most.unwrap_or(0) }),
             remove_when_completed: args.rm && args.detach,
             ..RunRequest::default()
         };
@@ -392,6 +393,21 @@ mod tests {
         assert_eq!((message.grace_period, message.network, message.outputs), (None, 0, None));
         let run = message.action.unwrap().run.unwrap();
         assert_eq!((run.resource_limits, run.suppress_log_output), (None, false));
+    }
+
+    /// The size is part of the flag, or the next word would be taken for it.
+    #[test]
+    fn writable_files_with_and_without_a_size() {
+        let table: [(&[&str], Option<u64>); 4] = [
+            (&["--", "x"], None),
+            (&["--writable-files", "--", "x"], Some(0)),
+            (&["--writable-files", "debian", "x"], Some(0)),
+            (&["--writable-files=1.5M", "--", "x"], Some(3 << 19)),
+        ];
+        for (line, expected) in table {
+            let asked = build(line).unwrap().message().writable_files;
+            assert_eq!(asked.map(|asked| asked.bytes_max), expected, "{line:?}");
+        }
     }
 
     /// What stands behind the image, or the program, belongs to it; `--` is needed where neither is named.

@@ -1,7 +1,7 @@
 //! Paths of files against one another and against a root file system, which is as hostile as its maker likes.
 //!
 //! The bytes are text, parts separated by `|`. The first byte chooses whether the container gets fresh file
-//! systems. A part that begins with `d`, `f`, `l` or `s` puts a directory, file, link or special file at the path
+//! systems (its last bit) and whether its process may change its files (the one before). A part that begins with `d`, `f`, `l` or `s` puts a directory, file, link or special file at the path
 //! behind it; one that begins with `+` asks for a file there. When all have their places, the container is running: one
 //! that begins with `=` replaces or adds a file, one with `-` removes one.
 
@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
 use executor_core::placement::{Asked, Entry, MountPoint, PlacementError, RootfsView, place};
-use executor_core::plan::Plan;
+use executor_core::plan::{Layout, Plan};
 use executor_core::update::{FileUpdate, Next};
 use executor_core::validate::{Draft, Policy, UpdateDraft, recheck, validate, validate_update};
 
@@ -48,7 +48,8 @@ pub fn run(data: &[u8]) {
         tree.entries.insert(path.into(), entry);
     }
     let policy = Policy::default();
-    let draft = Draft { id: "x", path: "/x", files, ..Draft::default() };
+    let writable_files = (choice & 2 != 0).then_some(0);
+    let draft = Draft { id: "x", path: "/x", files, writable_files, ..Draft::default() };
     let asked = draft.files.len();
     match validate(&draft, &policy) {
         Err(violations) => assert!(!violations.is_empty() && violations.iter().all(|v| v.field.contains("f"))),
@@ -64,14 +65,17 @@ pub fn run(data: &[u8]) {
 /// Places the plan's files in the tree.
 fn against(plan: &Plan, tree: &Tree<'_>, update: &UpdateDraft<'_>, policy: &Policy) {
     let (directories, home) = (&plan.file_directories[..], Path::new("/root"));
-    match place(Asked { files: &plan.files, directories, files_root: &policy.files_root, home }, tree.fresh, tree) {
+    let (files, files_root, layout) = (&plan.files[..], &*policy.files_root, plan.layout());
+    match place(Asked { files, directories, files_root, home, layout }, tree.fresh, tree) {
         Err(PlacementError::View(_, never)) => match never {},
         Err(PlacementError::Violations(violations)) => {
             assert!(!violations.is_empty() && violations.len() <= plan.files.len());
         }
         Ok(mounts) => {
             rules::placed(plan, &mounts);
-            updated(plan, &mounts, update, policy);
+            if layout == Layout::Generations {
+                updated(plan, &mounts, update, policy);
+            }
             for mount in &mounts {
                 // Where it is mounted is where it seems to be: nothing on the way is a link or changes its meaning.
                 // What is missing is made.

@@ -36,6 +36,20 @@ show; cat /etc/executor-residue/token
 printf '%s\n' "$SECRET_64" "$SECRET_4096" "$SECRET_65536" "$SECRET_120000" "$@"
 echo residue-up
 while :; do sleep 100000 & wait $!; done"#;
+/// The same secrets in other letters, which are nobody's but this process's: written beside its files, in a directory of its
+/// own, over and onto what it was given; one file is deleted, one replaced.
+const WRITES: &str = r#"
+cd /etc/executor-residue
+other() { printf '%s' "$1" | tr A-Za-z N-ZA-Mn-za-m; }
+mkdir made
+other "$SECRET_64" >beside
+other "$SECRET_4096" >made/new
+other "$SECRET_65536" >>file-64
+other "$SECRET_120000" 1<>file-900000
+rm file-4096
+mv made/new file-65536
+cd /
+"#;
 /// SIGWINCH.
 const SHOW_AGAIN: u32 = 28;
 
@@ -47,6 +61,8 @@ pub struct Batch {
     variables: Vec<Canary>,
     arguments: Vec<Canary>,
     needles: Needles,
+    /// Its process may change its files, and does.
+    writes: bool,
 }
 
 fn canaries(sizes: &[usize]) -> Vec<Canary> {
@@ -57,11 +73,21 @@ impl Batch {
     /// New secrets for a container of this name.
     pub fn new(id: &str) -> Self {
         let [files, variables, arguments] = [FILES, STRINGS, STRINGS].map(|sizes| canaries(&sizes));
-        let mut batch =
-            Self { id: id.into(), files, variables, arguments, needles: Needles::new().expect("randomness") };
+        let needles = Needles::new().expect("randomness");
+        let mut batch = Self { id: id.into(), files, variables, arguments, needles, writes: false };
         let kinds = [("file", &batch.files), ("variable", &batch.variables), ("argument", &batch.arguments)];
         for (kind, canaries) in kinds {
             add(&mut batch.needles, kind, canaries);
+        }
+        batch
+    }
+
+    /// The same for a container whose process writes secrets of its own among its files.
+    pub fn writing(id: &str) -> Self {
+        let mut batch = Self { writes: true, ..Self::new(id) };
+        for canary in &batch.variables {
+            let other: Vec<u8> = canary.as_bytes().iter().copied().map(other).collect();
+            batch.needles.add(&format!("written of {}", other.len()), &other);
         }
         batch
     }
@@ -74,7 +100,12 @@ impl Batch {
     /// The same, with another program than the shell that can make use of it.
     pub fn asking_for(&self, path: &str) -> RunRequest {
         let secrets = ["", "", "", ""];
-        let request = program(path, &[&["-c", SCRIPT, "sh"], &secrets[..]].concat());
+        let script = if self.writes {
+            SCRIPT.replace("echo residue-up", &format!("{WRITES}echo residue-up"))
+        } else {
+            SCRIPT.into()
+        };
+        let request = program(path, &[&["-c", &*script, "sh"], &secrets[..]].concat());
         let mut request = request.id(&self.id).action(|run| {
             for (canary, size) in self.variables.iter().zip(STRINGS) {
                 let (name, value) = (format!("SECRET_{size}"), canary.as_str().into());
@@ -86,6 +117,7 @@ impl Batch {
             run.volume_mounted_files = files(&self.files);
         });
         request.runtime_token_path = TOKEN.into();
+        request.writable_files = self.writes.then(v1::WritableFiles::default);
         request
     }
 
@@ -130,6 +162,15 @@ impl Batch {
     }
 }
 
+/// A letter as the process writes it.
+fn other(byte: u8) -> u8 {
+    match byte {
+        b'A'..=b'Z' => (byte - b'A' + 13) % 26 + b'A',
+        b'a'..=b'z' => (byte - b'a' + 13) % 26 + b'a',
+        digit => digit,
+    }
+}
+
 fn add(needles: &mut Needles, kind: &str, canaries: &[Canary]) {
     for canary in canaries {
         needles.add(&format!("{kind} of {}", canary.as_bytes().len()), canary.as_bytes());
@@ -151,7 +192,8 @@ pub struct Keeper(Child);
 impl Keeper {
     /// Of all files that are there now: those that the container sees, and what its shim keeps beside them.
     pub fn of(daemon: &Daemon, container: &Container) -> Self {
-        let mut paths = regular(Path::new(&format!("/proc/{}/root{GENERATIONS_DIR}", pid(container))));
+        let places = [GENERATIONS_DIR, DIR].map(|place| PathBuf::from(format!("/proc/{}/root{place}", pid(container))));
+        let mut paths: Vec<PathBuf> = places.iter().flat_map(|place| regular(place)).collect();
         let shim = format!("/proc/{}/fd", daemon.record(&container.id).shim.pid);
         let descriptors = fs::read_dir(shim).expect("a shim").flatten();
         paths.extend(descriptors.flat_map(|descriptor| regular(&descriptor.path().join("inputs"))));

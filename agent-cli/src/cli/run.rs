@@ -87,6 +87,14 @@ pub(crate) struct RunArgs {
     /// mounted by themselves without it, and all around them stays writable.
     #[arg(help_heading = "Secrets", long = "file-directory", value_name = "PATH")]
     pub(crate) file_directories: Vec<String>,
+    /// Let the process change its secret files and write beside them, SIZE at most beyond what they have (64M, 1.5G)
+    ///
+    /// Directories that hold secret files alone are the process's own then: it makes, renames and deletes there what it likes.
+    /// A file that is mounted by itself it can only write to. All of it is wiped at the end like the files themselves, and
+    /// nothing can be executed there. `rotate` cannot replace them any more. Without SIZE a quarter of the memory limit, 64 MiB
+    /// at most. Needs Linux 6.4.
+    #[arg(help_heading = "Secrets", long, value_name = "SIZE", num_args = 0..=1, require_equals = true, value_parser = units::size)]
+    pub(crate) writable_files: Option<Option<u64>>,
     /// Secret variable of the process's environment: NAME=@FILE, NAME=@- or NAME=@env:VARIABLE
     ///
     /// One newline at the end of FILE or of standard input is left out. Every process of the same user can read a

@@ -1,7 +1,8 @@
 //! A lowered action as the request of a container.
 //!
 //! Whatever is secret goes into the fields for secrets, so that executord hands it over, masks and wipes it as such. Logs are
-//! masked from 4 bytes on, because they are kept beside the claims.
+//! masked from 4 bytes on, because they are kept beside the claims. The run tool may change its files and write beside them
+//! (CNAB 103), wherever the host can hold that.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use executor_cnab::docker::Docker;
 use executor_cnab::invocation::Invocation;
 use executor_proto::v1::{
     Action, EnvironmentVariable, File, Outputs, PullPolicy, Redaction, RunAction, RunRequest, UserNamespace,
+    WritableFiles,
 };
 
 use crate::cli::LimitArgs;
@@ -47,6 +49,7 @@ pub(crate) fn build(
     invocation: &Invocation,
     docker: Option<Docker>,
     options: &Options,
+    writable: bool,
 ) -> Result<Request, Failure> {
     let variable = |name: &String, value: &str| EnvironmentVariable { name: name.clone(), value: value.to_owned() };
     let file = |path: &String, content: &[u8], public| File {
@@ -83,6 +86,8 @@ pub(crate) fn build(
         egress: options.egress,
         outputs: (!outputs.is_empty()).then_some(Outputs { files: outputs, ..Outputs::default() }),
         redaction: Redaction::All.into(),
+        // The definition of the bundle is a file, so that there always is one.
+        writable_files: writable.then(WritableFiles::default),
         ..RunRequest::default()
     };
     if let Some(docker) = docker {

@@ -127,6 +127,9 @@ fn secrets(table: &mut Table, spec: &ContainerSpec) {
     if !spec.runtime_token_path.is_empty() {
         table.pair("runtime token", spec.runtime_token_path.clone());
     }
+    if let Some(writable) = &spec.writable_files {
+        table.pair("secret files", format!("writable, {} more at most", bytes(writable.bytes_max)));
+    }
     match spec.redaction() {
         Redaction::Auto => {}
         Redaction::All => table.pair("masked", "secrets of 4 bytes or more"),

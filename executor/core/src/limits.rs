@@ -18,6 +18,14 @@ pub const LIST_MAX: usize = 10_000;
 pub const MODE_MAX: u32 = 0o777;
 /// Most directories that a request declares to hold secret files alone.
 pub const DIRECTORIES_MAX: usize = 100;
+/// Least bytes that a process may be allowed to write among its secret files: a page.
+pub const WRITABLE_MIN: u64 = 4096;
+/// Bytes that it may write there where the request says nothing: this, or [`WRITABLE_SHARE`] of its memory if that is less.
+pub const WRITABLE_DEFAULT: u64 = 64 << 20;
+/// Which part of its memory that is.
+pub const WRITABLE_SHARE: u64 = 4;
+/// Files, directories and links that it may make there: each costs the kernel memory, and the wipe time.
+pub const WRITABLE_ENTRIES: u64 = 65_536;
 /// Limit on core files of a container's processes, in bytes: none is written. It is 1 and not 0 because the kernel pays no
 /// attention to 0 where the host's core_pattern is a pipe, and would hand the program's memory to a program of the host;
 /// 1 is what it refuses to pipe (core(5)).

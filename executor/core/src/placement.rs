@@ -18,7 +18,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::limits::PATH_MAX;
-use crate::plan::PlannedFile;
+use crate::plan::{Layout, PlannedFile};
 use crate::validate::Violation;
 
 /// What stands at a path of the rootfs, symbolic links not followed.
@@ -102,9 +102,10 @@ impl MountPoint {
     }
 }
 
-/// Whether files lie in directories, which have generations.
-pub fn has_generations(mounts: &[MountPoint]) -> bool {
-    mounts.iter().any(|mount| matches!(mount.content, Content::Directory(_)))
+/// Whether something of the files shows at [`GENERATIONS_DIR`]: the generations of those that lie in directories, or the second
+/// names of writable ones.
+pub fn shows_generations_dir(mounts: &[MountPoint], layout: Layout) -> bool {
+    layout == Layout::Writable || mounts.iter().any(|mount| matches!(mount.content, Content::Directory(_)))
 }
 
 /// Why files cannot be placed.
@@ -127,13 +128,16 @@ pub struct Asked<'a> {
     pub files_root: &'a Path,
     /// Home of the process's user.
     pub home: &'a Path,
+    /// How the files lie in their file system.
+    pub layout: Layout,
 }
 
 impl Asked<'_> {
-    /// Programs expect to write in a directory, or in one below it.
+    /// Programs expect to write in a directory, or in one below it. That of a dotted name they can, where files are writable.
     fn is_lived_in(&self, directory: &Path) -> bool {
         let parent = directory.parent().unwrap_or(directory);
-        let dotted = directory.iter().any(|name| name.as_encoded_bytes().starts_with(b"."));
+        let dotted = self.layout == Layout::Generations
+            && directory.iter().any(|name| name.as_encoded_bytes().starts_with(b"."));
         parent.parent().is_none() || parent == Path::new("/home") || self.home.starts_with(directory) || dotted
     }
 }
@@ -147,7 +151,7 @@ pub fn place<V: RootfsView>(
     fresh: &[PathBuf],
     view: &V,
 ) -> Result<Vec<MountPoint>, PlacementError<V::Error>> {
-    let Asked { files, directories, files_root, home: _ } = asked;
+    let Asked { files, directories, files_root, home: _, layout } = asked;
     let look = Look { fresh, view };
     let mut violations = Vec::new();
     // Directories that may become mount points. Of those that lie in one another the outermost is taken.
@@ -201,7 +205,8 @@ pub fn place<V: RootfsView>(
         }
     }
     let points: Vec<MountPoint> = points.into_values().collect();
-    for (number, point) in points.iter().enumerate() {
+    // The files of a writable directory are no links.
+    for (number, point) in points.iter().enumerate().filter(|_| layout == Layout::Generations) {
         if let Content::Directory(list) = &point.content {
             let unfit = list.iter().filter_map(|(index, below)| Some((*index, point.unfit(number, below)?)));
             violations.extend(unfit.map(|(index, why)| Violation::new(files[index].path_field(), why)));
@@ -297,7 +302,7 @@ impl VolumeSize {
     }
 }
 
-/// Content twice over (an old and a new generation during a rotation) plus slack, counted in pages: 90,000
+/// Content twice over (an old and a new generation during a rotation; or as a process may change it and as it came) plus slack, counted in pages: 90,000
 /// files of one byte fit a byte limit of 1 MB and need 355 MiB. What leads to a generation has its shape.
 pub fn volume_size(files: &[PlannedFile], page: u64) -> VolumeSize {
     let VolumeSize { bytes, inodes } = content_size(files, page);
@@ -358,7 +363,8 @@ mod tests {
     }
 
     fn asked<'a>(files: &'a [PlannedFile], directories: &'a [PathBuf]) -> Asked<'a> {
-        Asked { files, directories, files_root: Path::new("/etc/cf"), home: Path::new("/var/lib/me") }
+        let (files_root, home) = (Path::new("/etc/cf"), Path::new("/var/lib/me"));
+        Asked { files, directories, files_root, home, layout: Layout::Generations }
     }
 
     #[test]
@@ -414,6 +420,20 @@ mod tests {
                 .collect();
             assert_eq!(placed(paths, directories), expected, "{paths:?} {directories:?}");
         }
+    }
+
+    /// A directory that is mounted as a whole takes nothing from a process that may write to it: but a home is more than files.
+    #[test]
+    fn writable_files_of_a_dotted_directory_are_mounted_with_it() {
+        let files =
+            planned(&["/root/.kube/config", "/root/.token", "/home/u/.aws/x", "/var/lib/me/.netrc", "/etc/cf/a"]);
+        let points = place(Asked { layout: Layout::Writable, ..asked(&files, &[]) }, &fresh(), &tree()).unwrap();
+        let targets: Vec<_> = points.iter().map(|point| point.target.to_str().unwrap()).collect();
+        assert_eq!(targets, ["/etc/cf", "/home/u/.aws", "/root/.kube", "/root/.token", "/var/lib/me/.netrc"]);
+        // No link leads to a file, so that none can be too long.
+        let path = format!("/etc/cf/{}f", "d/".repeat(2035));
+        let files = planned(&[&path]);
+        place(Asked { layout: Layout::Writable, ..asked(&files, &[]) }, &fresh(), &tree()).unwrap();
     }
 
     #[test]

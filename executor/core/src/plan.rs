@@ -176,6 +176,22 @@ pub enum OutputSource {
     Directory(PathBuf),
 }
 
+/// Secret files that the process may change, with what it writes beside them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WritableFiles {
+    /// Bytes that it may write beyond the files of the request.
+    pub bytes_max: u64,
+}
+
+/// How secret files lie in their file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// In generations, for the process to read: a later one replaces an earlier one by one rename.
+    Generations,
+    /// Each at its place, for the process to change, with a second name where the process cannot take it away.
+    Writable,
+}
+
 /// A process to run in the container. This version plans one, called `main`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedProcess {
@@ -226,6 +242,9 @@ pub struct Plan {
     /// Directories that hold such files alone, and are mounted as a whole where the root file system lacks them.
     #[serde(default)]
     pub file_directories: Vec<PathBuf>,
+    /// Its secret files are the process's to change; they are read-only without.
+    #[serde(default)]
+    pub writable_files: Option<WritableFiles>,
     /// What is masked in its output.
     #[serde(default)]
     pub redaction: Redaction,
@@ -276,6 +295,11 @@ impl Plan {
     /// The file that holds its runtime token.
     pub fn token_file(&self) -> Option<&PlannedFile> {
         self.files.last().filter(|file| file.token)
+    }
+
+    /// How its secret files lie in their file system.
+    pub fn layout(&self) -> Layout {
+        if self.writable_files.is_some() { Layout::Writable } else { Layout::Generations }
     }
 
     /// The files whose content comes with the request, in the order of the files payload.

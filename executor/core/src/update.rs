@@ -58,6 +58,17 @@ pub enum Next {
     },
 }
 
+/// Why no update of a container's files can be carried out, if none can.
+pub fn forbidden(plan: &Plan) -> Option<String> {
+    plan.writable_files.map(|_| {
+        format!(
+            "the files of container {} are its process's to change (writable_files): an update would take from it what it made \
+             of them",
+            plan.id
+        )
+    })
+}
+
 impl FileUpdate {
     /// Checks the form of an update that came over a socket: what no daemon of ours would send.
     ///

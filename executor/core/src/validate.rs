@@ -71,6 +71,9 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     secrets::check(draft, &mut report);
     let files = files::check(draft, policy, &mut report);
     let file_directories = files::directories(draft, &files, policy, &mut report);
+    let writable_files = draft
+        .writable_files
+        .and_then(|asked| files::writable(asked, limits.memory_bytes, &files, &file_directories, &mut report));
     let outputs = draft.outputs.as_ref().and_then(|asked| outputs::check(asked, &files, policy, &mut report));
     let network = draft.network.unwrap_or(Network::None);
     report.0.extend(permitted(rootfs.as_ref(), network, policy));
@@ -92,6 +95,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
             labels: draft.labels.clone(),
             files,
             file_directories,
+            writable_files,
             redaction: draft.redaction,
             outputs,
             isolation,
@@ -149,6 +153,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
             .map(|(file, (path, group))| as_drafted(file, path, group.as_deref()))
             .collect(),
         file_directories: directories.iter().map(String::as_str).collect(),
+        writable_files: plan.writable_files.map(|writable| writable.bytes_max),
         token_path: plan.token_file().and(paths.last()).map_or("", String::as_str),
         redaction: plan.redaction,
         outputs: outputs.as_ref().map(outputs::Words::draft),

@@ -12,7 +12,7 @@ use executor_core::lifecycle::State;
 use executor_core::payload;
 use executor_core::protocol::{self, Reason, ShimCall};
 use executor_core::record::ContainerRecord;
-use executor_core::update::FileUpdate;
+use executor_core::update::{FileUpdate, forbidden};
 use executor_core::validate::{PlannedUpdate, UpdateDraft, validate_update};
 use executor_proto::v1;
 use executor_sys::memfile::MemFile;
@@ -89,7 +89,10 @@ fn current(node: &Node, handle: &Handle) -> Result<ContainerRecord, Problem> {
         return Err(Problem::new(Kind::Precondition, why));
     }
     match records::live(&node.paths, id) {
-        Ok(Some(record)) => Ok(record),
+        Ok(Some(record)) => match forbidden(&record.plan) {
+            None => Ok(record),
+            Some(why) => Err(Problem::new(Kind::Precondition, why)),
+        },
         Ok(None) => Err(shim_is_gone(id)),
         Err(error) => Err(Problem::of_system(&format!("container {id}"), &error)),
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use executor_proto::v1::{
     Capabilities, Dns, EnvironmentVariable, ExtraHost, File, Limits, Outputs, PortMapping, RunAction, RunRequest,
-    SecretArgument, Tmpfs,
+    SecretArgument, Tmpfs, WritableFiles,
 };
 use executor_secrets::TagKey;
 
@@ -55,6 +55,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         init,
         // What it may say is what this machine is.
         platform: _,
+        writable_files,
     } = request;
     let mut parts = Parts::default();
     parts.text(rootfs);
@@ -79,6 +80,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
     parts.numbers(&[u64::from(network.cast_unsigned())]);
     parts.files(volume_mounted_files);
     parts.texts(file_directories);
+    parts.numbers(writable_files.map(|WritableFiles { bytes_max }| bytes_max).as_slice());
     parts.numbers(&[u64::from(redaction.cast_unsigned())]);
     parts.text(runtime_token_path);
     match outputs {
@@ -236,7 +238,7 @@ mod tests {
 
     #[test]
     fn every_field_but_the_id_counts() {
-        let changes: [Change; 68] = [
+        let changes: [Change; 70] = [
             |_, _| (),
             |r, _| r.rootfs = "host".into(),
             |r, _| r.limits = Some(Limits { memory_bytes: 1, ..Default::default() }),
@@ -262,6 +264,8 @@ mod tests {
             |r, _| r.volume_mounted_files.push(File { mode: Some(0), ..file("x", "y") }),
             |r, _| r.volume_mounted_files.push(File { group: Some("0".into()), ..file("x", "y") }),
             |r, _| r.file_directories.push("/x".into()),
+            |r, _| r.writable_files = Some(WritableFiles::default()),
+            |r, _| r.writable_files = Some(WritableFiles { bytes_max: 5000 }),
             |r, _| r.redaction = 1,
             |r, _| r.runtime_token_path = "x".into(),
             |r, _| r.outputs = Some(Outputs::default()),

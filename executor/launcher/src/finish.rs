@@ -9,7 +9,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use executor_core::record::{ContainerRecord, Exit, ExitRecord, Failure, OutputsRecord, Timings, WipeRecord};
+use executor_core::record::{ContainerRecord, Exit, ExitRecord, Failure, OutputsRecord, Prepared, Timings, WipeRecord};
 use executor_core::time::Timestamp;
 use executor_secrets::volume::{Receipt, Volume};
 use executor_sys::memfile::MemFile;
@@ -87,11 +87,8 @@ impl Remains {
         }
         let mut receipt = std::mem::take(&mut self.rotated.wiped);
         let deadline = Instant::now() + LEASE_PATIENCE;
-        self.volumes.retain(|volume| match wipe_by(volume, deadline) {
-            Ok(wiped) => {
-                receipt = std::mem::take(&mut receipt).and(&wiped);
-                false
-            }
+        self.volumes.retain(|volume| match wipe_by(volume, deadline, &mut receipt) {
+            Ok(()) => false,
             Err(error) => {
                 log::line(Level::Error, id, format_args!("the secret files were not wiped: {error}"));
                 failed = true;
@@ -114,7 +111,9 @@ impl Remains {
         let ended_at = outcome.ended_at.unwrap_or_else(now);
         let oom_killed = host.hierarchies.oom_kills(&self.cgroup) > self.rotated.helpers_killed;
         // Files that nobody could reach any more went with their last holder: there is no receipt for that.
-        let out_of_reach = self.volumes.is_empty() && !container.plan.files.is_empty();
+        let had_files = |prepared: &Prepared| !prepared.mounts.is_empty();
+        let had_files = !container.plan.files.is_empty() || container.prepared.as_ref().is_some_and(had_files);
+        let out_of_reach = self.volumes.is_empty() && had_files;
         let wipe = self.wipe(&id).ok().filter(|_| !out_of_reach);
         self.remove_leftovers(host, &id);
         let finish = now().since(ended_at);
@@ -175,13 +174,11 @@ impl Remains {
 }
 
 /// Wipes a volume, again and again where somebody has a lease on one of its files.
-fn wipe_by(volume: &Volume, deadline: Instant) -> io::Result<Receipt> {
-    let mut receipt = Receipt::default();
+fn wipe_by(volume: &Volume, deadline: Instant, receipt: &mut Receipt) -> io::Result<()> {
     loop {
-        match volume.wipe_onto(&mut receipt) {
-            Ok(()) => return Ok(receipt),
+        match volume.wipe_onto(receipt) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {}
-            Err(error) => return Err(error),
+            wiped => return wiped,
         }
         std::thread::sleep(LEASE_LOOK);
     }

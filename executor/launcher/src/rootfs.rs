@@ -183,7 +183,13 @@ impl Tree {
         files_root: &Path,
         user: &ResolvedUser,
     ) -> Result<Vec<MountPoint>, Refused> {
-        let asked = Asked { files: &plan.files, directories: &plan.file_directories, files_root, home: &user.home };
+        let asked = Asked {
+            files: &plan.files,
+            directories: &plan.file_directories,
+            files_root,
+            home: &user.home,
+            layout: plan.layout(),
+        };
         let owner = (self.ids.host(user.uid), self.ids.host(user.gid));
         let mounts = place(asked, &spec::fresh_mounts(plan), self).map_err(|error| match error {
             PlacementError::Violations(violations) => Refused::of_fields(Reason::Precondition, &violations),

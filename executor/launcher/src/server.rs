@@ -298,7 +298,11 @@ impl Server {
         }
         // One that died before it had a directory has left nothing but its inputs, and a daemon that waits.
         if shim.done && !self.host.containers_run().join(id.as_str()).exists() {
-            return; // it wiped, recorded and removed everything itself
+            // It recorded and removed everything itself, and wiped what it could: a file that the container's process made, and
+            // on which somebody outside of it has a lease, is still there.
+            let volume = shim.volume.map(|volume| Unwiped { id: id.clone(), volume });
+            self.unwiped.extend(volume.filter(Unwiped::is_still_leased));
+            return;
         }
         let living = self.children().collect();
         self.unwiped.extend(sweep::finish(

@@ -59,6 +59,8 @@ use pace::Pace;
 
 /// What the making of a container may take beside its network: its init has a minute.
 const PREPARE: Duration = Duration::from_secs(60);
+/// Bytes that are overwritten and read back in a second, even by a machine that is slow and busy.
+const WIPED_A_SECOND: u64 = 64 << 20;
 /// What its end may take beside its network: its cgroup has 10 s.
 const FINISH: Duration = Duration::from_secs(15);
 
@@ -202,11 +204,17 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
         .filter(|_| outcome.exit.is_some())
         .map(|source| outputs::capture(host, &record, &remains, source, (control, signals), &mut last));
     prepare::unmount(&remains.dirs);
-    control.pace().begin(FINISH + network::longest(host));
+    control.pace().begin(FINISH + network::longest(host) + longest_wipe(&record));
     let deliver = || last.deliver(control, signals);
     if remains.complete(host, record, outcome, deliver).is_some() {
         control.reached(State::Completed);
     }
+}
+
+/// What the wipe of files may take that a process could write to.
+fn longest_wipe(record: &ContainerRecord) -> Duration {
+    let bytes = record.plan.writable_files.map_or(0, |writable| writable.bytes_max);
+    Duration::from_secs(bytes / WIPED_A_SECOND)
 }
 
 /// A shim waits for as long as its container lives: what it used to make the container is given back, and where it

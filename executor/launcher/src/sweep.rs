@@ -39,19 +39,21 @@ const SHARE: u64 = 1;
 /// How long shims are given to answer a launcher that has just started, all together.
 const SHARE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Secret files of a container that has ended, of which somebody outside of it still has a lease.
+/// Secret files of a container that has ended, of which somebody outside of it may still have a lease.
 pub(crate) struct Unwiped {
     pub(crate) id: ContainerId,
     pub(crate) volume: Volume,
 }
 
 impl Unwiped {
-    /// Tries again. Tells whether that is to be done once more.
+    /// Wipes what is still there. Tells whether that is to be done once more.
     pub(crate) fn is_still_leased(&self) -> bool {
         match self.volume.wipe() {
             Ok(receipt) => {
                 let files = receipt.files();
-                log::line(Level::Info, self.id.as_str(), format_args!("{files} secret files were wiped late"));
+                if files > 0 {
+                    log::line(Level::Info, self.id.as_str(), format_args!("{files} secret files were wiped late"));
+                }
                 false
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,

@@ -18,6 +18,17 @@
 //! files. A directory is as open as the most open file below it needs; the two above the generations, which everybody passes
 //! through, can be searched and not listed (0711).
 //!
+//! Files that the process may change have no generations, and no links lead to them:
+//! ```text
+//! /0/db/user                the file, in a directory that the process may write to
+//! /1                        mount point 1, a single file
+//! /files/0, /files/1        the same files by a second name (0700, root), so that one that the process deletes is wiped like
+//!                           the others; the numbers are those of the plan
+//! /inputs/0                 as the request had it, where the container may ask for it again
+//! ```
+//! What the process may write is bounded by the size of the file system, and what it does there is no more than work for
+//! the wipe.
+//!
 //! The files belong to the container's user, who may take leases on them (fcntl(2), F_SETLEASE), and a lease keeps
 //! whoever opens a file waiting for 45 s. Nobody can lease a file that is open for writing: so the shim holds each file
 //! open, from the moment that it was made.
@@ -35,6 +46,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use executor_core::placement::{self, Content, IN_FORCE, MountPoint, VolumeSize};
+use executor_core::plan::Layout;
 use executor_core::record::VolumeKind;
 use executor_sys::mount::{Attributes, clone_tree, detached, set_attributes};
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
@@ -55,8 +67,13 @@ const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// How a container sees them.
 const READ_ONLY: Attributes =
     Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
-/// The directory of the generations, one directory in it for each mount point that has any.
+/// And where it may change them.
+const WRITABLE: Attributes = Attributes { read_only: false, ..READ_ONLY };
+/// The directory of the generations, one directory in it for each mount point that has any; of second names, where files are
+/// writable.
 const FILES: &str = "files";
+/// The host's root, whom no user of a container is.
+const ROOT: u32 = 0;
 /// The first generation's directory.
 const GENERATION: &str = "..gen1";
 
@@ -150,10 +167,14 @@ impl Volume {
         contents: &[&[u8]],
         access: &[Access],
         owner: Owner,
+        layout: Layout,
         pass: &mut Pass<'_>,
     ) -> io::Result<()> {
+        if layout == Layout::Writable {
+            return self.fill_writable(mounts, contents, access, owner, pass);
+        }
         let passage = Access { mode: PASSAGE, gid: owner.gid };
-        if placement::has_generations(mounts) {
+        if placement::shows_generations_dir(mounts, layout) {
             make_dir(self.handle(), FILES.as_ref(), owner.uid, passage)?;
         }
         for (number, mount) in mounts.iter().enumerate() {
@@ -182,20 +203,49 @@ impl Volume {
         Ok(())
     }
 
-    /// Detached read-only views, one for each mount point, in their order.
+    /// Writes every file where the process sees it, and gives each a second name.
+    fn fill_writable(
+        &self,
+        mounts: &[MountPoint],
+        contents: &[&[u8]],
+        access: &[Access],
+        owner: Owner,
+        pass: &mut Pass<'_>,
+    ) -> io::Result<()> {
+        let names = make_dir(self.handle(), FILES.as_ref(), ROOT, Access { mode: DIRECTORY, gid: ROOT })?;
+        let mut write = |dir: BorrowedFd<'_>, path: &Path, index: usize| {
+            let file = write_file(dir, path, contents[index], owner.uid, access[index])?;
+            rustix::fs::linkat(dir, path, &names, index.to_string(), AtFlags::empty())?;
+            pass(file.as_fd())
+        };
+        for (number, mount) in mounts.iter().enumerate() {
+            let name = number.to_string();
+            match &mount.content {
+                Content::File(index) => write(self.handle(), name.as_ref(), *index)?,
+                Content::Directory(files) => {
+                    let dir = make_generation(self.handle(), &name, &mount.content, access, owner)?;
+                    files.iter().try_for_each(|(index, path)| write(dir.as_fd(), path, *index))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Detached views, one for each mount point, in their order: read-only, or writable where the process may change its files.
     ///
     /// # Errors
     /// On kernels before 6.15 `InvalidInput` while the volume is attached nowhere: see [`Volume::attach`].
-    pub fn views(&self, mounts: &[MountPoint]) -> io::Result<Vec<OwnedFd>> {
-        (0..mounts.len()).map(|number| self.view(Path::new(&number.to_string()))).collect()
+    pub fn views(&self, mounts: &[MountPoint], layout: Layout) -> io::Result<Vec<OwnedFd>> {
+        let attributes = if layout == Layout::Writable { WRITABLE } else { READ_ONLY };
+        (0..mounts.len()).map(|number| self.view_with(Path::new(&number.to_string()), attributes)).collect()
     }
 
-    /// The same of all generations, if the mount points have any.
+    /// A read-only one of all generations, if the mount points have any, or of the second names.
     ///
     /// # Errors
     /// As [`Volume::views`].
-    pub fn generations_view(&self, mounts: &[MountPoint]) -> io::Result<Option<OwnedFd>> {
-        placement::has_generations(mounts).then(|| self.view(FILES.as_ref())).transpose()
+    pub fn generations_view(&self, mounts: &[MountPoint], layout: Layout) -> io::Result<Option<OwnedFd>> {
+        placement::shows_generations_dir(mounts, layout).then(|| self.view(FILES.as_ref())).transpose()
     }
 
     /// A detached read-only view of what lies at a path in the volume.
@@ -203,8 +253,12 @@ impl Volume {
     /// # Errors
     /// As [`Volume::views`].
     pub fn view(&self, path: &Path) -> io::Result<OwnedFd> {
+        self.view_with(path, READ_ONLY)
+    }
+
+    fn view_with(&self, path: &Path, attributes: Attributes) -> io::Result<OwnedFd> {
         let view = clone_tree(self.handle(), path, false)?;
-        set_attributes(view.as_fd(), READ_ONLY)?;
+        set_attributes(view.as_fd(), attributes)?;
         Ok(view)
     }
 
@@ -312,6 +366,13 @@ fn make_link(target: &Path, dir: BorrowedFd<'_>, name: &Path, owner: Owner) -> i
     rustix::fs::symlinkat(target, dir, name)?;
     let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
     Ok(rustix::fs::chownat(dir, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+fn absent_is_fine<E: Into<io::Error>>(result: Result<(), E>) -> io::Result<()> {
+    match result.map_err(Into::into) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
 }
 
 /// Gives owner and mode, whatever the umask was.

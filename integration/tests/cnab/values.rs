@@ -72,17 +72,21 @@ fn a_file_of_what_is_unset_can_be_left_out() {
     assert_eq!(world.acts(&["install", "b", "-b", &bundle, "--omit-unset-files"]).stdout, "absent\n");
 }
 
-/// Rules 19 and 22: whoever runs can read them, nobody can change where they came from.
+/// Rules 19 and 22: whoever runs can read them, change them and write beside them, and nobody can change where they came from.
 #[test]
-fn a_user_who_is_not_root_reads_credentials_and_changes_none() {
+fn a_run_tool_changes_its_files_and_not_where_they_came_from() {
     let world = World::new(
-        "id -u; stat -L -c '%a %u' /etc/lamp/key; [ \"$(cat /etc/lamp/key)\" = \"$KEY\" ] && echo read\n\
-         echo changed 2>/dev/null > /etc/lamp/key || echo fixed; echo x > /cnab/app/outputs/seen",
+        "id -u; cd /etc/lamp; stat -L -c '%a %u' key; [ \"$(cat key)\" = \"$KEY\" ] && echo read\n\
+         echo $KEY > beside && mkdir made && mv beside made/ && echo changed > new && mv new key && cat key\n\
+         echo of the tool > /cnab/bundle.json && cat /cnab/bundle.json; echo x > /cnab/app/outputs/seen",
     );
     let bundle = world.bundle(&lamp());
-    let ran = world.acts(&["install", "app", "-b", &bundle, "--user", "app"]);
-    assert_eq!(ran.stdout, "1234\n600 1234\nread\nfixed\n", "{ran:?}");
-    assert_eq!(fs::read_to_string(world.path("key")).expect("the source"), KEY);
+    for (name, user, uid) in [("app", "app", 1234), ("root", "root", 0)] {
+        let ran = world.acts(&["install", name, "-b", &bundle, "--user", user]);
+        assert_eq!(ran.stdout, format!("{uid}\n600 {uid}\nread\nchanged\nof the tool\n"), "{ran:?}");
+        assert_eq!(fs::read_to_string(world.path("key")).expect("the source"), KEY);
+        world.is_clean(name);
+    }
 }
 
 /// Rules 9 and 13: what is wrong is told at once, before anything is done, and no value is repeated.

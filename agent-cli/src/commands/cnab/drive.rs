@@ -106,7 +106,8 @@ async fn carry_out(
     let invocation = operation.invocation();
     let rootfs = image::reference(session, &invocation, wanted).await?;
     let id = format!("cnab-driver-{}", uuid::Uuid::new_v4());
-    let request = request::build(&id, &rootfs, &invocation, None, options)?;
+    let writable = super::files_can_be_written(session).await?;
+    let request = request::build(&id, &rootfs, &invocation, None, options, writable)?;
     drop(invocation);
     let mut printer = Printer::new(session.output.clone(), Form::AsItWas);
     let (container, failure) = match run::attend(session, request, interrupts, &mut printer, || Ok(())).await {

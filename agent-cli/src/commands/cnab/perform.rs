@@ -44,7 +44,8 @@ pub(super) async fn perform(
         step.bundle.version
     ));
     let id = step.claim.container();
-    let request = request::build(&id, &rootfs, &step.invocation, step.docker, options)?;
+    let writable = super::files_can_be_written(session).await?;
+    let request = request::build(&id, &rootfs, &step.invocation, step.docker, options, writable)?;
     let Step { bundle, action, claim, invocation, .. } = &step;
     let recorded = !action.is_stateless();
     let mut last = None;

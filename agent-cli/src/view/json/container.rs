@@ -78,6 +78,14 @@ struct Spec {
     secret_argument_indices: Vec<u32>,
     redaction: String,
     runtime_token_path: Option<String>,
+    writable_files: Option<WritableFiles>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct WritableFiles {
+    /// Beyond what the request brought.
+    bytes_max: u64,
 }
 
 #[derive(Serialize)]
@@ -192,6 +200,7 @@ impl From<&v1::ContainerSpec> for Spec {
             secret_argument_indices: spec.secret_argument_indices.clone(),
             redaction: word(spec.redaction().as_str_name(), "REDACTION_"),
             runtime_token_path: Some(spec.runtime_token_path.clone()).filter(|path| !path.is_empty()),
+            writable_files: spec.writable_files.map(|writable| WritableFiles { bytes_max: writable.bytes_max }),
         }
     }
 }

@@ -48,6 +48,8 @@ pub struct Draft<'a> {
     pub files: Vec<DraftFile<'a>>,
     /// Directories that hold such files alone.
     pub file_directories: Vec<&'a str>,
+    /// Bytes that the process may write among its files, where it may; 0 = default.
+    pub writable_files: Option<u64>,
     /// Path of the file that gets the runtime token; none when empty.
     pub token_path: &'a str,
     /// What is masked in the output.

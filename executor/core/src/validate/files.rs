@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 
 use super::{Draft, DraftFile, Policy, Report, Violation, fits, parse_principal, shorten};
 use crate::ident::ContainerId;
-use crate::limits::{DIRECTORIES_MAX, FILE_PATHS_MAX, LIST_MAX, MODE_MAX, NAME_MAX, PATH_MAX};
-use crate::plan::{FILE_MODE, Plan, PlannedFile, Principal, UserNamespace};
+use crate::limits::{
+    DIRECTORIES_MAX, FILE_PATHS_MAX, LIST_MAX, MODE_MAX, NAME_MAX, PATH_MAX, WRITABLE_DEFAULT, WRITABLE_MIN,
+    WRITABLE_SHARE,
+};
+use crate::plan::{FILE_MODE, Plan, PlannedFile, Principal, UserNamespace, WritableFiles};
 use crate::token;
 
 /// The field of the runtime token's file.
@@ -86,6 +89,27 @@ pub(super) fn directories(
         report.add(format!("file_directories[{index}]"), why);
     }
     directories
+}
+
+/// Checks how much a process may write among its files: what it asks for, else a part of its memory.
+pub(super) fn writable(
+    asked: u64,
+    memory_bytes: u64,
+    files: &[PlannedFile],
+    directories: &[PathBuf],
+    report: &mut Report,
+) -> Option<WritableFiles> {
+    if files.is_empty() && directories.is_empty() && report.0.is_empty() {
+        report.add("writable_files", "is set, and there is neither a file nor a directory of files (file_directories)");
+        return None;
+    }
+    let bytes_max = if asked == 0 { WRITABLE_DEFAULT.min(memory_bytes / WRITABLE_SHARE) } else { asked };
+    if asked != 0 && (asked < WRITABLE_MIN || asked > memory_bytes) {
+        let why = format!("is {asked}; {WRITABLE_MIN} to {memory_bytes} (limits.memory_bytes) is allowed");
+        report.add("writable_files.bytes_max", why);
+        return None;
+    }
+    Some(WritableFiles { bytes_max })
 }
 
 /// Mode and group of a file.

@@ -307,3 +307,35 @@ fn outputs_are_files_or_a_directory() {
     let expected = (0..8).chain([9]).map(|index| format!("outputs.files[{index}]"));
     assert_eq!(fields, std::iter::once("outputs.bytes_max".to_owned()).chain(expected).collect::<Vec<_>>());
 }
+
+#[test]
+fn what_a_process_may_write_among_its_files() {
+    const MIB: u64 = 1 << 20;
+    let asked = |bytes: u64, memory_bytes: u64, files: Vec<DraftFile<'static>>| {
+        let draft = Draft { writable_files: Some(bytes), memory_bytes, files, ..draft() };
+        validate(&draft, &Policy::default())
+    };
+    for (bytes, memory, expected) in
+        [(0, 0, 64 * MIB), (0, 64 * MIB, 16 * MIB), (0, 1 << 40, 64 * MIB), (4096, 0, 4096), (256 * MIB, 0, 256 * MIB)]
+    {
+        let plan = asked(bytes, memory, vec![file("a", 1)]).unwrap();
+        assert_eq!(
+            plan.writable_files,
+            Some(crate::plan::WritableFiles { bytes_max: expected }),
+            "{bytes} of {memory}"
+        );
+        recheck(&plan, &Policy::default()).unwrap();
+        for forged in [0, 1, plan.limits.memory_bytes + 1] {
+            let writable_files = Some(crate::plan::WritableFiles { bytes_max: forged });
+            recheck(&Plan { writable_files, ..plan.clone() }, &Policy::default()).unwrap_err();
+        }
+    }
+    for bytes in [1, 4095, 256 * MIB + 1, u64::MAX] {
+        let violations = asked(bytes, 0, vec![file("a", 1)]).unwrap_err();
+        assert_eq!(violations[0].field, "writable_files.bytes_max");
+        assert!(violations[0].description.contains("4096 to 268435456 (limits.memory_bytes)"), "{}", violations[0]);
+    }
+    assert_eq!(asked(0, 0, Vec::new()).unwrap_err()[0].field, "writable_files");
+    let declared = Draft { writable_files: Some(0), file_directories: vec!["/run/scratch"], ..draft() };
+    validate(&declared, &Policy::default()).unwrap();
+}

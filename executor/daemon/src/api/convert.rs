@@ -7,8 +7,8 @@ use executor_core::lifecycle::State;
 use executor_core::logline::{Entry, Place, Stream};
 use executor_core::placement::MountPoint;
 use executor_core::plan::{
-    ExtraHost, MAIN_PROCESS, Network, OutputSource, PlannedOutputs, Protocol, PublishedPort, Redaction, Rootfs, Tmpfs,
-    UserNamespace,
+    ExtraHost, Layout, MAIN_PROCESS, Network, OutputSource, PlannedOutputs, Protocol, PublishedPort, Redaction, Rootfs,
+    Tmpfs, UserNamespace, WritableFiles,
 };
 use executor_core::record::{Exit, FailureKind, VolumeKind, WIPE_METHOD};
 use executor_core::time::Timestamp;
@@ -19,6 +19,7 @@ use crate::events::{Event, What};
 
 /// How every secret file system is mounted.
 const MOUNT_OPTIONS: &str = "ro,nosuid,nodev,noexec";
+const WRITABLE_OPTIONS: &str = "rw,nosuid,nodev,noexec";
 
 /// A container.
 pub(crate) fn container(facts: &Facts) -> v1::Container {
@@ -130,6 +131,7 @@ fn spec(facts: &Facts) -> v1::ContainerSpec {
         shm_bytes: plan.surroundings.shm_bytes,
         init: plan.surroundings.init,
         sysctls: plan.surroundings.sysctls.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+        writable_files: plan.writable_files.map(|WritableFiles { bytes_max }| v1::WritableFiles { bytes_max }),
     }
 }
 
@@ -186,6 +188,10 @@ fn files(facts: &Facts) -> Vec<v1::SecretFile> {
         }
     }
     let kind = prepared.and_then(|prepared| prepared.volume).map_or(v1::MountKind::Unspecified, mount_kind);
+    let options = match facts.plan.layout() {
+        Layout::Generations => MOUNT_OPTIONS,
+        Layout::Writable => WRITABLE_OPTIONS,
+    };
     let one = |(file, mount): (&executor_core::plan::PlannedFile, Option<&MountPoint>)| v1::SecretFile {
         path: file.path.display().to_string(),
         size: file.size,
@@ -194,7 +200,7 @@ fn files(facts: &Facts) -> Vec<v1::SecretFile> {
         gid: prepared.map_or(0, |prepared| prepared.gid_of(file)),
         mount_point: mount.map(|mount| mount.target.display().to_string()).unwrap_or_default(),
         mount_kind: kind.into(),
-        mount_options: MOUNT_OPTIONS.to_owned(),
+        mount_options: options.to_owned(),
         public: file.public,
     };
     facts.plan.files.iter().zip(mounts).map(one).collect()

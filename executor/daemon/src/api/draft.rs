@@ -51,6 +51,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         suppress_log_output: run.suppress_log_output,
         files: files(request).map(|(field, file)| drafted(field, file)).collect(),
         file_directories: request.file_directories.iter().map(String::as_str).collect(),
+        writable_files: request.writable_files.map(|asked| asked.bytes_max),
         token_path: &request.runtime_token_path,
         redaction: redaction.unwrap_or_default(),
         outputs: request.outputs.as_ref().map(outputs),

@@ -8,6 +8,7 @@ use std::io;
 
 use executor_core::disclosure::Manifest;
 use executor_core::payload::{self, Writer};
+use executor_core::plan::Layout;
 use executor_core::protocol::{ReadSecrets, Reason, Refused};
 use executor_core::record::ContainerRecord;
 use executor_secrets::TokenDigest;
@@ -16,7 +17,8 @@ use executor_sys::memfile::MemFile;
 
 use crate::rootfs::failed;
 
-/// Answers with what the container has now: its files are those of the generation in force.
+/// Answers with what the container has now: its files are those of the generation in force; those that its process may
+/// change, as they came.
 pub(super) fn answer(
     asked: &ReadSecrets,
     token: Option<&TokenDigest>,
@@ -36,8 +38,11 @@ fn disclose(record: &ContainerRecord, volume: &Volume) -> io::Result<MemFile> {
     let json = serde_json::to_vec(&manifest)?;
     let mounts = record.prepared.as_ref().map(|prepared| prepared.mounts.as_slice()).unwrap_or_default();
     let inputs = (manifest.inputs() > 0).then(|| volume.inputs()).transpose()?;
-    let files: Vec<Stored> =
-        (0..manifest.files.len()).map(|index| volume.current(mounts, index)).collect::<io::Result<_>>()?;
+    let file = |index| match record.plan.layout() {
+        layout @ Layout::Generations => volume.current(mounts, index, layout),
+        Layout::Writable => volume.kept_file(index),
+    };
+    let files: Vec<Stored> = (0..manifest.files.len()).map(file).collect::<io::Result<_>>()?;
     let length = payload::encoded_len(std::iter::once(&json[..]))
         + inputs.as_ref().map_or(0, Stored::len)
         + files.iter().map(|file| 4 + file.len()).sum::<usize>();

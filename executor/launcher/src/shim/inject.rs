@@ -2,7 +2,7 @@
 //!
 //! The helper is forked from the shim, joins the container's memory accounting (so that the files' pages count
 //! against the container's own limit), writes the files into the detached volume straight from the memory file,
-//! enters the container's namespaces and moves the read-only views into place. It is gone before the container
+//! enters the container's namespaces and moves the views, read-only where nothing else is asked for, into place. It is gone before the container
 //! starts. It also brings loopback up and writes the kernel's settings, which need the same namespaces.
 //!
 //! Where the container has a runtime token, the helper makes it, writes it as one of the files and hands its digest back:
@@ -18,7 +18,7 @@ use executor_core::disclosure::Manifest;
 use executor_core::idmap::IdMap;
 use executor_core::payload::{self, ProcessPayload};
 use executor_core::placement::{Content, GENERATIONS_DIR, MountPoint};
-use executor_core::plan::{Network, Plan, PlannedFile};
+use executor_core::plan::{Layout, Network, Plan, PlannedFile};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::record::Prepared;
 use executor_core::token::RUNTIME_DIR;
@@ -182,9 +182,10 @@ impl Injection<'_> {
                     .map_err(|error| Failed("memory cgroup".into(), error))?;
                 let given = contents.iter().copied();
                 let contents: Vec<&[u8]> = given.chain(token.as_ref().map(Token::as_bytes)).collect();
-                let filled = volume.fill(&self.prepared.mounts, &contents, &access, owner, pass);
+                let filled = volume.fill(&self.prepared.mounts, &contents, &access, owner, self.plan.layout(), pass);
                 filled.map_err(|error| Failed("secret files".into(), error))?;
-                let kept = values.map_or(Ok(()), |values| self.keep(volume, values));
+                let given = &contents[..self.plan.given_files().len()];
+                let kept = values.map_or(Ok(()), |values| self.keep(volume, values, given));
                 kept.map_err(|error| Failed("secret inputs".into(), error))
             })
         };
@@ -197,11 +198,12 @@ impl Injection<'_> {
         Ok(token.map(|token| TokenDigest::of(token.as_bytes())))
     }
 
-    /// Keeps the secret arguments and variables.
-    fn keep(&self, volume: &Volume, process: &[u8]) -> io::Result<()> {
+    /// Keeps the secret arguments and variables, and the files that the process may change.
+    fn keep(&self, volume: &Volume, process: &[u8], files: &[&[u8]]) -> io::Result<()> {
         let main = self.plan.main().ok_or(io::ErrorKind::InvalidData)?;
         let process = ProcessPayload::decode(process).map_err(malformed)?;
-        volume.keep_inputs(&process.secrets(main).map_err(malformed)?)
+        let files = if self.plan.layout() == Layout::Writable { files } else { &[] };
+        volume.keep_inputs(&process.secrets(main).map_err(malformed)?, files)
     }
 
     /// What the container gets to see of the volume; attached in the shim's namespace first where the kernel cannot clone
@@ -210,8 +212,8 @@ impl Injection<'_> {
         let views = || -> io::Result<Views> {
             Ok(Views {
                 inputs: keeps_inputs(self.plan).then(|| volume.inputs_view()).transpose()?,
-                mounts: volume.views(&self.prepared.mounts)?,
-                generations: volume.generations_view(&self.prepared.mounts)?,
+                mounts: volume.views(&self.prepared.mounts, self.plan.layout())?,
+                generations: volume.generations_view(&self.prepared.mounts, self.plan.layout())?,
             })
         };
         let views = match views() {
@@ -270,9 +272,12 @@ fn dev() -> io::Result<OwnedFd> {
     open_in_root(root.as_fd(), Path::new(DEV), OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), Follow::NoLinks)
 }
 
-/// Whether a container may ask for inputs that are no files, so that these are kept in its volume.
+/// Whether a container may ask for inputs that are no files, or for files that it may change, so that these are kept in its
+/// volume.
 pub(crate) fn keeps_inputs(plan: &Plan) -> bool {
-    plan.token_file().is_some() && Manifest::of(plan).inputs() > 0
+    let manifest = Manifest::of(plan);
+    let more = manifest.inputs() > 0 || (plan.layout() == Layout::Writable && !manifest.files.is_empty());
+    plan.token_file().is_some() && more
 }
 
 fn malformed(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {

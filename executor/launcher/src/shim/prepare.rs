@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
-use executor_core::plan::Plan;
+use executor_core::limits::WRITABLE_ENTRIES;
+use executor_core::placement::VolumeSize;
+use executor_core::plan::{Plan, WritableFiles};
 use executor_core::protocol::{PLAN_MAX, Reason, Refused};
 use executor_core::record::{ContainerRecord, Prepared, RECORD_VERSION};
 use executor_core::time::Timestamp;
@@ -116,6 +118,9 @@ fn admit(host: &Host, request: &Request) -> Result<(ContainerRecord, Dirs, Ids),
         return Err(Refused::new(Reason::Invalid, why));
     }
     recheck(&plan, &host.policy).map_err(|violations| Refused::of_fields(Reason::Invalid, &violations))?;
+    if plan.writable_files.is_some() && !host.noswap {
+        return Err(no_bound());
+    }
     let ids = Ids::of(&plan, request.id_range, &host.policy)?;
     isolate().map_err(|error| failed("mount namespace", &error))?;
     let shim = identity::of(std::process::id() as i32).map_err(|error| failed("/proc", &error))?;
@@ -284,12 +289,18 @@ fn build(
         staging: &dirs.run.join("bundle"),
     };
     let token = injection.carry_out()?;
+    if let (Some(WritableFiles { bytes_max }), Some(volume)) =
+        (record.plan.writable_files, site.remains.volumes.first())
+    {
+        let room = VolumeSize { bytes: bytes_max.next_multiple_of(host.page), inodes: WRITABLE_ENTRIES };
+        volume.leave_room(room).map_err(|error| failed("secret file system", &error))?;
+    }
     let [process, files] = &site.remains.inputs[..] else {
         return Err(Refused::new(Reason::Internal, "a launch has two payloads"));
     };
     let read_token = || match (site.remains.volumes.first(), record.plan.token_file()) {
         (Some(volume), Some(_)) => {
-            let stored = volume.current(&prepared.mounts, record.plan.files.len() - 1)?;
+            let stored = volume.current(&prepared.mounts, record.plan.files.len() - 1, record.plan.layout())?;
             let mut token = Zeroizing::new(vec![0; stored.len()]);
             stored.read_into(&mut token)?;
             Ok(Some(token))
@@ -310,6 +321,12 @@ fn build(
     dirs.write_record(&record).map_err(|error| failed("run directory", &error))?;
     control.reached(State::Created);
     Ok(Built { record, container, ports, log, token, watch })
+}
+
+/// ramfs, which takes the place of a tmpfs without `noswap`, has neither a size nor a way to tell a hole from zeros.
+fn no_bound() -> Refused {
+    let why = "needs a tmpfs that is never swapped, which this kernel does not have (Linux 6.4 or later does)";
+    Refused::of_fields(Reason::Precondition, &[Violation::new("writable_files", why)])
 }
 
 /// Takes the container's root and its layer out of this shim's namespace, so that their places are empty directories

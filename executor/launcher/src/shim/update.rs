@@ -22,7 +22,7 @@ use executor_core::placement::{VolumeSize, content_size};
 use executor_core::plan::{Plan, PlannedFile};
 use executor_core::protocol::{PLAN_MAX, Reason, Refused, UPDATE_FDS};
 use executor_core::record::{ContainerRecord, Prepared, RECORD_MAX};
-use executor_core::update::{FileUpdate, Next, Placed};
+use executor_core::update::{FileUpdate, Next, Placed, forbidden};
 use executor_core::validate::{Violation, recheck};
 use executor_secrets::volume::{Pass, Replaced, Rotation, Volume};
 use executor_sys::memfile::MemFile;
@@ -97,7 +97,7 @@ pub(super) fn wipe_due(ready: &mut Ready) {
             return true;
         }
         match volume.wipe_replaced(&old.replaced) {
-            Ok(receipt) => rotated.wiped = std::mem::take(&mut rotated.wiped).and(&receipt),
+            Ok(receipt) => rotated.wiped = std::mem::take(&mut rotated.wiped).and(receipt),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 old.due = now + LEASED;
                 return true;
@@ -155,6 +155,9 @@ fn judge(host: &Host, ready: &Ready, list: &MemFile) -> Result<Judged, Refused> 
     let record = &ready.record;
     if record.state != State::Running {
         let why = format!("container {} is {}: files are replaced while it runs", record.plan.id, record.state.name());
+        return Err(Refused::new(Reason::Precondition, why));
+    }
+    if let Some(why) = forbidden(&record.plan) {
         return Err(Refused::new(Reason::Precondition, why));
     }
     let parsed = list.read(|bytes| serde_json::from_slice::<FileUpdate>(bytes)).map_err(|error| invalid(&error))?;

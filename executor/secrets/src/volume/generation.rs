@@ -27,8 +27,8 @@ use executor_sys::mount::reconfigure;
 use rustix::fs::{AtFlags, RenameFlags, readlinkat, renameat, renameat_with, statat, unlinkat};
 
 use super::{
-    Access, DIRECTORY, Owner, Pass, Receipt, Volume, generations, make_dir, make_generation, make_link, open_dir,
-    shown, write_file,
+    Access, DIRECTORY, Owner, Pass, Receipt, Volume, absent_is_fine, generations, make_dir, make_generation, make_link,
+    open_dir, shown, write_file,
 };
 
 /// The successor of the link to the generation in force, for a moment.
@@ -81,6 +81,15 @@ impl Volume {
         }
         let (bytes, inodes) = (size.bytes.to_string(), size.inodes.to_string());
         reconfigure(self.handle(), &[("size", Some(&bytes)), ("nr_inodes", Some(&inodes))])
+    }
+
+    /// Leaves this much room beyond what there is now: for a process that may write to it.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn leave_room(&self, room: VolumeSize) -> io::Result<()> {
+        let Some((_, used)) = self.size()? else { return Ok(()) };
+        self.resize(VolumeSize { bytes: used.bytes + room.bytes, inodes: used.inodes + room.inodes })
     }
 
     /// Overwrites and removes an old generation. What a newer one has too stays.
@@ -309,13 +318,6 @@ impl<'a> Rotation<'a> {
 
 fn inode(volume: &Volume, name: &Path) -> io::Result<u64> {
     Ok(statat(volume.handle(), name, AtFlags::SYMLINK_NOFOLLOW)?.st_ino)
-}
-
-fn absent_is_fine<E: Into<io::Error>>(result: Result<(), E>) -> io::Result<()> {
-    match result.map_err(Into::into) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
-    }
 }
 
 #[cfg(test)]

@@ -12,26 +12,29 @@ use std::path::{Path, PathBuf};
 
 use executor_core::payload;
 use executor_core::placement::{Content, IN_FORCE, MountPoint};
-use executor_core::plan::FILE_MODE;
+use executor_core::plan::{FILE_MODE, Layout};
 use executor_sys::mount::{clone_tree, set_attributes};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use super::{Access, DIRECTORY as PRIVATE, READ_ONLY, Volume, generations, make_dir, write_file};
+use super::{Access, DIRECTORY as PRIVATE, READ_ONLY, ROOT, Volume, generations, make_dir, write_file};
 
 /// The directory; mount points are numbers.
 const DIRECTORY: &str = "inputs";
 /// The file in it: a payload.
 const VALUES: &str = "values";
-const ROOT: u32 = 0;
 
 impl Volume {
-    /// Keeps values. The pages are charged to the cgroup of the calling process.
+    /// Keeps values, and files as they are now. The pages are charged to the cgroup of the calling process.
     ///
     /// # Errors
     /// No room: in the volume, or in the cgroup's memory limit.
-    pub fn keep_inputs(&self, values: &[&[u8]]) -> io::Result<()> {
+    pub fn keep_inputs(&self, values: &[&[u8]], files: &[&[u8]]) -> io::Result<()> {
         let dir = make_dir(self.handle(), DIRECTORY.as_ref(), ROOT, Access { mode: PRIVATE, gid: ROOT })?;
-        let mut file = write_file(dir.as_fd(), VALUES.as_ref(), &[], ROOT, Access { mode: FILE_MODE, gid: ROOT })?;
+        let private = Access { mode: FILE_MODE, gid: ROOT };
+        for (index, content) in files.iter().enumerate() {
+            write_file(dir.as_fd(), index.to_string().as_ref(), content, ROOT, private)?;
+        }
+        let mut file = write_file(dir.as_fd(), VALUES.as_ref(), &[], ROOT, private)?;
         // Piece by piece, so that they are nowhere else on their way.
         file.write_all(&payload::head(values.len()))?;
         for value in values {
@@ -63,16 +66,27 @@ impl Volume {
         Ok(Stored { length, ..stored })
     }
 
-    /// The file of this index as the container sees it now.
+    /// The file of this index as it was kept: what a process may change is not read as the container has it.
+    ///
+    /// # Errors
+    /// It was not.
+    pub fn kept_file(&self, index: usize) -> io::Result<Stored> {
+        self.open(&Path::new(DIRECTORY).join(index.to_string()))
+    }
+
+    /// The file of this index as the container sees it now. One that the process may change can be anything as soon as it runs.
     ///
     /// # Errors
     /// No mount point shows it.
-    pub fn current(&self, mounts: &[MountPoint], index: usize) -> io::Result<Stored> {
+    pub fn current(&self, mounts: &[MountPoint], index: usize, layout: Layout) -> io::Result<Stored> {
         let place = mounts.iter().enumerate().find_map(|(number, mount)| match &mount.content {
             Content::File(file) => (*file == index).then(|| PathBuf::from(number.to_string())),
             Content::Directory(files) => {
                 let (_, below) = files.iter().find(|(file, _)| *file == index)?;
-                Some(generations(number).join(IN_FORCE).join(below))
+                Some(match layout {
+                    Layout::Generations => generations(number).join(IN_FORCE).join(below),
+                    Layout::Writable => Path::new(&number.to_string()).join(below),
+                })
             }
         });
         self.open(&place.ok_or(io::ErrorKind::NotFound)?)

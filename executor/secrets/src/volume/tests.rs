@@ -7,6 +7,8 @@ use executor_core::plan::PlannedFile;
 
 use super::*;
 
+mod writable;
+
 const OWNER: Owner = Owner { uid: 1234, gid: 4321 };
 const PRIVATE: [Access; 4] = [Access { mode: 0o600, gid: OWNER.gid }; 4];
 
@@ -26,7 +28,7 @@ fn with_access(contents: &[&[u8]], access: [Access; 4]) -> Volume {
     let files: Vec<_> =
         contents.iter().map(|content| PlannedFile::private("/etc/x/y/z", content.len() as u64, "")).collect();
     let volume = Volume::create(volume_size(&files, 4096)).unwrap();
-    volume.fill(&mounts(), contents, &access, OWNER, &mut hold(&volume)).unwrap();
+    volume.fill(&mounts(), contents, &access, OWNER, Layout::Generations, &mut hold(&volume)).unwrap();
     volume
 }
 
@@ -120,17 +122,7 @@ fn a_wipe_overwrites_in_place() {
     let secret = b"S3CR3T--".repeat(2000);
     let volume = filled(&[&secret, b"p", b"t", b"one"]);
     let kept = open(&volume, "files/0/..data/db/user");
-    let frames = |file: &File| -> Vec<u64> {
-        let at = map(file, secret.len());
-        let pagemap = File::open("/proc/self/pagemap").unwrap();
-        let frame = |page: usize| {
-            let mut entry = [0; 8];
-            std::os::unix::fs::FileExt::read_exact_at(&pagemap, &mut entry, ((at + page * 4096) / 4096 * 8) as u64)
-                .unwrap();
-            u64::from_ne_bytes(entry) & ((1 << 55) - 1)
-        };
-        (0..secret.len() / 4096).map(frame).collect()
-    };
+    let frames = |file: &File| frames_at(map(file, secret.len()), secret.len() / 4096);
     let before = frames(&kept);
     assert!(before.iter().all(|frame| *frame != 0), "the frames are not shown: is this root?");
 
@@ -160,14 +152,31 @@ fn a_wipe_overwrites_in_place() {
     assert_eq!(volume.wipe().unwrap().files(), 0);
 }
 
+/// The page frames of a mapping that was touched; zeros to who is not root.
+fn frames_at(at: usize, pages: usize) -> Vec<u64> {
+    let pagemap = File::open("/proc/self/pagemap").unwrap();
+    let frame = |page: usize| {
+        let mut entry = [0; 8];
+        std::os::unix::fs::FileExt::read_exact_at(&pagemap, &mut entry, ((at + page * 4096) / 4096 * 8) as u64)
+            .unwrap();
+        u64::from_ne_bytes(entry) & ((1 << 55) - 1)
+    };
+    (0..pages).map(frame).collect()
+}
+
 /// Maps a file shared and touches each page. The mapping stays until the test's process ends.
 fn map(file: &File, length: usize) -> usize {
+    map_with(file, length, nix::sys::mman::ProtFlags::empty())
+}
+
+/// The same, to be used in further ways than for reading.
+fn map_with(file: &File, length: usize, also: nix::sys::mman::ProtFlags) -> usize {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap};
     let length = std::num::NonZeroUsize::new(length).unwrap();
     #[allow(unsafe_code)]
     // SAFETY: a new mapping at an address of the kernel's choice; nothing but `read_volatile` looks at it.
     unsafe {
-        let at = mmap(None, length, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, file, 0).unwrap();
+        let at = mmap(None, length, ProtFlags::PROT_READ | also, MapFlags::MAP_SHARED, file, 0).unwrap();
         for offset in (0..length.get()).step_by(4096) {
             std::ptr::read_volatile(at.as_ptr().cast::<u8>().add(offset));
         }
@@ -178,11 +187,11 @@ fn map(file: &File, length: usize) -> usize {
 #[test]
 fn a_view_is_read_only_and_the_volume_is_not_on_the_host() {
     let volume = filled(&[b"u", b"p", b"t", b"one"]);
-    let mut views = match volume.views(&mounts()) {
+    let mut views = match volume.views(&mounts(), Layout::Generations) {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => return, // kernel before 6.15: see integration
         views => views.unwrap(),
     };
-    views.extend(volume.generations_view(&mounts()).unwrap());
+    views.extend(volume.generations_view(&mounts(), Layout::Generations).unwrap());
     assert_eq!(views.len(), 3);
     assert!(views.iter().all(executor_sys::mount::is_read_only));
     assert!(!std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(SOURCE));
@@ -195,7 +204,9 @@ fn a_volume_takes_two_generations_and_not_much_more() {
     let volume = Volume::create(VolumeSize { bytes: 16 * 4096, inodes: 64 }).unwrap();
     if volume.kind() == VolumeKind::TmpfsNoswap {
         let mounts = [MountPoint { target: "/x".into(), content: Content::File(0), in_fresh_mount: false }];
-        let error = volume.fill(&mounts, &[&vec![1; 17 * 4096]], &PRIVATE, OWNER, &mut hold(&volume)).unwrap_err();
+        let error = volume
+            .fill(&mounts, &[&vec![1; 17 * 4096]], &PRIVATE, OWNER, Layout::Generations, &mut hold(&volume))
+            .unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
     }
 }
@@ -205,7 +216,7 @@ fn a_volume_takes_two_generations_and_not_much_more() {
 #[test]
 fn inputs_are_roots_alone_and_read_back_as_they_came() {
     let volume = filled(&[b"u", b"p", b"", b"one"]);
-    volume.keep_inputs(&[b"pw", b"", b"key=1"]).unwrap();
+    volume.keep_inputs(&[b"pw", b"", b"key=1"], &[]).unwrap();
     for (path, mode) in [("inputs", 0o700), ("inputs/values", 0o600)] {
         let meta = rustix::fs::statat(volume.handle(), path, AtFlags::empty()).unwrap();
         assert_eq!((meta.st_mode & 0o777, meta.st_uid, meta.st_gid), (mode, 0, 0), "{path}");
@@ -215,12 +226,12 @@ fn inputs_are_roots_alone_and_read_back_as_they_came() {
     stored.read_into(&mut read).unwrap();
     assert_eq!(read, b"\x02\0\0\0pw\0\0\0\0\x05\0\0\0key=1");
     for (index, content) in [&b"u"[..], b"p", b"", b"one"].into_iter().enumerate() {
-        let stored = volume.current(&mounts(), index).unwrap();
+        let stored = volume.current(&mounts(), index, Layout::Generations).unwrap();
         let mut read = vec![0; stored.len()];
         stored.read_into(&mut read).unwrap();
         assert_eq!(read, content, "file {index}");
     }
-    assert!(volume.current(&mounts(), 4).is_err());
+    assert!(volume.current(&mounts(), 4, Layout::Generations).is_err());
     assert_eq!(volume.wipe().unwrap().files(), 5);
     assert!(volume.inputs().is_err());
 }

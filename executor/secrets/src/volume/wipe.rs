@@ -3,15 +3,21 @@
 //! In place matters: a truncated and rewritten file gets other page frames, and the old ones keep the secret
 //! until the kernel happens to reuse them. A process that still has a file open or mapped sees zeros.
 //!
+//! What a process could write to may be anything: names for one file in several places, links to anywhere, pipes, directories
+//! in directories in directories, files that nobody may open or that cannot be changed, holes of any size. No link is
+//! followed, nothing but regular files is opened, and depth costs neither stack nor descriptors. What is wiped is what has
+//! a name when it ends; pages that a process gave back itself, by truncating a file or deleting one that it made, are the
+//! kernel's by then, like memory that it freed.
+//!
 //! A wipe waits for nobody. A file on which somebody has a lease, which can only be where the shim that held it open is
-//! gone, is left for another wipe: the kernel ends the lease within `fs.lease-break-time` (45 s) of the first.
+//! gone, or where the process made it, is left for another wipe: the kernel ends the lease within `fs.lease-break-time` (45 s) of the first.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -19,14 +25,19 @@ use std::path::Path;
 use executor_core::record::WipeRecord;
 use executor_core::time::Timestamp;
 use rustix::fs::{
-    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, SeekFrom, Stat, fstat, openat, seek, statat, unlinkat,
+    AtFlags, Dir, FallocateFlags, FileType, IFlags, Mode, OFlags, RenameFlags, SeekFrom, Stat, fstat, ioctl_getflags,
+    ioctl_setflags, openat, renameat_with, seek, statat, unlinkat,
 };
 use rustix::io::Errno;
 
-use super::Volume;
+use super::{Volume, absent_is_fine, open_dir};
 
-/// Directories nested deeper than the longest path allows.
-const DEPTH_MAX: usize = 4096;
+/// Directories in directories that are gone into at a time: each costs descriptors and stack. What lies deeper is moved up first.
+const DEPTH_MAX: usize = 32;
+/// How often all is begun again, where somebody made a file in a directory that was to go.
+const ROUNDS_MAX: usize = 16;
+/// The name of a directory that was moved up, with a number.
+const MOVED: &str = "..moved";
 const ZEROS: [u8; 16 << 10] = [0; 16 << 10];
 
 /// What was wiped. Only [`Volume::wipe`] makes one, so that a receipt means that it happened.
@@ -34,6 +45,8 @@ const ZEROS: [u8; 16 << 10] = [0; 16 << 10];
 pub struct Receipt {
     files: u32,
     bytes: u64,
+    /// Files with several names that are counted already: device and inode.
+    met: BTreeSet<(u64, u64)>,
 }
 
 impl Receipt {
@@ -43,10 +56,21 @@ impl Receipt {
         WipeRecord { files: self.files, bytes: self.bytes, verified: true, by: by.to_owned(), at }
     }
 
-    /// Both together: of one container whose files were reached in several places.
+    /// Both together: of one container whose files were wiped at several times.
     #[must_use]
-    pub fn and(self, other: &Self) -> Self {
-        Self { files: self.files + other.files, bytes: self.bytes + other.bytes }
+    pub fn and(self, other: Self) -> Self {
+        let met = self.met.into_iter().chain(other.met).collect();
+        Self { files: self.files + other.files, bytes: self.bytes + other.bytes, met }
+    }
+
+    /// Counts a file that was wiped, by its first name.
+    fn count(&mut self, stat: &Stat, bytes: u64) {
+        let key = (stat.st_dev, stat.st_ino);
+        let is_first = if stat.st_nlink > 1 { self.met.insert(key) } else { !self.met.contains(&key) };
+        if is_first {
+            self.files += 1;
+            self.bytes += bytes;
+        }
     }
 
     /// Files that were overwritten.
@@ -80,76 +104,130 @@ impl Volume {
         // file; it has no name to be removed there.
         if FileType::from_raw_mode(fstat(self.handle())?.st_mode) == FileType::RegularFile {
             let by_descriptor = format!("/proc/self/fd/{}", self.handle().as_raw_fd());
-            receipt.bytes += wipe_file(&open_file(rustix::fs::CWD, by_descriptor.as_ref(), OFlags::empty())?)?;
-            receipt.files += 1;
+            let file = open_file(rustix::fs::CWD, by_descriptor.as_ref(), OFlags::empty())?;
+            receipt.count(&fstat(&file)?, wipe_file(&file)?);
             return Ok(());
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let mut met = Links::Met(BTreeSet::new());
-        let wiped = wipe_dir(openat(self.handle(), ".", flags, Mode::empty())?, &mut met, receipt, 0);
+        let mut walk = Walk::new(self.handle(), receipt);
+        let mut round = || walk.through(|walk| wipe_dir(open_dir(walk.top, ".".as_ref())?.as_fd(), walk, 0));
+        let mut wiped = round();
+        for _ in 1..ROUNDS_MAX {
+            match &wiped {
+                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => wiped = round(),
+                _ => break,
+            }
+        }
         self.release();
         wiped
     }
 
     /// Overwrites, reads back and removes what lies at a path; a file that has a name elsewhere only loses this one.
     pub(super) fn wipe_below(&self, path: &Path, receipt: &mut Receipt) -> io::Result<()> {
-        wipe_entry(self.handle(), path, &mut Links::Spared, receipt, 0)
+        let mut walk = Walk { spares_links: true, ..Walk::new(self.handle(), receipt) };
+        walk.through(|walk| wipe_entry(walk.top, path, walk, 0))
     }
 }
 
-/// What becomes of a file that has several names: generations share what did not change.
-enum Links {
-    /// It stays until its last name goes.
-    Spared,
-    /// It is overwritten and counted when it is met first; these were.
-    Met(BTreeSet<u64>),
+/// A way through a volume.
+struct Walk<'a> {
+    /// Where directories go that lie too deep.
+    top: BorrowedFd<'a>,
+    /// A file that has another name stays as it is: generations share what did not change.
+    spares_links: bool,
+    receipt: &'a mut Receipt,
+    /// Names of those that went there and are still to be wiped.
+    moved: Vec<String>,
+    /// The number of the last one.
+    number: u64,
 }
 
-impl Links {
-    fn is_to_be_wiped(&mut self, stat: &Stat) -> bool {
-        match self {
-            Self::Spared => stat.st_nlink <= 1,
-            Self::Met(inodes) if stat.st_nlink <= 1 => !inodes.contains(&stat.st_ino),
-            Self::Met(inodes) => inodes.insert(stat.st_ino),
+impl<'a> Walk<'a> {
+    fn new(top: BorrowedFd<'a>, receipt: &'a mut Receipt) -> Self {
+        Self { top, spares_links: false, receipt, moved: Vec::new(), number: 0 }
+    }
+
+    /// Goes a way, and then into every directory that lay too deep.
+    fn through(&mut self, way: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
+        let mut result = way(self);
+        while let Some(name) = self.moved.pop() {
+            result = result.and(absent_is_fine(wipe_entry(self.top, name.as_ref(), self, 0)));
+        }
+        result
+    }
+
+    /// Moves a directory to the top, under a name that nothing has there.
+    fn move_up(&mut self, dir: BorrowedFd<'_>, name: &Path) -> io::Result<()> {
+        loop {
+            self.number += 1;
+            let up = format!("{MOVED}{}", self.number);
+            match renameat_with(dir, name, self.top, &*up, RenameFlags::NOREPLACE) {
+                Err(Errno::EXIST) => {}
+                moved => {
+                    moved?;
+                    self.moved.push(up);
+                    return Ok(());
+                }
+            }
         }
     }
 }
 
-fn wipe_dir(dir: impl AsFd, links: &mut Links, receipt: &mut Receipt, depth: usize) -> io::Result<()> {
-    if depth > DEPTH_MAX {
-        return Err(io::Error::other("directories are nested too deeply"));
-    }
+fn wipe_dir(dir: BorrowedFd<'_>, walk: &mut Walk<'_>, depth: usize) -> io::Result<()> {
     let mut result = Ok(());
-    for entry in Dir::read_from(&dir)? {
+    for entry in Dir::read_from(dir)? {
         let entry = entry?;
         let name = entry.file_name();
         if matches!(name.to_bytes(), b"." | b"..") {
             continue;
         }
-        let wiped = wipe_entry(&dir, Path::new(OsStr::from_bytes(name.to_bytes())), links, receipt, depth);
-        result = result.and(wiped);
+        let wiped = wipe_entry(dir, Path::new(OsStr::from_bytes(name.to_bytes())), walk, depth);
+        result = result.and(absent_is_fine(wiped)); // somebody else took it away
     }
     result
 }
 
-fn wipe_entry(dir: impl AsFd, name: &Path, links: &mut Links, receipt: &mut Receipt, depth: usize) -> io::Result<()> {
-    let stat = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+fn wipe_entry(dir: BorrowedFd<'_>, name: &Path, walk: &mut Walk<'_>, depth: usize) -> io::Result<()> {
+    match try_entry(dir, name, walk, depth) {
+        // Root may do anything but what an attribute forbids (chattr(1)).
+        Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
+            allow_changes(dir, name);
+            try_entry(dir, name, walk, depth)
+        }
+        tried => tried,
+    }
+}
+
+fn try_entry(dir: BorrowedFd<'_>, name: &Path, walk: &mut Walk<'_>, depth: usize) -> io::Result<()> {
+    let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
     let flags = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory if depth >= DEPTH_MAX => return walk.move_up(dir, name),
         FileType::Directory => {
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            wipe_dir(openat(&dir, name, flags, Mode::empty())?, links, receipt, depth + 1)?;
+            wipe_dir(open_dir(dir, name.as_os_str())?.as_fd(), walk, depth + 1)?;
             AtFlags::REMOVEDIR
         }
         FileType::RegularFile => {
-            if links.is_to_be_wiped(&stat) {
-                receipt.bytes += wipe_file(&open_file(&dir, name, OFlags::NOFOLLOW)?)?;
-                receipt.files += 1;
+            if stat.st_nlink <= 1 || !walk.spares_links {
+                let file = open_file(dir, name, OFlags::NOFOLLOW)?;
+                walk.receipt.count(&stat, wipe_file(&file)?);
             }
             AtFlags::empty()
         }
         _ => AtFlags::empty(),
     };
-    Ok(unlinkat(&dir, name, flags)?)
+    Ok(unlinkat(dir, name, flags)?)
+}
+
+/// Takes away the attributes that keep a file or directory, and the directory that it lies in, from being changed. What cannot
+/// have any, as a link, has none.
+fn allow_changes(dir: BorrowedFd<'_>, name: &Path) {
+    let allow = |file: OwnedFd| {
+        if let Ok(flags) = ioctl_getflags(&file) {
+            let _ = ioctl_setflags(&file, flags.difference(IFlags::IMMUTABLE.union(IFlags::APPEND)));
+        }
+    };
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    open_dir(dir, ".".as_ref()).into_iter().for_each(allow);
+    openat(dir, name, flags, Mode::empty()).into_iter().for_each(allow);
 }
 
 /// Opens a file, and waits for nobody who has a lease on it.
@@ -174,11 +252,26 @@ fn wipe_file(file: &File) -> io::Result<u64> {
         bytes += data.end - data.start;
         at = data.end;
     }
+    wipe_behind(file, size)?;
     if size > 0 {
         // The pages go even while somebody keeps the file open. ramfs cannot; they are zeros all the same.
         let _ = rustix::fs::fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, size);
     }
     Ok(bytes)
+}
+
+/// Zeros over the rest of a file's last page, which a mapping of it can be written to behind the file's end. A hole that is
+/// smaller than a page is zeros in that page, and nobody sees the file become longer.
+pub(super) fn wipe_behind(file: &File, size: u64) -> io::Result<()> {
+    let page_end = size.next_multiple_of(rustix::param::page_size() as u64).min(i64::MAX.unsigned_abs());
+    if size == page_end {
+        return Ok(());
+    }
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    match rustix::fs::fallocate(file, flags, size, page_end - size) {
+        Err(Errno::OPNOTSUPP) => Ok(()), // ramfs, on which no process can write
+        punched => Ok(punched?),
+    }
 }
 
 /// The next bytes that have pages: holes cost nothing, however large they are.

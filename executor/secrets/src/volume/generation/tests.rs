@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use executor_core::placement::{Content, MountPoint, VolumeSize};
+use executor_core::plan::Layout;
 use rustix::fs::{Dir, Mode, OFlags, openat};
 
 use super::*;
@@ -22,7 +23,16 @@ fn filled() -> (Volume, Vec<MountPoint>) {
     let directory = Content::Directory(vec![(0, "db/user".into()), (1, "db/password".into()), (2, "token".into())]);
     let volume = Volume::create(SIZE).unwrap();
     let mounts = vec![point(directory), point(Content::File(3))];
-    volume.fill(&mounts, &[b"user1", b"password1", b"token1", b"one1"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
+    volume
+        .fill(
+            &mounts,
+            &[b"user1", b"password1", b"token1", b"one1"],
+            &PRIVATE,
+            OWNER,
+            Layout::Generations,
+            &mut hold(&volume),
+        )
+        .unwrap();
     (volume, mounts)
 }
 
