@@ -73,6 +73,7 @@ pub(crate) const ROOT_TEST: &[Need] = &[
         sign: Sign::File("/usr/lib/cni/bridge"),
     },
     Need { package: "curl", reason: "asks a published port, in README.md", sign: Sign::Program("curl") },
+    Need { package: "openssl", reason: "signs an image as cosign does", sign: Sign::Program("openssl") },
     Need { package: "strace", reason: "shows which files our processes open", sign: Sign::Program("strace") },
     Need { package: "libcap2-bin", reason: "puts capabilities on a file", sign: Sign::Program("setcap") },
     Need {
