@@ -15,6 +15,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 use crate::audit::inputs::SIZES;
@@ -398,7 +399,26 @@ pub(crate) fn command() -> clap::Command {
 
 /// Parses this process's command line. An error says itself how to be shown.
 pub(crate) fn parse() -> Result<Cli, clap::Error> {
-    Cli::read(&std::env::args_os().collect::<Vec<_>>())
+    let line = std::env::args_os().collect::<Vec<_>>();
+    Cli::read(&line).map_err(|error| match error.kind() {
+        ErrorKind::InvalidUtf8 => not_utf8(&line),
+        _ => error,
+    })
+}
+
+/// Which arguments are not UTF-8, by their places: what they hold may be a secret, and cannot be shown anyway.
+fn not_utf8(line: &[OsString]) -> clap::Error {
+    let bad = |argument: &OsString| argument.to_str().is_none();
+    let places: Vec<String> = (1..line.len())
+        .filter(|at| bad(&line[*at]))
+        .map(|at| match line[at - 1].to_str() {
+            Some(flag) if flag.starts_with("--") && flag != "--" => format!("{at} (after {flag})"),
+            _ => at.to_string(),
+        })
+        .collect();
+    let (word, verb) = if places.len() == 1 { ("argument", "is") } else { ("arguments", "are") };
+    let why = format!("{word} {} {verb} not UTF-8: what has other bytes goes into a file (--file)", places.join(", "));
+    command().error(ErrorKind::InvalidUtf8, why)
 }
 
 impl Cli {

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use tonic::{Code, Status};
-use tonic_types::StatusExt as _;
+use tonic_types::{FieldViolation, StatusExt as _};
 
 use crate::bindings::BindingsError;
 use crate::cnab::CnabError;
@@ -35,6 +35,9 @@ pub(crate) enum Failure {
     /// Executord answered with an error; the text is ready to be read.
     #[error("{message}")]
     Refused { code: Code, message: String },
+    /// The same with the fields that are at fault.
+    #[error("{message}")]
+    Violated { code: Code, message: String, violations: Vec<FieldViolation> },
     /// The connection broke and did not come back.
     #[error("{doing}: lost executord at {} and it did not come back within {} s", .socket.display(), PATIENCE.as_secs())]
     GaveUp { doing: String, socket: PathBuf },
@@ -105,7 +108,7 @@ impl Failure {
     /// The gRPC code, when executord answered with one.
     pub(crate) fn code(&self) -> Option<Code> {
         match self {
-            Self::Refused { code, .. } => Some(*code),
+            Self::Refused { code, .. } | Self::Violated { code, .. } => Some(*code),
             _ => None,
         }
     }
@@ -123,7 +126,31 @@ impl Failure {
 
     /// What a gRPC status means to somebody who tried to `doing` ("stop web-1").
     pub(crate) fn of_status(socket: &Path, doing: &str, status: &Status) -> Self {
-        Self::Refused { code: status.code(), message: explain(socket, doing, status) }
+        let (code, message) = (status.code(), explain(socket, doing, status));
+        match status.get_details_bad_request() {
+            Some(bad) if !bad.field_violations.is_empty() => {
+                Self::Violated { code, message, violations: bad.field_violations }
+            }
+            _ => Self::Refused { code, message },
+        }
+    }
+
+    /// The same failure with a line of advice below it.
+    #[must_use]
+    pub(crate) fn advise(mut self, advice: &str) -> Self {
+        if let Self::Refused { message, .. } | Self::Violated { message, .. } = &mut self {
+            message.push('\n');
+            message.push_str(advice);
+        }
+        self
+    }
+
+    /// Fields of the request that executord names as being at fault.
+    pub(crate) fn violations(&self) -> &[FieldViolation] {
+        match self {
+            Self::Violated { violations, .. } => violations,
+            _ => &[],
+        }
     }
 }
 
@@ -151,7 +178,9 @@ fn explain(socket: &Path, doing: &str, status: &Status) -> String {
             ));
         }
     }
-    if !violations.is_empty() {
+    // That an image is not there, or is kept from the caller by its registry, is said in one sentence.
+    let is_plain = matches!(status.code(), Code::NotFound | Code::PermissionDenied);
+    if !violations.is_empty() && !is_plain {
         return format!("{doing}: executord refused the request:\n  {}", violations.join("\n  "));
     }
     let said = match status.message() {
@@ -163,6 +192,7 @@ fn explain(socket: &Path, doing: &str, status: &Status) -> String {
         Code::AlreadyExists => {
             format!("{doing}: {said}; choose another --id, or remove that container with `agent-cli rm -f`")
         }
+        Code::PermissionDenied if !violations.is_empty() => format!("{doing}: {said}"),
         Code::PermissionDenied | Code::Unauthenticated => format!(
             "{doing}: executord at {} does not serve uid {}: {said}; it serves root, its own user and the members of its \
              --allow-group",
@@ -184,7 +214,7 @@ fn explain(socket: &Path, doing: &str, status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tonic_types::{ErrorDetails, FieldViolation};
+    use tonic_types::ErrorDetails;
 
     fn told(status: &Status) -> String {
         Failure::of_status(Path::new("/run/x.sock"), "run web-1", status).describe()
@@ -220,6 +250,22 @@ mod tests {
             assert!(text.contains(expected) && text.starts_with("run web-1: "), "{text}");
         }
         assert_eq!(told(&Status::not_found("no container \u{1b}[31mx")), "run web-1: no container \\u{1b}[31mx");
+    }
+
+    /// The registry's refusal is not executord's: it says which registry refused whom, and nothing of this uid.
+    #[test]
+    fn a_registrys_refusal_is_not_executords() {
+        let why = "registry r.example refuses the user \"bob\" of the request: access denied (403): image x";
+        let details = ErrorDetails::with_bad_request(vec![FieldViolation {
+            reason: "ACCESS_DENIED".into(),
+            ..FieldViolation::new("rootfs", why)
+        }]);
+        let status = Status::with_error_details(Code::PermissionDenied, why, details);
+        assert_eq!(told(&status), format!("run web-1: {why}"));
+        let failure = Failure::of_status(Path::new("x"), "y", &status).advise("look");
+        assert_eq!((failure.violations()[0].reason.as_str(), failure.code()), ("ACCESS_DENIED", Some(status.code())));
+        assert!(failure.describe().ends_with("image x\nlook"), "{}", failure.describe());
+        assert!(told(&Status::permission_denied("uid 7 may not")).contains("does not serve uid"), "the control");
     }
 
     #[test]

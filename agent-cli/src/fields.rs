@@ -61,6 +61,7 @@ pub(crate) fn flag(field: &str, doing: &str) -> String {
         "registry_credentials" | "credentials" => "--registry-user, --registry-password",
         "reference" | "image" => "IMAGE",
         "header.reference" => "--name",
+        "header" | "header.form" | "data" => "FILE",
         "unused_for" => "--unused-for",
         "id" if doing.starts_with("run ") => "--id",
         "id" => "ID",

@@ -46,9 +46,14 @@ fn main() -> ExitCode {
             return ExitCode::from(if error.use_stderr() { exit::OURS } else { 0 });
         }
     };
+    let json = cli.global.json;
     match commands::execute(cli) {
         Ok(status) => ExitCode::from(status),
         Err(failure) => {
+            // Documents are on standard output; one that was printed says itself what failed.
+            if let (true, false, Some(document)) = (json, output::has_written(), view::json::Refusal::of(&failure)) {
+                let _ = std::io::stdout().write_all(view::json::document(&document).as_bytes());
+            }
             if !failure.is_quiet() {
                 let _ = writeln!(std::io::stderr(), "agent-cli: {}", failure.describe());
             }

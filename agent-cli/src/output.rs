@@ -9,11 +9,20 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::failure::Failure;
+
+/// Something was written to standard output.
+static WRITTEN: AtomicBool = AtomicBool::new(false);
+
+/// Something was written to standard output.
+pub(crate) fn has_written() -> bool {
+    WRITTEN.load(Ordering::Relaxed)
+}
 
 /// Pieces that may wait to be written; a log entry has at most 60 KiB.
 const WAITING_MAX: usize = 32;
@@ -143,6 +152,7 @@ fn write_all(
             Message::Bytes(..) if broken => {}
             Message::Bytes(stream, bytes, _room) => {
                 let file = if stream == Stream::Out { &mut out } else { &mut err };
+                WRITTEN.fetch_or(stream == Stream::Out && !bytes.is_empty(), Ordering::Relaxed);
                 if let Err(error) = write_one(file, &bytes) {
                     broken = true;
                     report.send_replace(Some(Arc::new(Broken { stream, error })));

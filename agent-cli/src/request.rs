@@ -17,6 +17,7 @@ use zeroize::Zeroize;
 
 use crate::cli::images::{Program, wipe};
 use crate::cli::{RedactArg, RunArgs};
+use crate::commands::OnDisk;
 use crate::failure::Failure;
 use crate::source::{self, Argument, Content, Flag, Source};
 use crate::units::Ulimit;
@@ -116,6 +117,17 @@ impl Request {
         let (reference, credentials) = (self.0.rootfs.clone(), self.0.registry_credentials.clone());
         let platform = self.0.platform.clone();
         wanted.then(|| (v1::PullImageRequest { reference, credentials, platform }, policy == v1::PullPolicy::Always))
+    }
+
+    /// The reference of its image, where that is read from this machine's disk.
+    pub(crate) fn on_disk(&self) -> Option<String> {
+        let wanted = self.0.pull_policy() != v1::PullPolicy::Never;
+        Some(self.0.rootfs.clone()).filter(|rootfs| wanted && OnDisk::of(rootfs).is_some())
+    }
+
+    /// Its image was taken in under its reference: executord looks no further.
+    pub(crate) fn is_taken_in(&mut self) {
+        self.0.set_pull_policy(v1::PullPolicy::Never);
     }
 
     /// What it declares as outputs.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use executor_proto::v1::RunRequest;
@@ -11,6 +12,7 @@ use integration::cli::{Ran, command, finish, run};
 use integration::daemon::{Daemon, Setup};
 use integration::images::{Endpoint, Gate, Holding, Image, PASSWORD, Registry, USER, auth_file, layers};
 use integration::request::{Words, sh};
+use integration::rootfs::Rootfs;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
@@ -75,7 +77,7 @@ fn credentials_open_the_registry_and_stay_nowhere() {
         finish(command(Some(&daemon.socket()), arguments).env("PW", password).spawn().unwrap())
     };
     let refused = with(&["run", &name], "");
-    assert!(refused.status == 125 && refused.stderr.contains("there are none"), "{refused:?}");
+    assert!(refused.status == 125 && refused.stderr.contains("none were given"), "{refused:?}");
     let by_user = ["run", "--registry-user", USER, "--registry-password", "@env:PW", &name];
     let refused = with(&by_user, "wrong-canary");
     assert!(refused.status == 125 && !refused.stderr.contains("wrong-canary"), "{refused:?}");
@@ -93,7 +95,7 @@ fn credentials_open_the_registry_and_stay_nowhere() {
 }
 
 /// Files below a directory that hold a text.
-fn found(dir: &std::path::Path, text: &str) -> Vec<String> {
+fn found(dir: &Path, text: &str) -> Vec<String> {
     let done = std::process::Command::new("grep").args(["-rlFa", "--devices=skip", text]).arg(dir).output().unwrap();
     String::from_utf8(done.stdout).unwrap().lines().map(str::to_owned).collect()
 }
@@ -184,9 +186,97 @@ fn taken_in_from_layouts_and_archives() {
         image.readable(true);
         assert_eq!(stdout(&agent(&["run", "--rootfs", &reference])), said, "{reference}");
         image.readable(false);
-        let closed = agent(&["run", "--rootfs", &reference]);
-        assert!(closed.status == 125 && closed.stderr.contains("Permission denied"), "{reference}: {closed:?}");
+        // What executord cannot read is told with its path and what helps; agent-cli sends what its caller can read.
+        let closed = daemon.api.run(RunRequest { rootfs: reference.clone(), ..sh("true") }).unwrap_err();
+        let bad = closed.get_details_bad_request().unwrap().field_violations;
+        assert_eq!((closed.code(), bad[0].reason.as_str()), (Code::FailedPrecondition, "ACCESS_DENIED"), "{closed:?}");
+        let path = reference.split(':').nth(1).unwrap();
+        assert!(closed.message().contains(path) && closed.message().contains("let that user read it"), "{closed:?}");
+        let sent = agent(&["run", "--rootfs", &reference]);
+        assert!(stdout(&sent) == said && sent.stderr.contains("it is sent"), "{reference}: {sent:?}");
+        assert!(stdout(&agent(&["image", "pull", "-q", &reference])).starts_with("sha256:"), "{reference}");
     }
+    // Of several in one layout by its name; with a path from the working directory; and what nobody can read.
+    let other = Image::in_layout(Path::new(image.layout().split(':').nth(1).unwrap()), "other");
+    other.copy(Rootfs::busybox().path());
+    other.commit();
+    image.readable(false);
+    let layout = image.layout();
+    let (directory, name) = layout.strip_prefix("oci:").unwrap().rsplit_once('/').unwrap();
+    let mut relative = command(Some(&daemon.socket()), &["run", "--rootfs", &format!("oci:./{name}")]);
+    let relative = finish(relative.current_dir(directory).spawn().unwrap());
+    assert_eq!(stdout(&relative), said);
+    let missing = agent(&["run", "oci:/nowhere/layout"]);
+    assert!(missing.status == 125 && missing.stderr.contains("/nowhere/layout"), "{missing:?}");
+}
+
+/// Devices in `/dev` are left out of an image, since every container has its own, and the caller and the log are told. One
+/// elsewhere is refused as what the operator does not allow, with the reason that programs tell it by.
+#[test]
+fn devices_in_dev_are_left_out_and_told() {
+    let image = Image::build();
+    let node = |path: &str, kind: &str, major: &str, minor: &str| {
+        let path = image.root().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let made = std::process::Command::new("mknod").arg(path).args([kind, major, minor]).status().unwrap();
+        assert!(made.success());
+    };
+    node("dev/null", "c", "1", "3");
+    node("dev/console", "c", "5", "1");
+    node("dev/sda", "b", "8", "0");
+    image.commit();
+    let archive = image.archive("docker-archive", "docker.io/team/devices:1");
+    let daemon = Setup::default().config("[policy]\nallow_host_userns = true\n").start();
+    let agent = |arguments: &[&str]| run(&daemon.socket(), arguments);
+    let warning = "3 devices below /dev left out, where each container has its own: dev/console, dev/null, dev/sda";
+    let told = |ran: &Ran| stdout(ran).len() > 1 && ran.stderr.contains(warning);
+    let imported = agent(&["image", "import", &archive]);
+    assert!(told(&imported), "{imported:?}");
+    assert!(daemon.setup().logged().contains(warning), "{}", daemon.setup().logged());
+    // Each who uses it is told, not only the first one; there is a /dev, and it is the container's.
+    image.readable(true);
+    let pulled = agent(&["image", "pull", &image.layout()]);
+    assert!(told(&pulled), "{pulled:?}");
+    let json = agent(&["image", "inspect", "--json", "team/devices:1"]).json();
+    assert!(json["warnings"][0].as_str().unwrap().contains(warning), "{json}");
+    for users in ["own", "host"] {
+        let line = ["run", "-u", "0", "--userns", users, "team/devices:1", "--"];
+        let ran =
+            agent(&[&line[..], &["/bin/sh", "-c", "echo x >/dev/null && [ ! -e /dev/sda ] && echo fine"]].concat());
+        assert!(told(&ran) && ran.stdout == "fine\n", "{users}: {ran:?}");
+    }
+    node("srv/mem", "c", "1", "1");
+    image.commit();
+    image.readable(true);
+    let refused = agent(&["run", "--json", &image.layout()]);
+    let error = &refused.json()["error"];
+    assert_eq!((refused.status, &error["code"]), (125, &"FAILED_PRECONDITION".into()), "{refused:?}");
+    assert_eq!(error["violations"][0]["reason"], "NOT_ALLOWED", "{refused:?}");
+    assert!(
+        refused.stderr.contains("`srv/mem` is a device") && refused.stderr.contains("image_devices"),
+        "{refused:?}"
+    );
+}
+
+/// A registry's refusal says which registry refused whom, and is not told as executord's own.
+#[test]
+fn a_registry_that_refuses_is_named() {
+    let (registry, daemon) = (Registry::start(true), Daemon::start());
+    Image::build().push(&registry, "team/app:1");
+    let name = registry.name("team/app:1");
+    let host = name.split('/').next().unwrap();
+    for line in [&["run", "--json", &name, "--", "true"][..], &["image", "pull", "--json", &name]] {
+        let refused = run(&daemon.socket(), line);
+        assert_eq!(refused.json()["error"]["code"], "PERMISSION_DENIED", "{refused:?}");
+        assert_eq!(refused.json()["error"]["violations"][0]["reason"], "ACCESS_DENIED", "{refused:?}");
+        let whom = format!("registry {host} refuses a caller without credentials");
+        assert!(refused.stderr.contains(&whom) && !refused.stderr.contains("does not serve uid"), "{refused:?}");
+    }
+    let mut wrong = command(Some(&daemon.socket()), &["image", "pull", "--registry-user", USER]);
+    wrong.args(["--registry-password", "@env:PW", &name]).env("PW", "wrong");
+    let wrong = finish(wrong.spawn().unwrap());
+    let whom = format!("registry {host} refuses the user {USER:?} of the request");
+    assert!(wrong.status == 125 && wrong.stderr.contains(&whom), "{wrong:?}");
 }
 
 /// Of a closed configuration nothing runs that is an image, and the key that would allow it is told. The control: what a

@@ -21,6 +21,22 @@ const SCHEMES: [&str; 4] = ["docker://", "oci:", "oci-archive:", "docker-archive
 /// Whose images have short names.
 const DEFAULT_REGISTRY: &str = "docker.io";
 
+/// A reference of this machine's disk with an absolute path: executord has another working directory.
+pub(crate) fn from_here(reference: String) -> String {
+    let scheme = SCHEMES[1..].iter().find(|scheme| reference.starts_with(**scheme));
+    let Some((scheme, path)) = scheme.and_then(|scheme| Some((scheme, reference.strip_prefix(scheme)?))) else {
+        return reference;
+    };
+    if path.starts_with('/') || path.is_empty() {
+        return reference;
+    }
+    let path = path.strip_prefix("./").unwrap_or(path);
+    match std::env::current_dir().ok().as_deref().and_then(std::path::Path::to_str) {
+        Some(here) => format!("{scheme}{}/{path}", here.trim_end_matches('/')),
+        None => reference,
+    }
+}
+
 /// Who the caller is to a registry.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Registry")]
@@ -154,8 +170,8 @@ impl ImageOfRun {
         command: Vec<String>,
     ) -> Result<(String, Program), Failure> {
         let rootfs = match (self.image.take(), rootfs) {
-            (Some(image), _) => long(image),
-            (None, rootfs) => rootfs.unwrap_or_else(|| "host".to_owned()),
+            (Some(image), _) => from_here(long(image)),
+            (None, rootfs) => from_here(rootfs.unwrap_or_else(|| "host".to_owned())),
         };
         let is_image = SCHEMES.iter().any(|scheme| rootfs.starts_with(scheme));
         let mut command = command.into_iter();

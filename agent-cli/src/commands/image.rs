@@ -1,29 +1,24 @@
 //! `image`: fetch, take in, list, show, remove.
 
-use std::io::{IsTerminal as _, Read as _};
+pub(super) mod send;
+
+use std::io::IsTerminal as _;
 
 use executor_proto::v1::images_client::ImagesClient;
-use executor_proto::v1::import_image_request::Part;
 use executor_proto::v1::pull_image_response::News;
 use executor_proto::v1::{
-    self, ImportHeader, ImportImageRequest, InspectImageRequest, ListImagesRequest, PruneImagesRequest,
-    PullImageRequest, RemoveImageRequest,
+    self, ImportHeader, InspectImageRequest, ListImagesRequest, PruneImagesRequest, PullImageRequest,
+    RemoveImageRequest,
 };
-use tokio::sync::mpsc;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use super::Session;
 use crate::cli::images::{
-    FormArg, ImageCommand, ImageNameArg, ImageRmArgs, ImportArgs, LsArgs, PruneArgs, PullArgs, wipe,
+    FormArg, ImageCommand, ImageNameArg, ImageRmArgs, ImportArgs, LsArgs, PruneArgs, PullArgs, from_here, wipe,
 };
 use crate::failure::Failure;
 use crate::view::images::{self as view, Bars};
-
-/// Bytes of an archive that are sent at once.
-const PIECE: usize = 256 << 10;
-/// Pieces that wait to be sent.
-const DEPTH: usize = 4;
 
 /// What is asked of executord, secrets read.
 pub(crate) enum Job {
@@ -49,6 +44,7 @@ impl Job {
             ImageCommand::Pull(args) => args,
             other => return Ok(Self::Other(other)),
         };
+        let reference = from_here(reference);
         let credentials =
             registry.credentials(&reference, &mut std::io::stdin().lock(), &|name| std::env::var_os(name))?;
         let platform = platform.unwrap_or_default();
@@ -83,9 +79,37 @@ fn expected(image: Option<v1::Image>, doing: &str) -> Result<v1::Image, Failure>
 }
 
 async fn pull(session: &Session, request: &PullImageRequest, quiet: bool) -> Result<u8, Failure> {
-    let image = fetch(session, request, !quiet && !session.json).await?;
+    let image = fetch_or_send(session, request, !quiet && !session.json).await?;
+    warn(session, &image);
     session.print(&view::Document::from(&image), || format!("{}\n", image.digest)).await;
     Ok(0)
+}
+
+/// Fetches an image; one of this machine's disk that executord cannot read, and the caller can, is sent.
+pub(super) async fn fetch_or_send(
+    session: &Session,
+    request: &PullImageRequest,
+    shown: bool,
+) -> Result<v1::Image, Failure> {
+    let failure = match fetch(session, request, shown).await {
+        Err(failure) => failure,
+        fetched => return fetched,
+    };
+    match send::instead_of(&failure, &request.reference) {
+        Some(image) => send::send(session, image, &request.reference).await,
+        None => Err(failure),
+    }
+}
+
+/// Sends the image of a run before it, where it lies on this machine's disk and executord cannot read it; tells whether it did.
+pub(super) async fn send_first(session: &Session, reference: &str) -> Result<bool, Failure> {
+    let request = PullImageRequest { reference: reference.to_owned(), ..PullImageRequest::default() };
+    let Err(failure) = fetch(session, &request, false).await else { return Ok(false) };
+    match send::instead_of(&failure, reference) {
+        Some(image) => send::send(session, image, reference).await.map(|_| true),
+        // Whatever else it is, the run itself meets it, too.
+        None => Ok(false),
+    }
 }
 
 async fn fetch(session: &Session, request: &PullImageRequest, shown: bool) -> Result<v1::Image, Failure> {
@@ -136,43 +160,20 @@ async fn import(session: &Session, args: &ImportArgs) -> Result<u8, Failure> {
             Box::new(std::fs::File::open(&args.file).map_err(|error| Failure::Usage(format!("{doing}: {error}")))?)
         }
     };
-    let header = ImportHeader { form: form.into(), reference: args.name.clone().unwrap_or_default() };
-    let (sender, receiver) = mpsc::channel(DEPTH);
-    // A thread of its own: reading a pipe waits for whoever writes to it.
-    let reading = tokio::task::spawn_blocking(move || {
-        let mut part = Part::Header(header);
-        // An error of the reader's ends the archive early, which executord finds out; it is told here.
-        while sender.blocking_send(ImportImageRequest { part: Some(part) }).is_ok() {
-            let mut piece = Vec::with_capacity(PIECE);
-            match reader.by_ref().take(PIECE as u64).read_to_end(&mut piece) {
-                Ok(0) => return Ok(()),
-                Ok(_) => part = Part::Data(piece),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    });
-    let answer = client(session).import(Pieces(receiver)).await;
-    if let Ok(Err(error)) = reading.await {
-        return Err(Failure::Usage(format!("{doing}: {error}")));
-    }
-    let answer = answer.map_err(|status| session.client.failure(&doing, &status))?.into_inner();
-    let image = expected(answer.image, &doing)?;
+    let reference = args.name.clone().unwrap_or_default();
+    let header = ImportHeader { form: form.into(), reference, image: String::new() };
+    let image = send::upload(session, &doing, header, move |to| std::io::copy(&mut reader, to).map(drop)).await?;
+    warn(session, &image);
     session.print(&view::Document::from(&image), || format!("{}\n", image.digest)).await;
     Ok(0)
 }
 
-/// The pieces of an archive as they come.
-struct Pieces(mpsc::Receiver<ImportImageRequest>);
-
-impl tokio_stream::Stream for Pieces {
-    type Item = ImportImageRequest;
-
-    fn poll_next(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<ImportImageRequest>> {
-        self.0.poll_recv(context)
+/// Tells what was left out of an image; a document has it itself.
+pub(super) fn warn(session: &Session, image: &v1::Image) {
+    if !session.json {
+        for warning in &image.warnings {
+            session.output.note(format!("warning: {}", crate::view::table::plain(warning)));
+        }
     }
 }
 

@@ -24,6 +24,7 @@ mod wait;
 
 pub(crate) use cnab::{Ended, drive};
 use executor_proto::v1::Container;
+pub(crate) use image::send::OnDisk;
 use serde::Serialize;
 
 use crate::bindings::Delivery;

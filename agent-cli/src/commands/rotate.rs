@@ -79,10 +79,7 @@ fn failure(session: &Session, id: &str, status: &Status) -> Failure {
         Code::FailedPrecondition if !status.details().is_empty() => "`agent-cli inspect` shows where files are mounted",
         _ => return failure,
     };
-    match failure {
-        Failure::Refused { code, message } => Failure::Refused { code, message: format!("{message}\n{advice}") },
-        other => other,
-    }
+    failure.advise(advice)
 }
 
 #[cfg(test)]

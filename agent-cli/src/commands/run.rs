@@ -60,12 +60,27 @@ pub(super) async fn run(
             signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
         }
     }
+    if let Some(reference) = request.on_disk() {
+        tokio::select! {
+            sent = image::send_first(session, &reference) => if sent? {
+                request.is_taken_in();
+            },
+            signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
+        }
+    }
     let id = request.id().to_owned();
     let mut pressed = Pressed::never(&id);
     request.await_reader(!ending.detach);
     let response = create(session, request, interrupts, &mut pressed).await?;
     let created = response.created;
     let container = expected(response.container, &format!("run {id}"))?;
+    if created && !session.json {
+        // Of its image: everything else that `inspect` has is about what the caller asked for.
+        let of_image = |warning: &&String| warning.starts_with("rootfs: ");
+        for warning in container.spec.iter().flat_map(|spec| &spec.warnings).filter(of_image) {
+            session.output.note(format!("warning: {}", crate::view::table::plain(warning)));
+        }
+    }
     if ending.detach && pressed.times == 0 {
         return detached(session, &container).await;
     }

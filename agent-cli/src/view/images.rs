@@ -30,6 +30,8 @@ pub(crate) struct Document {
     layers: Vec<Layer>,
     pulled_at: Option<String>,
     last_used_at: Option<String>,
+    /// What was left out of its layers when they were unpacked.
+    warnings: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -59,6 +61,7 @@ impl From<&Image> for Document {
             layers: layers.collect(),
             pulled_at: image.pulled_at.as_ref().map(|at| time(Some(at))),
             last_used_at: image.last_used_at.as_ref().map(|at| time(Some(at))),
+            warnings: image.warnings.clone(),
         }
     }
 }
@@ -174,6 +177,7 @@ pub(crate) fn inspected(image: &Image, config: &ImageConfig, style: Style) -> St
     table.pair("size", format!("{} in {} layers", bytes(image.size), image.layers.len()));
     table.pair("pulled", time(image.pulled_at.as_ref()));
     table.pair("used", time(image.last_used_at.as_ref()));
+    image.warnings.iter().for_each(|warning| table.pair("warning", warning));
     let words = |list: &[String]| list.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(" ");
     let lists = [("entrypoint", words(&config.entrypoint)), ("cmd", words(&config.cmd))];
     let texts = [("working dir", config.working_dir.clone()), ("user", config.user.clone())];

@@ -12,6 +12,7 @@ mod info;
 mod isolation;
 mod networks;
 mod outputs;
+mod refusal;
 #[cfg(test)]
 mod schema;
 mod secrets;
@@ -34,6 +35,7 @@ pub(crate) use container::{Container, Rotated};
 pub(crate) use ending::Ending;
 pub(crate) use info::Info;
 pub(crate) use outputs::Copied;
+pub(crate) use refusal::Refusal;
 pub(crate) use secrets::Secrets;
 
 /// One object of `logs --json`.

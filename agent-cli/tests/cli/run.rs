@@ -191,10 +191,45 @@ fn a_refused_request_lists_every_violation_by_its_flag() {
     );
     assert_eq!(fake.count(|call| matches!(call, Call::Delete(_))), 0);
 
+    // Programs get the fields and the reasons, on standard output.
+    let details = ErrorDetails::with_bad_request(vec![FieldViolation {
+        reason: "INVALID_FORMAT".into(),
+        ..FieldViolation::new("action.run.env[0].name", "is empty")
+    }]);
+    fake.shared.state().refuse_run = Some(Status::with_error_details(Code::InvalidArgument, "1 violation", details));
+    let program = run(&fake, &["run", "--json", "--id", "web-1", "--", "x"]);
+    let error = &program.json()["error"];
+    assert_eq!((program.status, &error["code"]), (Some(125), &"INVALID_ARGUMENT".into()));
+    let violation = serde_json::json!({
+        "field": "action.run.env[0].name", "reason": "INVALID_FORMAT", "description": "is empty"
+    });
+    assert_eq!(error["violations"], serde_json::json!([violation]));
+    assert!(program.err().starts_with("agent-cli: run web-1:"), "{}", program.err());
+
     fake.shared.state().refuse_run = Some(Status::unavailable("no launcher is connected"));
     let program = run(&fake, &["run", "--", "x"]);
     assert_eq!(program.status, Some(125));
     assert!(program.err().contains("cannot do it now: no launcher is connected"), "{}", program.err());
+}
+
+/// An argument of other bytes is told by its place: it may be a secret.
+#[test]
+fn arguments_that_are_not_utf8_are_told_by_their_places() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let fake = Fake::start();
+    let mut command = agent_cli(&fake, &["run", "--env"]);
+    command.arg(std::ffi::OsStr::from_bytes(b"A=\xffcanary")).args(["--", "x"]);
+    let program = finish(command.spawn().unwrap());
+    assert_eq!((program.status, program.out().as_str()), (Some(125), ""));
+    assert!(program.err().contains("argument 3 (after --env) is not UTF-8"), "{}", program.err());
+    assert!(!program.err().contains("canary"), "{}", program.err());
+    let child = agent_cli(&fake, &["run", "--env", "A", "--", "x"])
+        .env("A", std::ffi::OsStr::from_bytes(b"\xff"))
+        .spawn()
+        .unwrap();
+    let program = finish(child);
+    assert!(program.status == Some(125) && program.err().contains("--env A: the value of A is not UTF-8"));
+    assert_eq!(fake.count(|call| matches!(call, Call::Run(_))), 0);
 }
 
 #[test]

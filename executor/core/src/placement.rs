@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::limits::PATH_MAX;
 use crate::plan::{Layout, PlannedFile};
 use crate::validate::Violation;
+use crate::validate::ViolationReason::{TooLong, Unsuitable};
 
 /// What stands at a path of the rootfs, symbolic links not followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,13 +160,13 @@ pub fn place<V: RootfsView>(
     for (index, directory) in directories.iter().enumerate() {
         match look.first_missing(directory, directory)? {
             Ok(missing) => own.extend(missing.map(|_| directory.clone())),
-            Err(why) => violations.push(Violation::new(format!("file_directories[{index}]"), why)),
+            Err(why) => violations.push(Violation::new(format!("file_directories[{index}]"), Unsuitable.because(why))),
         }
     }
     let mut ways = Vec::with_capacity(files.len());
     for file in files {
         match look.way(&file.path)? {
-            Err(why) => violations.push(Violation::new(file.path_field(), why)),
+            Err(why) => violations.push(Violation::new(file.path_field(), Unsuitable.because(why))),
             Ok(missing) => ways.push(missing),
         }
     }
@@ -209,7 +210,8 @@ pub fn place<V: RootfsView>(
     for (number, point) in points.iter().enumerate().filter(|_| layout == Layout::Generations) {
         if let Content::Directory(list) = &point.content {
             let unfit = list.iter().filter_map(|(index, below)| Some((*index, point.unfit(number, below)?)));
-            violations.extend(unfit.map(|(index, why)| Violation::new(files[index].path_field(), why)));
+            violations
+                .extend(unfit.map(|(index, why)| Violation::new(files[index].path_field(), TooLong.because(why))));
         }
     }
     if violations.is_empty() { Ok(points) } else { Err(PlacementError::Violations(violations)) }

@@ -7,6 +7,8 @@
 
 use prost::{Message, Oneof};
 
+use crate::violation::{Violation, ViolationReason};
+
 mod streams;
 
 pub use streams::{
@@ -139,7 +141,7 @@ pub struct LauncherReply {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// The answer.
-    #[prost(oneof = "LauncherAnswer", tags = "2, 3, 4, 5")]
+    #[prost(oneof = "LauncherAnswer", tags = "2, 3, 4, 5, 6")]
     pub answer: Option<LauncherAnswer>,
 }
 
@@ -158,6 +160,17 @@ pub enum LauncherAnswer {
     /// Unasked (sequence 0): a shim ended before its container did; the launcher has finished the container.
     #[prost(message, tag = "5")]
     ShimLost(ShimLost),
+    /// To [`UnpackLayer`], where there is something to tell of a layer that is there: else it is [`Done`].
+    #[prost(message, tag = "6")]
+    Unpacked(Unpacked),
+}
+
+/// A layer is there, and not all that its archive has is in it.
+#[derive(Clone, PartialEq, Message)]
+pub struct Unpacked {
+    /// What was left out.
+    #[prost(string, tag = "1")]
+    pub warning: String,
 }
 
 /// Introduces the launcher.
@@ -329,6 +342,9 @@ pub struct FieldViolation {
     /// What is wrong.
     #[prost(string, tag = "2")]
     pub description: String,
+    /// Name of its [`ViolationReason`].
+    #[prost(string, tag = "3")]
+    pub reason: String,
 }
 
 /// Why something was refused: what the daemon makes a gRPC status of.
@@ -381,14 +397,24 @@ impl Refused {
     }
 
     /// A refusal of fields. Cut so that it fits a packet; the message tells how many there were.
-    pub fn of_fields(reason: Reason, violations: &[crate::validate::Violation]) -> Self {
+    pub fn of_fields(reason: Reason, violations: &[Violation]) -> Self {
         const MOST: usize = 48 << 10;
         let mut size = 0;
         let fit = violations.iter().take_while(|violation| {
-            size += violation.field.len() + violation.description.len() + 16;
+            size += violation.field.len() + violation.description.len() + 48;
             size < MOST
         });
-        let fields = fit.map(|v| FieldViolation { field: v.field.clone(), description: v.description.clone() });
+        // What a host refuses without saying why in one word is that it does not fit, or that it does not suffice.
+        let general = match reason {
+            Reason::Precondition => ViolationReason::Unsuitable,
+            Reason::Exhausted => ViolationReason::Insufficient,
+            _ => ViolationReason::InvalidValue,
+        };
+        let fields = fit.map(|v| FieldViolation {
+            field: v.field.clone(),
+            description: v.description.clone(),
+            reason: v.reason.or(general).name().to_owned(),
+        });
         let first = violations.first().map(ToString::to_string).unwrap_or_default();
         let message = match violations.len() {
             0 | 1 => first.chars().take(2048).collect(),
@@ -401,7 +427,6 @@ impl Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::validate::Violation;
 
     #[test]
     fn a_refusal_always_fits_a_packet() {
@@ -409,6 +434,10 @@ mod tests {
         let refused = Refused::of_fields(Reason::Invalid, &many);
         let report = ShimReport { sequence: u64::MAX, news: Some(ShimNews::Refused(refused)) };
         assert!(report.encoded_len() < PACKET_MAX);
+        // What says no reason of its own has the one of the refusal; another stays.
+        let one = [Violation::new("f", "x"), Violation::new("g", ViolationReason::NotFound.because("y"))];
+        let told = Refused::of_fields(Reason::Precondition, &one).violations;
+        assert_eq!((&*told[0].reason, &*told[1].reason), ("UNSUITABLE", "NOT_FOUND"));
         let huge = [Violation::new("f", "x".repeat(1 << 20))];
         assert!(Refused::of_fields(Reason::Invalid, &huge).encoded_len() < PACKET_MAX);
     }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::placement::{Content, MountPoint};
 use crate::plan::{Plan, PlannedFile};
 use crate::validate::Violation;
+use crate::validate::ViolationReason::{TooLong, Unsuitable};
 
 /// Replaces the secret files of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -124,11 +125,14 @@ impl FileUpdate {
             let above = || file.path.ancestors().skip(1).find_map(|parent| directories.get(parent));
             match homes.get(&*file.path).or_else(above).copied() {
                 Some(mount) => lists[mount].push(index),
-                None => violations.push(Violation::new(format!("{}.path", file.field), nowhere(&file.path, mounts))),
+                None => violations.push(Violation::new(
+                    format!("{}.path", file.field),
+                    Unsuitable.because(nowhere(&file.path, mounts)),
+                )),
             }
             let below = above().and_then(|mount| Some((*mount, file.path.strip_prefix(&mounts[*mount].target).ok()?)));
             let unfit = below.and_then(|(mount, below)| mounts[mount].unfit(mount, below));
-            violations.extend(unfit.map(|why| Violation::new(format!("{}.path", file.field), why)));
+            violations.extend(unfit.map(|why| Violation::new(format!("{}.path", file.field), TooLong.because(why))));
         }
         let mut placed = Placed { mounts: Vec::with_capacity(mounts.len()), changes: Vec::new() };
         for (mount, (point, list)) in mounts.iter().zip(lists).enumerate() {
@@ -136,7 +140,8 @@ impl FileUpdate {
             let (content, next) = match (&point.content, &list[..]) {
                 (Content::File(_), [index]) => (Content::File(*index), payload(index).map(Next::File)),
                 (Content::File(old), _) => {
-                    violations.push(Violation::new("removed_paths", alone(plan, *old, &point.target)));
+                    violations
+                        .push(Violation::new("removed_paths", Unsuitable.because(alone(plan, *old, &point.target))));
                     continue;
                 }
                 (Content::Directory(old), _) => {

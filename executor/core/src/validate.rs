@@ -33,7 +33,8 @@ use crate::plan::{
     UserRef,
 };
 
-pub use crate::violation::Violation;
+pub use crate::violation::{FieldFault, Violation, ViolationReason};
+use ViolationReason::{InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, Reserved, TooLong, TooMany};
 pub use draft::{Draft, DraftFile, DraftOutputs};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_exec};
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
@@ -46,8 +47,8 @@ pub use update::{PlannedUpdate, UpdateDraft, validate_update};
 struct Report(Vec<Violation>);
 
 impl Report {
-    fn add(&mut self, field: impl Into<String>, description: impl Into<String>) {
-        self.0.push(Violation::new(field, description));
+    fn add(&mut self, field: impl Into<String>, fault: impl Into<FieldFault>) {
+        self.0.push(Violation::new(field, fault));
     }
 }
 
@@ -57,7 +58,8 @@ impl Report {
 /// Every violation, in the order of the interface's fields.
 pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violation>> {
     let mut report = Report::default();
-    let id = draft.id.parse::<ContainerId>().map_err(|bad| report.add("id", bad.to_string())).ok();
+    let id =
+        draft.id.parse::<ContainerId>().map_err(|bad| report.add("id", InvalidFormat.because(bad.to_string()))).ok();
     process::check(draft, &mut report);
     let user = parse_user(draft.user).and_then(|user| user_fits(user, draft.isolation.user_namespace));
     let user = user.map_err(|why| report.add("action.run.user", why)).ok();
@@ -66,7 +68,8 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     labels(&draft.labels, &mut report);
     let grace = draft.grace.unwrap_or(Duration::from_secs(policy.default_grace_seconds));
     if grace > GRACE_MAX {
-        report.add("grace_period", format!("is {} s; at most {} s", grace.as_secs(), GRACE_MAX.as_secs()));
+        let why = format!("is {} s; at most {} s", grace.as_secs(), GRACE_MAX.as_secs());
+        report.add("grace_period", OutOfRange.because(why));
     }
     secrets::check(draft, &mut report);
     let files = files::check(draft, policy, &mut report);
@@ -82,7 +85,8 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     let token = !draft.token_path.is_empty();
     let surroundings = surroundings::check(&draft.surroundings, network, &isolation, &limits, token, &mut report);
     if draft.stop_signal > SIGNAL_MAX {
-        report.add("stop_signal", format!("is {}; 1 to {SIGNAL_MAX} is allowed, or 0", draft.stop_signal));
+        let why = format!("is {}; 1 to {SIGNAL_MAX} is allowed, or 0", draft.stop_signal);
+        report.add("stop_signal", OutOfRange.because(why));
     }
     match (id, rootfs, user) {
         (Some(id), Some(rootfs), Some(user)) if report.0.is_empty() => Ok(Plan {
@@ -218,28 +222,26 @@ fn permitted(rootfs: Option<&Rootfs>, network: Network, policy: &Policy) -> Vec<
         Some(Rootfs::Host) if !policy.allow_host_rootfs => {
             found.push(Violation::new(
                 "rootfs",
-                "`host` is not allowed by this daemon's configuration (allow_host_rootfs)",
+                NotAllowed.because("`host` is not allowed by this daemon's configuration (allow_host_rootfs)"),
             ));
         }
         Some(Rootfs::Dir(dir))
             if !policy.rootfs_dirs.is_empty() && !policy.rootfs_dirs.iter().any(|root| dir.starts_with(root)) =>
         {
-            found.push(Violation::new(
-                "rootfs",
-                format!("{} lies below none of this daemon's configured rootfs_dirs", dir.display()),
-            ));
+            let why = format!("{} lies below none of this daemon's configured rootfs_dirs", dir.display());
+            found.push(Violation::new("rootfs", NotAllowed.because(why)));
         }
         Some(Rootfs::Image(image)) if policy.images.is_set() => {
             let judged = image.reference.parse().map_err(|bad: BadReference| bad.to_string());
             let judged = judged.and_then(|reference| policy.images.permits(&reference).map_err(|no| no.to_string()));
-            found.extend(judged.err().map(|why| Violation::new("rootfs", why)));
+            found.extend(judged.err().map(|why| Violation::new("rootfs", NotAllowed.because(why))));
         }
         _ => {}
     }
     if network == Network::Host && !policy.allow_host_network {
         found.push(Violation::new(
             "network",
-            "`host` is not allowed by this daemon's configuration (allow_host_network)",
+            NotAllowed.because("`host` is not allowed by this daemon's configuration (allow_host_network)"),
         ));
     }
     found
@@ -258,7 +260,7 @@ fn limits(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Limits {
     };
     let mut range = |field: &str, value: u64, least: u64, most: u64| {
         if value < least || value > most {
-            report.add(field, format!("is {value}; {least} to {most} is allowed"));
+            report.add(field, OutOfRange.because(format!("is {value}; {least} to {most} is allowed")));
         }
     };
     range("limits.memory_bytes", limits.memory_bytes, MEMORY_MIN, 1 << 50);
@@ -280,28 +282,27 @@ fn limits(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Limits {
 
 fn labels(labels: &BTreeMap<String, String>, report: &mut Report) {
     if labels.len() > LABELS_MAX {
-        report.add("labels", format!("has {} entries; at most {LABELS_MAX}", labels.len()));
+        report.add("labels", TooMany.because(format!("has {} entries; at most {LABELS_MAX}", labels.len())));
         return;
     }
     for (name, value) in labels {
         let safe = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'/'));
         if name.is_empty() || name.len() > 63 || !safe {
-            report.add(
-                "labels",
-                format!("the name {:?} is not 1 to 63 of letters, digits, `.`, `_`, `-`, `/`", shorten(name)),
-            );
+            let why = format!("the name {:?} is not 1 to 63 of letters, digits, `.`, `_`, `-`, `/`", shorten(name));
+            report.add("labels", InvalidFormat.because(why));
         }
         if value.len() > 256 || value.contains('\0') {
+            let reason = if value.len() > 256 { TooLong } else { InvalidCharacter };
             report.add(
                 format!("labels[{}]", shorten(name)),
-                format!("the value has {} bytes; at most 256, and no NUL", value.len()),
+                reason.because(format!("the value has {} bytes; at most 256, and no NUL", value.len())),
             );
         }
     }
 }
 
 /// `host`, `dir:/absolute/path`, an image, or nothing for `host`.
-fn parse_rootfs(draft: &Draft<'_>) -> Result<Rootfs, String> {
+fn parse_rootfs(draft: &Draft<'_>) -> Result<Rootfs, FieldFault> {
     let text = draft.rootfs;
     if let Some(image) = &draft.image {
         return image::check(text, image).map(|()| Rootfs::Image(image.clone()));
@@ -310,36 +311,37 @@ fn parse_rootfs(draft: &Draft<'_>) -> Result<Rootfs, String> {
         return Ok(Rootfs::Host);
     }
     let Some(path) = text.strip_prefix("dir:") else {
-        return Err(format!("{:?} is not known; `host`, `dir:/absolute/path` and images are", shorten(text)));
+        let why = format!("{:?} is not known; `host`, `dir:/absolute/path` and images are", shorten(text));
+        return Err(InvalidFormat.because(why));
     };
     check_path(path)?;
     let dir = PathBuf::from(path);
     if !dir.is_absolute() {
-        return Err(format!("`dir:{}` is not absolute", shorten(path)));
+        return Err(InvalidFormat.because(format!("`dir:{}` is not absolute", shorten(path))));
     }
     // The kernel's own views of a process lead anywhere: /proc/self/fd/N is the host's root.
     if ["/proc", "/sys", "/dev"].iter().any(|bad| dir.starts_with(bad)) {
-        return Err(format!("`dir:{}` lies under /proc, /sys or /dev", shorten(path)));
+        return Err(Reserved.because(format!("`dir:{}` lies under /proc, /sys or /dev", shorten(path))));
     }
     Ok(Rootfs::Dir(dir))
 }
 
 /// Bounds and characters that every path from outside must keep.
-fn check_path(path: &str) -> Result<(), String> {
+fn check_path(path: &str) -> Result<(), FieldFault> {
     if path.len() >= PATH_MAX {
-        return Err(format!("has {} bytes; at most {}", path.len(), PATH_MAX - 1));
+        return Err(TooLong.because(format!("has {} bytes; at most {}", path.len(), PATH_MAX - 1)));
     }
     if path.contains(['\0', '\n']) {
-        return Err("contains a NUL or a newline".into());
+        return Err(InvalidCharacter.because("contains a NUL or a newline"));
     }
     if Path::new(path).components().any(|part| part == Component::ParentDir) {
-        return Err(format!("`{}` contains `..`", shorten(path)));
+        return Err(InvalidFormat.because(format!("`{}` contains `..`", shorten(path))));
     }
     Ok(())
 }
 
 /// `user`, `uid`, `user:group`, ...; root when empty.
-fn parse_user(text: &str) -> Result<UserRef, String> {
+fn parse_user(text: &str) -> Result<UserRef, FieldFault> {
     if text.is_empty() {
         return Ok(UserRef { user: Principal::Id(0), group: None });
     }
@@ -352,32 +354,33 @@ fn parse_user(text: &str) -> Result<UserRef, String> {
 }
 
 /// A number or a name; `what` it is of, for messages.
-fn parse_principal(text: &str, what: &str) -> Result<Principal, String> {
+fn parse_principal(text: &str, what: &str) -> Result<Principal, FieldFault> {
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return match text.parse::<u32>() {
             Ok(id) if id <= ID_MAX => Ok(Principal::Id(id)),
-            _ => Err(format!("the {what} {} is larger than {ID_MAX}", shorten(text))),
+            _ => Err(OutOfRange.because(format!("the {what} {} is larger than {ID_MAX}", shorten(text)))),
         };
     }
     let safe = text.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'/' | b',' | b':'));
     if text.is_empty() || text.len() > 256 || !safe || text.starts_with('-') {
-        return Err(format!("{:?} is no name of a {what}", shorten(text)));
+        return Err(InvalidFormat.because(format!("{:?} is no name of a {what}", shorten(text))));
     }
     Ok(Principal::Name(text.to_owned()))
 }
 
 /// A user namespace has fewer ids than a host.
-fn fits(principal: Principal, what: &str, namespace: UserNamespace) -> Result<Principal, String> {
+fn fits(principal: Principal, what: &str, namespace: UserNamespace) -> Result<Principal, FieldFault> {
     match principal {
         Principal::Id(id) if id >= RANGE && namespace == UserNamespace::Own => {
-            Err(format!("the {what} {id} is larger than {}, the last of a user namespace", RANGE - 1))
+            let why = format!("the {what} {id} is larger than {}, the last of a user namespace", RANGE - 1);
+            Err(OutOfRange.because(why))
         }
         _ => Ok(principal),
     }
 }
 
 /// The same of a user and a group.
-fn user_fits(UserRef { user, group }: UserRef, namespace: UserNamespace) -> Result<UserRef, String> {
+fn user_fits(UserRef { user, group }: UserRef, namespace: UserNamespace) -> Result<UserRef, FieldFault> {
     let user = fits(user, "user", namespace)?;
     let group = group.map(|group| fits(group, "group", namespace)).transpose()?;
     Ok(UserRef { user, group })

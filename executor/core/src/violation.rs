@@ -1,4 +1,9 @@
-//! What is wrong with a request, field by field: the words that every judgement of one ends in.
+//! What is wrong with a field of a request: in words for people, and by a reason for programs.
+//!
+//! Reasons are part of the interface (`google.rpc.BadRequest.FieldViolation.reason`): their names stay, and docs/errors.md
+//! lists them. A description that comes without one has the general [`ViolationReason::InvalidValue`].
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -8,13 +13,171 @@ use serde::{Deserialize, Serialize};
 pub struct Violation {
     /// Path of the field, as in the interface: `action.run.env[3].name`.
     pub field: String,
+    /// Kind of the fault, for programs.
+    #[serde(default)]
+    pub reason: ViolationReason,
     /// What is wrong, with limit and size; never a secret's value.
     pub description: String,
 }
 
 impl Violation {
     /// A violation of `field`.
-    pub fn new(field: impl Into<String>, description: impl Into<String>) -> Self {
-        Self { field: field.into(), description: description.into() }
+    pub fn new(field: impl Into<String>, fault: impl Into<FieldFault>) -> Self {
+        let FieldFault { reason, description } = fault.into();
+        Self { field: field.into(), reason, description }
+    }
+}
+
+/// The fault of a field whose name is not known yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldFault {
+    /// See [`Violation::reason`].
+    pub reason: ViolationReason,
+    /// See [`Violation::description`].
+    pub description: String,
+}
+
+impl FieldFault {
+    /// The same fault, described as that of something within the field.
+    #[must_use]
+    pub fn within(self, what: &str) -> Self {
+        Self { description: format!("{what}: {}", self.description), ..self }
+    }
+}
+
+impl fmt::Display for FieldFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.description)
+    }
+}
+
+impl From<String> for FieldFault {
+    fn from(description: String) -> Self {
+        Self { reason: ViolationReason::InvalidValue, description }
+    }
+}
+
+impl From<&String> for FieldFault {
+    fn from(description: &String) -> Self {
+        description.clone().into()
+    }
+}
+
+impl From<&str> for FieldFault {
+    fn from(description: &str) -> Self {
+        description.to_owned().into()
+    }
+}
+
+/// Declares the reasons with their names on the wire.
+macro_rules! reasons {
+    ($($(#[$doc:meta])+ $variant:ident = $name:literal,)+) => {
+        /// Kind of a fault, which programs tell apart by its name.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+        pub enum ViolationReason {
+            $($(#[$doc])+ $variant,)+
+        }
+
+        impl ViolationReason {
+            /// Every reason, in the order of the documentation.
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
+
+            /// The name on the wire.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Nothing is given where something must be.
+    Required = "REQUIRED",
+    /// A text that is not of the field's form.
+    InvalidFormat = "INVALID_FORMAT",
+    /// A text with a character that the field must not have, such as a NUL.
+    InvalidCharacter = "INVALID_CHARACTER",
+    /// A text that is not UTF-8.
+    NotUtf8 = "NOT_UTF8",
+    /// A number or a name that is none of those that are known.
+    UnknownValue = "UNKNOWN_VALUE",
+    /// A number, a size or a time outside of its range.
+    OutOfRange = "OUT_OF_RANGE",
+    /// A text with too many bytes.
+    TooLong = "TOO_LONG",
+    /// A list with too many entries.
+    TooMany = "TOO_MANY",
+    /// Contents that together have too many bytes.
+    TooLarge = "TOO_LARGE",
+    /// The same thing given twice.
+    Duplicate = "DUPLICATE",
+    /// A value that does not go together with another field's, or needs one that is not set.
+    Conflict = "CONFLICT",
+    /// A path or a name that belongs to the kernel or to the executor.
+    Reserved = "RESERVED",
+    /// Something that this node's configuration does not allow.
+    NotAllowed = "NOT_ALLOWED",
+    /// Something that this host cannot do.
+    Unsupported = "UNSUPPORTED",
+    /// What the field names is not there.
+    NotFound = "NOT_FOUND",
+    /// What the field names is there, and does not fit.
+    Unsuitable = "UNSUITABLE",
+    /// What the field names cannot be read: a registry, or a file's permissions, refuse it.
+    AccessDenied = "ACCESS_DENIED",
+    /// The registry's certificate is not trusted, or no secure connection to it is possible.
+    Untrusted = "UNTRUSTED",
+    /// The registry refuses the request itself.
+    Rejected = "REJECTED",
+    /// Capacity, memory or disk do not suffice.
+    Insufficient = "INSUFFICIENT",
+    /// More violations than an answer can carry; how many is in the description.
+    MoreViolations = "MORE_VIOLATIONS",
+    /// Any other fault.
+    #[default]
+    InvalidValue = "INVALID_VALUE",
+}
+
+impl ViolationReason {
+    /// A fault of this kind.
+    pub fn because(self, description: impl Into<String>) -> FieldFault {
+        FieldFault { reason: self, description: description.into() }
+    }
+
+    /// The reason of a name; of one that is not known, the general one.
+    pub fn of_name(name: &str) -> Self {
+        Self::ALL.iter().copied().find(|reason| reason.name() == name).unwrap_or_default()
+    }
+
+    /// This reason, or `other` where it is only the general one.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        if self == Self::InvalidValue { other } else { self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The form is that of google.rpc.BadRequest.
+    #[test]
+    fn names_are_stable_and_documented() {
+        let page = include_str!("../../../docs/errors.md");
+        for reason in ViolationReason::ALL {
+            let name = reason.name();
+            assert!(
+                name.len() <= 63 && name.bytes().all(|b| b.is_ascii_uppercase() || b == b'_' || b == b'8'),
+                "{name}"
+            );
+            assert_eq!(page.matches(&format!("| `{name}` |")).count(), 1, "{name} in docs/errors.md");
+            assert_eq!(ViolationReason::of_name(name), *reason);
+        }
+        let rows = page.lines().filter(|line| line.starts_with("| `")).count();
+        assert_eq!(rows, ViolationReason::ALL.len(), "docs/errors.md has rows of no reason");
+        assert_eq!(ViolationReason::of_name("OF_A_NEWER_PEER"), ViolationReason::InvalidValue);
     }
 }

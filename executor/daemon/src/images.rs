@@ -15,17 +15,17 @@ use std::sync::Arc;
 
 use executor_core::image::{Digest, ImageReference};
 use executor_core::plan::{PlannedImage, Rootfs};
-use executor_core::validate::Violation;
+use executor_core::validate::{Violation, ViolationReason};
 use executor_images::{Credentials, Policy, Resolved};
 use executor_proto::v1;
 use zeroize::Zeroizing;
 
 use crate::node::Node;
-use crate::problem::{Kind, Problem};
+use crate::problem::Problem;
 
 pub(crate) use apply::apply;
 pub use layers::LauncherLayers;
-pub(crate) use problem::{of_image, of_image_in_field};
+pub(crate) use problem::{of_image, of_image_in, of_image_of_run};
 
 /// The image that a request's root file system is, where it is one.
 ///
@@ -36,9 +36,9 @@ pub(crate) fn reference(request: &v1::RunRequest) -> Result<Option<ImageReferenc
         return Ok(None);
     }
     let parsed = request.rootfs.parse::<ImageReference>();
-    parsed.map(Some).map_err(|bad| {
-        Problem::invalid(bad.0.iter().map(|fault| Violation::new("rootfs", fault.to_string())).collect())
-    })
+    parsed
+        .map(Some)
+        .map_err(|bad| Problem::invalid(bad.0.iter().map(|fault| Violation::new("rootfs", fault.told())).collect()))
 }
 
 /// Stands for an image that is not resolved yet, so that everything else of a request can be judged before.
@@ -64,7 +64,7 @@ pub(crate) fn policy(request: &v1::RunRequest) -> Result<Policy, Problem> {
         Ok(v1::PullPolicy::Never) => Ok(Policy::Never),
         Err(_) => {
             let why = format!("is {}; 0 (if missing), 1 (always) and 2 (never) are known", request.pull_policy);
-            Err(Problem::invalid_field("pull_policy", why))
+            Err(Problem::invalid_field("pull_policy", ViolationReason::UnknownValue.because(why)))
         }
     }
 }
@@ -80,11 +80,12 @@ pub(crate) fn credentials(given: Option<v1::RegistryCredentials>, field: &str) -
         (true, true) => Ok(None),
         (true, false) => Ok(Some(Credentials::IdentityToken(token))),
         (false, false) => {
-            Err(Problem::invalid_field(field, "has a user and a token; one of them says who the caller is"))
+            let why = "has a user and a token; one of them says who the caller is";
+            Err(Problem::invalid_field(field, ViolationReason::Conflict.because(why)))
         }
-        (false, true) => Credentials::basic(username, password)
-            .map(Some)
-            .map_err(|why| Problem::invalid_field(format!("{field}.username"), why)),
+        (false, true) => Credentials::basic(username, password).map(Some).map_err(|why| {
+            Problem::invalid_field(format!("{field}.username"), ViolationReason::InvalidFormat.because(why))
+        }),
     }
 }
 
@@ -102,7 +103,7 @@ pub(crate) async fn resolve(
     node.launcher.session()?;
     tokio::select! {
         resolved = node.images.resolve(reference, policy, credentials) => {
-            resolved.map_err(|error| of_image_in_field(&error, "rootfs"))
+            resolved.map_err(|error| of_image_of_run(&error, "rootfs"))
         }
         () = node.until_stopping() => Err(Problem::stopping()),
     }
@@ -146,6 +147,10 @@ pub(crate) fn keep_to_budget(node: &Arc<Node>) {
 pub(crate) fn wanted(text: &str) -> Result<&str, Problem> {
     match text.len() {
         1..=4700 => Ok(text),
-        length => Err(Problem::new(Kind::Invalid, format!("image: has {length} bytes; 1 to 4700 are allowed"))),
+        length => {
+            let reason = if length == 0 { ViolationReason::Required } else { ViolationReason::TooLong };
+            let why = format!("has {length} bytes; 1 to 4700 are allowed");
+            Err(Problem::invalid_field("image", reason.because(why)))
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use executor_core::capacity::Amount;
 use executor_core::ident::ContainerId;
 use executor_core::time::Timestamp;
-use executor_core::validate::Policy;
+use executor_core::validate::{Policy, ViolationReason};
 use executor_images::Images;
 use rustix::fs::StatVfs;
 use tokio::sync::watch;
@@ -115,7 +115,9 @@ impl Node {
     /// # Errors
     /// The id cannot be one, or there is none.
     pub fn find(&self, id: &str) -> Result<Arc<Handle>, Problem> {
-        let id: ContainerId = id.parse().map_err(|bad| Problem::invalid_field("id", format!("{bad}")))?;
+        let id: ContainerId = id
+            .parse()
+            .map_err(|bad| Problem::invalid_field("id", ViolationReason::InvalidFormat.because(format!("{bad}"))))?;
         self.registry.get(&id).ok_or_else(|| Problem::no_container(id.as_str()))
     }
 

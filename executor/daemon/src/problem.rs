@@ -4,9 +4,9 @@
 //! inside knows of gRPC. No secret fits in: descriptions come from validation, which repeats none, and from the
 //! launcher, which never had one in a message.
 
-use executor_core::protocol::{Reason, Refused};
+use executor_core::protocol::{FieldViolation, Reason, Refused};
 use executor_core::shortage::{self, Shortage};
-use executor_core::validate::Violation;
+use executor_core::validate::{FieldFault, Violation, ViolationReason};
 
 /// What kind of thing is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +63,8 @@ impl Problem {
     }
 
     /// One field of the request that is not as it must be.
-    pub fn invalid_field(field: impl Into<String>, description: impl Into<String>) -> Self {
-        Self::invalid(vec![Violation::new(field, description)])
+    pub fn invalid_field(field: impl Into<String>, fault: impl Into<FieldFault>) -> Self {
+        Self::invalid(vec![Violation::new(field, fault)])
     }
 
     /// There is no container of this id.
@@ -103,7 +103,9 @@ impl From<Refused> for Problem {
             Reason::Busy => Kind::Unavailable,
             Reason::Denied => Kind::Denied,
         };
-        let violations = refused.violations.into_iter().map(|v| Violation::new(v.field, v.description)).collect();
+        let violation =
+            |v: FieldViolation| Violation::new(v.field, ViolationReason::of_name(&v.reason).because(v.description));
+        let violations = refused.violations.into_iter().map(violation).collect();
         Self { kind, message: refused.message, violations }
     }
 }

@@ -75,15 +75,29 @@ pub enum ImageError {
         /// What must come.
         least: u64,
     },
-    /// The registry wants to know who we are, or does not know who we say we are.
-    #[error("{registry} does not let us read {what}: {why}")]
+    /// The registry does not let the caller read it.
+    #[error("registry {registry} refuses {who}: {why}: {what}")]
     Unauthorized {
-        /// Whose it is.
+        /// The registry.
         registry: String,
         /// What was asked for.
         what: String,
-        /// What was shown to it.
+        /// Whom it refused, and whose words these are: the request's or the operator's.
+        who: String,
+        /// Why.
         why: &'static str,
+    },
+    /// No secure connection to the registry is possible.
+    #[error(
+        "{what}: {origin}: {why} (trusted certificates: images.ca_file; registries without encryption: images.insecure_registries)"
+    )]
+    Untrusted {
+        /// What was asked for.
+        what: String,
+        /// Scheme, host and port.
+        origin: String,
+        /// In one line.
+        why: String,
     },
     /// There is none.
     #[error("there is no {what}")]
@@ -148,6 +162,17 @@ pub enum ImageError {
         /// Why.
         #[source]
         source: AuthFileError,
+    },
+    /// It is not executord's to read.
+    #[error(
+        "{} cannot be read by executord's user (uid {uid}): let that user read it, or send the image: `agent-cli run` and `agent-cli image pull` do so for what their caller can read",
+        .path.display()
+    )]
+    NotReadable {
+        /// What.
+        path: PathBuf,
+        /// Who reads it.
+        uid: u32,
     },
     /// No room.
     #[error("no space is left for {what} in {}", .dir.display())]
@@ -231,6 +256,9 @@ pub enum UnpackError {
     /// The layer itself is at fault.
     #[error("{0}")]
     Refused(String),
+    /// The layer has what the operator does not allow.
+    #[error("{0}")]
+    NotAllowed(String),
     /// No room.
     #[error("{0}")]
     NoSpace(String),
@@ -258,11 +286,22 @@ impl ImageError {
         }
     }
 
-    /// Whether the same could go well in a moment.
-    pub(crate) fn is_passing(&self) -> bool {
+    /// Of a file of the caller's.
+    pub(crate) fn of_callers(what: &'static str, path: &std::path::Path, source: std::io::Error) -> Self {
+        match source.kind() {
+            std::io::ErrorKind::PermissionDenied => {
+                Self::NotReadable { path: path.to_owned(), uid: rustix::process::geteuid().as_raw() }
+            }
+            _ => Self::io(what, path, source),
+        }
+    }
+
+    /// The same could go well in a moment.
+    pub fn is_passing(&self) -> bool {
         match self {
             Self::Truncated { .. } | Self::Connection { .. } => true,
-            Self::Status { status, .. } => *status >= 500 || *status == 429,
+            // Too late, too early, too many; and what a server says of itself, but for what it cannot do at all.
+            Self::Status { status: 408 | 425 | 429 | 500 | 502..=504 | 506..=599, .. } => true,
             _ => false,
         }
     }

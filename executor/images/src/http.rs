@@ -120,6 +120,8 @@ pub(crate) enum HttpError {
     Slow { bytes: u64, within: Duration },
     /// No connection, or it broke.
     Broken(String),
+    /// No secure connection, now or later.
+    Untrusted(String),
     /// No connection, because something of this host ran out.
     Exhausted(std::io::Error),
 }
@@ -159,7 +161,7 @@ impl Client {
     async fn connect_and_ask(&self, ask: Ask<'_>) -> Result<Answer, HttpError> {
         let (stream, reach) = connect(ask.origin, ask.named_by).await?;
         let (connection, mut sender) = match ask.origin.secure {
-            true => handshake(self.tls.connect(&ask.origin.host, stream).await.map_err(HttpError::Broken)?).await?,
+            true => handshake(self.tls.connect(&ask.origin.host, stream).await?).await?,
             false => handshake(stream).await?,
         };
         let host = HeaderValue::from_str(&ask.origin.authority());

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use executor_core::image::{Digest, ImageDefaults, ImageReference};
-use executor_registry_auth::{AuthFileError, Credentials, FILE_MAX, from_docker_config};
+use executor_registry_auth::{Credentials, FILE_MAX, from_docker_config};
 use tokio::sync::Mutex;
 use zeroize::Zeroizing;
 
 use crate::error::ImageError;
 use crate::http::Client;
 use crate::import::{self, Form};
-use crate::layers::LayerStore;
+use crate::layers::{LayerNotes, LayerStore};
 use crate::progress::Reporter;
 use crate::pull::{self, Documents};
+use crate::registry::Identity;
 use crate::settings::Settings;
 use crate::shared::{Pull, Pulls, Watcher};
 use crate::signatures::SignaturePolicy;
@@ -129,11 +130,11 @@ impl<L: LayerStore> Images<L> {
         match reference {
             ImageReference::Registry(repository, selector) => {
                 self.settings.policy.may_fetch(repository)?;
-                let credentials = match credentials {
-                    Some(credentials) => Some(credentials),
-                    None => self.configured(repository.registry(), repository.path()).await?.map(Arc::new),
+                let identity = match credentials {
+                    Some(credentials) => Some(Identity { credentials, file: None }),
+                    None => self.configured(repository.registry(), repository.path()).await?,
                 };
-                pull::pull(self, (repository, selector), credentials, report).await
+                pull::pull(self, (repository, selector), identity, report).await
             }
             ImageReference::Layout(path, name) => self.read(path, Form::Layout, name.as_deref(), reference).await,
             ImageReference::OciArchive(path, name) => {
@@ -158,7 +159,7 @@ impl<L: LayerStore> Images<L> {
     }
 
     /// Credentials from the file that the operator configured.
-    async fn configured(&self, registry: &str, repository: &str) -> Result<Option<Credentials>, ImageError> {
+    async fn configured(&self, registry: &str, repository: &str) -> Result<Option<Identity>, ImageError> {
         let Some(path) = self.settings.docker_config.clone() else { return Ok(None) };
         let (registry, repository) = (registry.to_owned(), repository.to_owned());
         blocking(move || {
@@ -166,8 +167,10 @@ impl<L: LayerStore> Images<L> {
             let mut content = Zeroizing::new(Vec::with_capacity(64 << 10));
             std::io::Read::read_to_end(&mut std::io::Read::take(file, FILE_MAX as u64 + 1), &mut content)
                 .map_err(|error| ImageError::io("read", &path, error))?;
-            from_docker_config(&content, &registry, &repository)
-                .map_err(|source: AuthFileError| ImageError::AuthFile { path, source })
+            match from_docker_config(&content, &registry, &repository) {
+                Ok(found) => Ok(found.map(|found| Identity { credentials: Arc::new(found), file: Some(path) })),
+                Err(source) => Err(ImageError::AuthFile { path, source }),
+            }
         })
         .await
     }
@@ -212,7 +215,7 @@ impl<L: LayerStore> Images<L> {
         let usable = |record: &ImageRecord| is_meant(record, reference) && self.came_as_allowed(record, reference);
         let Some((record, held)) = self.store.hold_image(usable) else { return Ok(None) };
         for (index, layer) in record.layers.iter().enumerate() {
-            if !self.has(&record.layers, index).await? {
+            if self.has(&record.layers, index).await?.is_none() {
                 tracing::warn!(image = %record.digest, layer = %layer.diff_id, "a layer is gone: fetched again");
                 return Ok(None);
             }
@@ -255,8 +258,8 @@ impl<L: LayerStore> Images<L> {
         Ok(Resolved { defaults: ImageDefaults::of(&parsed)?, record, _held: held })
     }
 
-    /// Whether a layer of a list is there, for what it lies on.
-    pub(crate) async fn has(&self, layers: &[LayerRecord], index: usize) -> Result<bool, ImageError> {
+    /// A layer of a list, if it is there for what it lies on.
+    pub(crate) async fn has(&self, layers: &[LayerRecord], index: usize) -> Result<Option<LayerNotes>, ImageError> {
         let parents: Vec<Digest> = layers[..index].iter().map(|layer| layer.diff_id.clone()).collect();
         self.layers.has(&layers[index].diff_id, &parents).await.map_err(ImageError::Layers)
     }
@@ -273,9 +276,11 @@ impl<L: LayerStore> Images<L> {
         documents: Documents,
         references: Vec<String>,
         way: Way,
+        notes: Vec<LayerNotes>,
     ) -> Result<ImageRecord, ImageError> {
         let store = Arc::clone(&self.store);
-        let record = documents.record(&references, &way);
+        let warnings = notes.into_iter().filter_map(|notes| notes.warning).collect();
+        let record = ImageRecord { warnings, ..documents.record(&references, &way) };
         blocking(move || store.save(record, (&documents.manifest, &documents.configuration))).await
     }
 
@@ -333,7 +338,7 @@ impl<L: LayerStore> Images<L> {
         Ok(Upload { upload, file, written: 0, most })
     }
 
-    /// Takes an archive's image in.
+    /// Takes an archive's image in: the one that is called `inner` in there, or the only one.
     ///
     /// # Errors
     /// It is none, or it is not whole.
@@ -341,11 +346,12 @@ impl<L: LayerStore> Images<L> {
         self: &Arc<Self>,
         upload: Upload,
         form: Form,
+        inner: Option<String>,
         name: Option<&ImageReference>,
     ) -> Result<ImageRecord, ImageError> {
         self.settings.policy.may_import()?;
         let path: PathBuf = upload.upload.path.clone();
-        let done = import::import(self, path, form, None, (name.map(ToString::to_string), Way::Import)).await;
+        let done = import::import(self, path, form, inner, (name.map(ToString::to_string), Way::Import)).await;
         drop(upload);
         done
     }

@@ -125,9 +125,11 @@ pub(crate) async fn import<L: LayerStore>(
     })
     .await?;
     let _held = images.hold_layers(&documents.layers).await;
+    let mut notes = Vec::with_capacity(files.len());
     for (index, file) in files.into_iter().enumerate() {
         let layer = documents.layers[index].clone();
-        if images.has(&documents.layers, index).await? {
+        if let Some(there) = images.has(&documents.layers, index).await? {
+            notes.push(there);
             continue;
         }
         let store = Arc::clone(&images.store);
@@ -140,10 +142,10 @@ pub(crate) async fn import<L: LayerStore>(
         })
         .await?;
         source = back;
-        pull::unpack(images, &documents.layers, index, blob).await?;
+        notes.push(pull::unpack(images, &documents.layers, index, blob).await?);
     }
     let references = name.map_or(names, |name| vec![name]);
-    images.keep(documents, references, way).await
+    images.keep(documents, references, way, notes).await
 }
 
 /// A blob in a file of its own, verified on the way: a part of an archive can be handed to nobody, and a file of somebody

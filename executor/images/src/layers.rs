@@ -20,14 +20,25 @@ pub struct LayerToUnpack {
     pub bytes_max: u64,
 }
 
+/// What there is to tell of a layer that is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LayerNotes {
+    /// What was left out of it when it was unpacked.
+    pub warning: Option<String>,
+}
+
 /// The layers of a node, unpacked.
 pub trait LayerStore: Send + Sync + 'static {
-    /// Whether a layer is there, for an image in which it lies on these, the lowest first: what some layers come to
+    /// A layer, if it is there, for an image in which it lies on these, the lowest first: what some layers come to
     /// depends on what is below.
-    fn has(&self, diff_id: &Digest, parents: &[Digest]) -> impl Future<Output = Result<bool, UnpackError>> + Send;
+    fn has(
+        &self,
+        diff_id: &Digest,
+        parents: &[Digest],
+    ) -> impl Future<Output = Result<Option<LayerNotes>, UnpackError>> + Send;
 
     /// Unpacks a layer from its blob, which is a regular file of its own. A layer that is there already is done.
-    fn unpack(&self, layer: LayerToUnpack, blob: File) -> impl Future<Output = Result<(), UnpackError>> + Send;
+    fn unpack(&self, layer: LayerToUnpack, blob: File) -> impl Future<Output = Result<LayerNotes, UnpackError>> + Send;
 
     /// Removes a layer. One that is not there is done.
     fn remove(&self, diff_id: &Digest) -> impl Future<Output = Result<(), UnpackError>> + Send;

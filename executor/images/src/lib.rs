@@ -38,7 +38,7 @@ pub use error::{ImageError, UnpackError};
 pub use executor_registry_auth::{AuthFileError, Credentials, from_docker_config};
 pub use images::{Images, Policy, Resolved, Upload};
 pub use import::Form;
-pub use layers::{LayerStore, LayerToUnpack};
+pub use layers::{LayerNotes, LayerStore, LayerToUnpack};
 pub use progress::{LayerProgress, Progress, Stage};
 pub use prune::{Pruned, Wish};
 pub use settings::Settings;

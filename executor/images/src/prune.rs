@@ -220,6 +220,7 @@ mod tests {
             size: 0,
             pulled_at: 0,
             last_used_at,
+            warnings: Vec::new(),
         }
     }
 

@@ -5,19 +5,18 @@ use std::fs::File;
 use std::sync::Arc;
 
 use executor_core::image::{Algorithm, Digest, ImageDefaults, ImageReference, Repository, Selector};
-use executor_registry_auth::Credentials;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::error::ImageError;
 use crate::hash;
 use crate::images::{Images, now};
-use crate::layers::{LayerStore, LayerToUnpack};
+use crate::layers::{LayerNotes, LayerStore, LayerToUnpack};
 use crate::manifest::{self, Manifest};
 use crate::platform::{self, Host};
 use crate::progress::{Reporter, Stage};
-use crate::registry::Registry;
 use crate::registry::blob::Wanted;
+use crate::registry::{Identity, Registry};
 use crate::signatures::{self, Evidence};
 use crate::store::ingest::Partial;
 use crate::store::record::{self, ImageRecord, LayerRecord, Way};
@@ -84,6 +83,7 @@ impl Documents {
             size: self.size,
             pulled_at: at,
             last_used_at: at,
+            warnings: Vec::new(),
         }
     }
 }
@@ -111,14 +111,14 @@ pub(crate) fn sized(declared: u64, bytes: &[u8], what: &str) -> Result<(), Image
 pub(crate) async fn pull<L: LayerStore>(
     images: &Arc<Images<L>>,
     (repository, selector): (&Repository, &Selector),
-    credentials: Option<Arc<Credentials>>,
+    identity: Option<Identity>,
     report: &Arc<Reporter>,
 ) -> Result<ImageRecord, ImageError> {
     let reference = ImageReference::Registry(repository.clone(), selector.clone()).to_string();
     let what = format!("image {reference}");
     let insecure = images.settings.is_insecure(repository.registry());
     let policy = images.settings.policy.clone();
-    let registry = Arc::new(Registry::new(Arc::clone(&images.client), repository, insecure, credentials, policy));
+    let registry = Arc::new(Registry::new(Arc::clone(&images.client), repository, insecure, identity, policy));
     let (documents, chain) = documents(&registry, selector, images.settings.image_bytes_max, &what).await?;
     let signatures = match &images.settings.signatures.of(repository)[..] {
         [] => Evidence::new(),
@@ -127,8 +127,8 @@ pub(crate) async fn pull<L: LayerStore>(
     drop(chain);
     report.begin(&documents.digest, &documents.layers);
     let _held = images.hold_layers(&documents.layers).await;
-    layers(images, &registry, &documents.layers, report, &what).await?;
-    images.keep(documents, vec![reference], Way::Registry(signatures)).await
+    let notes = layers(images, &registry, &documents.layers, report, &what).await?;
+    images.keep(documents, vec![reference], Way::Registry(signatures), notes).await
 }
 
 /// Verified documents of an image: index and manifest.
@@ -188,10 +188,12 @@ async fn layers<L: LayerStore>(
     layers: &[LayerRecord],
     report: &Arc<Reporter>,
     what: &str,
-) -> Result<(), ImageError> {
+) -> Result<Vec<LayerNotes>, ImageError> {
     let mut missing = Vec::new();
+    let mut notes = vec![LayerNotes::default(); layers.len()];
     for index in 0..layers.len() {
-        if images.has(layers, index).await? {
+        if let Some(there) = images.has(layers, index).await? {
+            notes[index] = there;
             report.stage(index, Stage::Present);
         } else {
             missing.push(index);
@@ -223,12 +225,12 @@ async fn layers<L: LayerStore>(
         };
         let index = missing[at];
         report.stage(index, Stage::Unpacking);
-        unpack(images, layers, index, file).await?;
+        notes[index] = unpack(images, layers, index, file).await?;
         partial.remove();
         report.stage(index, Stage::Done);
         at += 1;
     }
-    Ok(())
+    Ok(notes)
 }
 
 async fn fetch<L: LayerStore>(
@@ -251,7 +253,7 @@ pub(crate) async fn unpack<L: LayerStore>(
     layers: &[LayerRecord],
     index: usize,
     blob: File,
-) -> Result<(), ImageError> {
+) -> Result<LayerNotes, ImageError> {
     let layer = &layers[index];
     let media_type = manifest::layer_type(&layer.media_type);
     images.store.note_layer(&layer.diff_id)?;
@@ -262,5 +264,9 @@ pub(crate) async fn unpack<L: LayerStore>(
         bytes_max: images.settings.image_bytes_max,
     };
     let done = images.layers.unpack(order, blob).await;
-    done.map_err(|source| ImageError::Unpack { diff_id: layer.diff_id.clone(), source })
+    let notes = done.map_err(|source| ImageError::Unpack { diff_id: layer.diff_id.clone(), source })?;
+    if let Some(warning) = &notes.warning {
+        tracing::warn!("{warning}");
+    }
+    Ok(notes)
 }

@@ -8,6 +8,8 @@ mod auth;
 pub(crate) mod blob;
 mod challenge;
 
+use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,10 +40,38 @@ pub(crate) struct Registry {
     name: String,
     repository: String,
     origin: Origin,
-    credentials: Option<Arc<Credentials>>,
+    identity: Option<Identity>,
     authorization: Mutex<Option<Authorization>>,
     /// Judges where manifests come from.
     policy: ImagePolicy,
+}
+
+/// The credentials that are shown to a registry, and where they come from.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub(crate) credentials: Arc<Credentials>,
+    /// The operator's file that has them; `None` for those of the request.
+    pub(crate) file: Option<PathBuf>,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 80;
+        match &*self.credentials {
+            // Some registries take a token in both places: then the name is as secret as the password.
+            Credentials::Basic { username, password } if username != password.as_str() => {
+                let shown: String = username.chars().take(SHOWN).collect();
+                write!(f, "the user {shown:?}")?;
+            }
+            Credentials::Basic { .. } => f.write_str("the user")?,
+            Credentials::IdentityToken(_) => f.write_str("the identity token")?,
+            Credentials::RegistryToken(_) => f.write_str("the registry token")?,
+        }
+        match &self.file {
+            None => f.write_str(" of the request"),
+            Some(file) => write!(f, " of {}", file.display()),
+        }
+    }
 }
 
 /// A document as it came, with what kind the registry says it is.
@@ -55,12 +85,12 @@ impl Registry {
         client: Arc<Client>,
         repository: &Repository,
         insecure: bool,
-        credentials: Option<Arc<Credentials>>,
+        identity: Option<Identity>,
         policy: ImagePolicy,
     ) -> Self {
         let name = repository.registry();
         let host = if name == DOCKER_HUB.0 { DOCKER_HUB.1 } else { name };
-        let authorization = match credentials.as_deref() {
+        let authorization = match identity.as_ref().map(|identity| &*identity.credentials) {
             Some(Credentials::RegistryToken(token)) => Authorization::bearer(token),
             _ => None,
         };
@@ -69,7 +99,7 @@ impl Registry {
             name: name.to_owned(),
             repository: repository.path().to_owned(),
             origin: Origin::of(host, !insecure),
-            credentials,
+            identity,
             authorization: Mutex::new(authorization),
             policy,
         }
@@ -182,8 +212,10 @@ impl Registry {
                     introduced = true;
                     self.introduce(&answer, authorization, what).await?;
                 }
-                StatusCode::UNAUTHORIZED => return Err(self.unauthorized(what, "it does not accept the credentials")),
-                StatusCode::FORBIDDEN => return Err(self.unauthorized(what, "whoever we are to it, we may not")),
+                StatusCode::UNAUTHORIZED => {
+                    return Err(self.unauthorized(what, "it does not accept the credentials (401)"));
+                }
+                StatusCode::FORBIDDEN => return Err(self.unauthorized(what, "access denied (403)")),
                 StatusCode::NOT_FOUND => return Err(ImageError::NotFound { what: what.to_owned() }),
                 status => {
                     let (what, origin) = (what.to_owned(), origin.to_string());
@@ -224,8 +256,16 @@ impl Registry {
     }
 
     fn unauthorized(&self, what: &str, why: &'static str) -> ImageError {
-        let why = if self.credentials.is_none() { "it wants credentials, and there are none" } else { why };
-        ImageError::Unauthorized { registry: self.name.clone(), what: what.to_owned(), why }
+        let (who, why) = match &self.identity {
+            Some(identity) => (identity.to_string(), why),
+            None => ("a caller without credentials".to_owned(), "it wants credentials, and none were given"),
+        };
+        ImageError::Unauthorized { registry: self.name.clone(), what: what.to_owned(), who, why }
+    }
+
+    /// What is shown to the registry.
+    fn credentials(&self) -> Option<&Credentials> {
+        self.identity.as_ref().map(|identity| &*identity.credentials)
     }
 
     fn failed(&self, what: &str, origin: &Origin, error: HttpError) -> ImageError {
@@ -233,6 +273,9 @@ impl Registry {
             HttpError::Forbidden(why) => ImageError::Redirect { what: what.to_owned(), to: origin.to_string(), why },
             HttpError::Slow { bytes, within } => self.slow(what, origin, bytes, within),
             HttpError::Exhausted(error) => ImageError::io("connect to", origin.to_string(), error),
+            HttpError::Untrusted(why) => {
+                ImageError::Untrusted { what: what.to_owned(), origin: origin.to_string(), why }
+            }
             HttpError::Broken(why) => ImageError::Connection { what: what.to_owned(), origin: origin.to_string(), why },
         }
     }

@@ -14,7 +14,9 @@ use std::rc::{Rc, Weak};
 
 use executor_core::image::LAYERS_MAX;
 use executor_core::plan::Rootfs;
-use executor_core::protocol::{Done, LauncherAnswer, LauncherReply, Reason, Refused, RemoveLayer, UnpackLayer};
+use executor_core::protocol::{
+    Done, LauncherAnswer, LauncherReply, Reason, Refused, RemoveLayer, UnpackLayer, Unpacked,
+};
 use executor_layers::stream::Compression;
 use executor_layers::{DiffId, Limits, Store, UnpackError};
 use executor_sys::process::{self, Ended, Fork};
@@ -72,6 +74,8 @@ struct Waiting {
 
 struct Running {
     layer: Option<DiffId>,
+    /// What it lies on.
+    parents: Vec<DiffId>,
     client: Option<Client>,
     pid: i32,
     pidfd: OwnedFd,
@@ -126,7 +130,7 @@ impl Layers {
             asked.parents.iter().map(|bytes| Some(DiffId::from_bytes(bytes.as_slice().try_into().ok()?))).collect();
         let parents = parents.ok_or_else(|| invalid("a parent is no digest of 32 bytes".into()))?;
         if self.store.has(&diff_id, &parents) {
-            return Ok(Some(LauncherAnswer::Done(Done {})));
+            return Ok(Some(self.there(&diff_id, &parents)));
         }
         let Some(blob) = blob else {
             return Err(Refused::new(Reason::NotFound, format!("the layer {diff_id} is not unpacked")));
@@ -158,6 +162,14 @@ impl Layers {
         self.wait(Work::Clear(taken), Some(client)).map(|()| None)
     }
 
+    /// A layer is there: what was left out of it is told each time.
+    fn there(&self, layer: &DiffId, parents: &[DiffId]) -> LauncherAnswer {
+        match self.store.warning(layer, parents) {
+            Some(warning) => LauncherAnswer::Unpacked(Unpacked { warning }),
+            None => LauncherAnswer::Done(Done {}),
+        }
+    }
+
     fn wait(&mut self, work: Work, client: Option<Client>) -> Result<(), Refused> {
         if self.waiting.len() >= WAITING_MAX {
             return Err(too_many());
@@ -179,8 +191,11 @@ impl Layers {
                 log::line(Level::Warning, "", format_args!("layer {about}: {}", refused.message));
             }
             if let Some(client) = one.client {
-                let done = LauncherAnswer::Done(Done {});
-                client.answer(answer.map_or_else(|(refused, _)| LauncherAnswer::Refused(refused), |()| done));
+                client.answer(match (answer, one.layer) {
+                    (Err((refused, _)), _) => LauncherAnswer::Refused(refused),
+                    (Ok(()), Some(layer)) => self.there(&layer, &one.parents),
+                    (Ok(()), None) => LauncherAnswer::Done(Done {}),
+                });
             }
         }
     }
@@ -220,8 +235,9 @@ impl Layers {
             if let Work::Unpack { diff_id, parents, .. } = &work
                 && server.layers().store.has(diff_id, parents)
             {
+                let there = server.layers().there(diff_id, parents);
                 client.iter().for_each(|client| {
-                    client.answer(LauncherAnswer::Done(Done {}));
+                    client.answer(there.clone());
                 });
                 continue;
             }
@@ -239,6 +255,10 @@ impl Layers {
 
     fn start(server: &mut impl HasLayers, work: Work) -> io::Result<Running> {
         let layer = work.layer();
+        let parents = match &work {
+            Work::Unpack { parents, .. } => parents.clone(),
+            Work::Clear(_) => Vec::new(),
+        };
         let (told, theirs) = Seqpacket::pair()?;
         told.set_nonblocking(true);
         let parent = std::process::id();
@@ -252,7 +272,7 @@ impl Layers {
             }
         };
         drop(room);
-        Ok(Running { layer, client: None, pid, pidfd: process::pidfd(pid)?, told })
+        Ok(Running { layer, parents, client: None, pid, pidfd: process::pidfd(pid)?, told })
     }
 
     /// Ends what is at work, for a launcher that ends. What it leaves is cleared by the next one.
@@ -323,6 +343,8 @@ fn user_of(host: &Host, layer: &str) -> io::Result<Option<String>> {
 fn refused(error: &UnpackError) -> Refused {
     let reason = match error {
         UnpackError::Host { about, error } => return failed(about, error),
+        // The operator decides on it; the layer is what it should be.
+        UnpackError::Device { .. } => Reason::Denied,
         _ => Reason::Precondition,
     };
     Refused::new(reason, error.to_string())

@@ -46,9 +46,16 @@ pub(crate) struct Tree {
     real: Vec<OwnedFd>,
     /// What the owners of files are on the host.
     ids: IdMap,
+    /// What the root file system lacks of what it is made of.
+    warnings: Vec<String>,
 }
 
 impl Tree {
+    /// What of its image was left out, for who runs it.
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
     /// Puts it together at the shims' stage, an empty directory. A `dir:` must lie below one of the policy's `rootfs_dirs`,
     /// where there are any.
     ///
@@ -56,13 +63,14 @@ impl Tree {
     /// The reference does not fit the host: a violation of `rootfs`. A full disk under the state directory.
     pub(crate) fn assemble(of: &Host, plan: &Plan, dirs: &Dirs, ids: &Ids) -> Result<Self, Refused> {
         let (rootfs, at) = (&plan.rootfs, &dirs.stage);
+        let mut warnings = Vec::new();
         match rootfs {
             Rootfs::Host => host::assemble(at, ids).map_err(|error| failed("rootfs `host`", &error))?,
             Rootfs::Dir(lower) => dir::assemble(lower, &of.policy.rootfs_dirs, dirs, ids)?,
-            Rootfs::Image(image) => image::assemble(image, &of.layers(), dirs, ids)?,
+            Rootfs::Image(image) => warnings = image::assemble(image, &of.layers(), dirs, ids)?,
         }
         let root = open_dir(at).map_err(|error| failed("rootfs", &error))?;
-        let mut tree = Self { root, real: Vec::new(), ids: ids.map() };
+        let mut tree = Self { root, real: Vec::new(), ids: ids.map(), warnings };
         tree.require_real_directories(rootfs)?;
         if let Rootfs::Image(image) = rootfs {
             tree.make_volumes(image, plan.isolation.read_only_rootfs)?;

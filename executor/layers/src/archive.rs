@@ -70,6 +70,13 @@ pub enum Kind {
     BlockDevice(u32, u32),
 }
 
+impl Kind {
+    /// A character or a block device.
+    pub(crate) fn is_device(&self) -> bool {
+        matches!(self, Self::CharDevice(..) | Self::BlockDevice(..))
+    }
+}
+
 /// Extended attributes: names and values, any bytes.
 pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 

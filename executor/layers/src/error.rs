@@ -38,6 +38,14 @@ pub enum UnpackError {
         /// What is wrong.
         why: String,
     },
+    /// A device, which the layer may not bring.
+    #[error("`{entry}` is a device: {why}")]
+    Device {
+        /// Which entry.
+        entry: String,
+        /// Why it may not.
+        why: &'static str,
+    },
     /// It is another layer.
     #[error("the layer's diffID is {found}, and should be {expected}")]
     DiffId {
@@ -74,6 +82,10 @@ impl UnpackError {
 
     pub(crate) fn archive(entry: &[u8], why: impl Into<String>) -> Self {
         Self::Archive { entry: shown(entry), why: why.into() }
+    }
+
+    pub(crate) fn device(entry: &[u8], why: &'static str) -> Self {
+        Self::Device { entry: shown(entry), why }
     }
 
     pub(crate) fn entry(entry: &[u8], why: impl Into<String>) -> Self {

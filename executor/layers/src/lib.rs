@@ -16,6 +16,7 @@
 pub mod archive;
 mod diff_id;
 mod error;
+mod left_out;
 mod limits;
 pub mod store;
 pub mod stream;
@@ -24,6 +25,7 @@ mod unpack;
 
 pub use diff_id::DiffId;
 pub use error::UnpackError;
+pub use left_out::LeftOut;
 pub use limits::Limits;
 pub use store::Store;
 pub use unpack::{Prepared, Request, apply};

@@ -52,6 +52,9 @@ struct About {
     root: bool,
     /// It hides all that is below it.
     opaque: bool,
+    /// What was left out of it, for who uses it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    warning: Option<String>,
 }
 
 /// The store of a state directory.
@@ -67,6 +70,8 @@ pub struct Opened {
     pub dirs: Vec<OwnedFd>,
     /// The root directory as the uppermost layer that describes it does, as the numbers of `stat`; `None` where none does.
     pub root: Option<fs::Metadata>,
+    /// What was left out of them when they were unpacked, bottom first.
+    pub warnings: Vec<String>,
 }
 
 impl Store {
@@ -99,6 +104,12 @@ impl Store {
         self.find(layer, parents).is_some()
     }
 
+    /// What was left out of a layer that is there, as [`Opened::warnings`] has it.
+    pub fn warning(&self, layer: &DiffId, parents: &[DiffId]) -> Option<String> {
+        let about = about(&self.find(layer, parents)?.join(ABOUT)).ok()?;
+        about.warning.map(|warning| format!("layer {layer}: {warning}"))
+    }
+
     fn find(&self, layer: &DiffId, parents: &[DiffId]) -> Option<PathBuf> {
         let names = [layer.hex(), dependent(layer, &DiffId::of_list(parents))];
         names.into_iter().map(|name| self.path(LAYERS).join(name)).find(|path| path.is_dir())
@@ -109,7 +120,7 @@ impl Store {
     /// # Errors
     /// One is not there; the disk.
     pub fn open(&self, layers: &[DiffId]) -> Result<Opened, UnpackError> {
-        let mut opened = Opened { dirs: Vec::new(), root: None };
+        let mut opened = Opened { dirs: Vec::new(), root: None, warnings: Vec::new() };
         for (index, layer) in layers.iter().enumerate() {
             let failed = || format!("layer {layer}");
             let path = self.find(layer, &layers[..index]).ok_or(UnpackError::Parent(*layer))?;
@@ -118,6 +129,7 @@ impl Store {
             if about.opaque {
                 opened.dirs.clear();
             }
+            opened.warnings.extend(about.warning.map(|warning| format!("layer {layer}: {warning}")));
             if about.root {
                 opened.root = Some(fs::metadata(path.join(TREE)).told(failed)?);
             }
@@ -201,10 +213,16 @@ impl Ingest {
 
     /// Makes it one of the store's: written to the disk first, then renamed. Where somebody else was faster, theirs
     /// stays.
-    pub(crate) fn commit(self, layer: &DiffId, parents: &DiffId, found: Found) -> Result<(), UnpackError> {
+    pub(crate) fn commit(
+        self,
+        layer: &DiffId,
+        parents: &DiffId,
+        found: Found,
+        warning: Option<String>,
+    ) -> Result<(), UnpackError> {
         let name = if found.depends { dependent(layer, parents) } else { layer.hex() };
         let commit = || -> io::Result<()> {
-            let about = About { version: VERSION, root: found.root, opaque: found.opaque };
+            let about = About { version: VERSION, root: found.root, opaque: found.opaque, warning };
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = openat(&self.dir, ABOUT, flags, Mode::RUSR | Mode::WUSR)?;
             io::Write::write_all(&mut fs::File::from(file), &serde_json::to_vec(&about)?)?;

@@ -6,9 +6,10 @@ use std::os::fd::AsFd;
 use rustix::fs::FileType;
 
 use crate::archive::{Entry, Kind, Reader, Source};
+use crate::left_out::LeftOut;
 use crate::store::Ingest;
 use crate::stream::{Archive, Compression};
-use crate::tree::{Found, Marks, Parents, Tree};
+use crate::tree::{Marks, Parents, Tree};
 use crate::{DiffId, Limits, Store, UnpackError};
 
 /// What the names of whiteouts begin with.
@@ -32,9 +33,12 @@ pub struct Request<'a> {
     pub parents: &'a [DiffId],
     /// How large it may be.
     pub limits: Limits,
-    /// It may bring devices.
+    /// It may bring devices, also outside of `/dev`.
     pub devices: bool,
 }
+
+/// Why a device outside of `/dev` is refused.
+const DEVICES: &str = "images may bring one outside of /dev only where the configuration has launcher.image_devices";
 
 /// An unpacking that needs no more privilege than to write into its own directory, and has everything open.
 pub struct Prepared {
@@ -81,15 +85,15 @@ impl Prepared {
         let unpacked = (|| {
             let mut tree = Tree::new(ingest.root(), below)?;
             let mut reader = Reader::new(archive, limits);
-            apply(&mut reader, &mut tree, &limits, devices)?;
+            let left_out = apply(&mut reader, &mut tree, &limits, devices)?;
             let found = reader.into_source().finish()?;
             if found != diff_id {
                 return Err(UnpackError::DiffId { expected: diff_id, found });
             }
-            Ok(tree.found())
+            Ok((tree.found(), left_out.warning()))
         })();
         match unpacked {
-            Ok(found) => ingest.commit(&diff_id, &parents, found),
+            Ok((found, warning)) => ingest.commit(&diff_id, &parents, found, warning),
             Err(error) => {
                 ingest.discard();
                 Err(error)
@@ -98,7 +102,8 @@ impl Prepared {
     }
 }
 
-/// Unpacks an archive into a tree.
+/// Unpacks an archive into a tree. Comes back with the devices that were left out of it: what lies in `/dev` no container
+/// sees, because it has a `/dev` of its own.
 ///
 /// # Errors
 /// What is wrong with the archive; the disk.
@@ -107,7 +112,8 @@ pub fn apply<S: Source>(
     tree: &mut Tree,
     limits: &Limits,
     devices: bool,
-) -> Result<Found, UnpackError> {
+) -> Result<LeftOut, UnpackError> {
+    let mut left_out = LeftOut::default();
     let mut buffer = vec![0; BLOCK];
     let (mut entries, mut bytes) = (0, 0_u64);
     while let Some(entry) = reader.next_entry()? {
@@ -131,6 +137,7 @@ pub fn apply<S: Source>(
             None => return Err(UnpackError::entry(&entry.path, "would replace the root directory")),
             Some((name, dirs)) if name.starts_with(WHITEOUT) => whiteout(tree, &entry, name, dirs)?,
             Some(_) if path.iter().any(|name| name.starts_with(OF_AUFS)) => {}
+            Some(_) if entry.kind.is_device() && LeftOut::covers(&path) => left_out.add(&path),
             Some(_) => match entry.kind {
                 Kind::Directory => tree.directory(&path, &marks)?,
                 Kind::File => {
@@ -143,13 +150,19 @@ pub fn apply<S: Source>(
                 Kind::Symlink => tree.symlink(&path, &entry.link, &marks)?,
                 Kind::HardLink => {
                     let target = names(&entry.link, &entry.path, limits)?;
+                    match (left_out.has(&target), LeftOut::covers(&path)) {
+                        (true, true) => {
+                            left_out.add(&path);
+                            continue;
+                        }
+                        (true, false) => return Err(UnpackError::device(&entry.path, DEVICES)),
+                        (false, _) => {}
+                    }
                     bytes += tree.hard_link(&path, &target, limits.bytes - bytes)?;
                 }
                 Kind::Fifo => tree.node(&path, FileType::Fifo, (0, 0), &marks)?,
                 Kind::CharDevice(..) | Kind::BlockDevice(..) if !devices => {
-                    let why = "is a device, which images may bring only where the configuration has \
-                               launcher.image_devices";
-                    return Err(UnpackError::entry(&entry.path, why));
+                    return Err(UnpackError::device(&entry.path, DEVICES));
                 }
                 Kind::CharDevice(major, minor) => {
                     tree.node(&path, FileType::CharacterDevice, (major, minor), &marks)?;
@@ -158,7 +171,7 @@ pub fn apply<S: Source>(
             },
         }
     }
-    Ok(tree.found())
+    Ok(left_out)
 }
 
 fn whiteout(tree: &mut Tree, entry: &Entry, name: &[u8], dirs: &[&[u8]]) -> Result<(), UnpackError> {

@@ -12,12 +12,12 @@ use executor_cnab::archive::{self, ArchiveError};
 use executor_cnab::invocation::Invocation;
 use executor_proto::v1::images_client::ImagesClient;
 use executor_proto::v1::import_image_request::Part;
-use executor_proto::v1::pull_image_response::News;
 use executor_proto::v1::{Image, ImportHeader, ImportImageRequest, PullImageRequest, PullPolicy, import_header};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::super::Session;
+use super::super::image::send::Pieces;
+use super::super::{Session, image};
 use crate::cnab::CnabError;
 use crate::cnab::plan::Wanted;
 use crate::cnab::request::Rootfs;
@@ -94,18 +94,10 @@ fn verified(image: &Image, reference: &str, digest: &str) -> Result<(), CnabErro
     )))
 }
 
-/// Has executord read an image from this machine's disk.
+/// Has executord read an image from this machine's disk, or sends it.
 async fn pull(session: &Session, reference: &str) -> Result<Image, Failure> {
-    let doing = format!("read {reference}");
-    let failed = |status: tonic::Status| session.client.failure(&doing, &status);
     let request = PullImageRequest { reference: reference.to_owned(), ..PullImageRequest::default() };
-    let mut news = ImagesClient::new(session.client.channel()).pull(request).await.map_err(failed)?.into_inner();
-    while let Some(message) = news.message().await.map_err(failed)? {
-        if let Some(News::Image(image)) = message.news {
-            return Ok(image);
-        }
-    }
-    Err(CnabError::Image(format!("executord did not say which image {reference} is")).into())
+    image::fetch_or_send(session, &request, false).await
 }
 
 /// Sends an image of a thick bundle to executord. The invocation image may be the only one, under whatever name.
@@ -117,8 +109,11 @@ async fn import(
 ) -> Result<Image, Failure> {
     let doing = format!("take in {reference} of {}", archive.display());
     let (sender, receiver) = mpsc::channel(PIECES);
-    let header =
-        ImportHeader { form: import_header::Form::OciArchive.into(), reference: format!("docker://{reference}") };
+    let header = ImportHeader {
+        form: import_header::Form::OciArchive.into(),
+        reference: format!("docker://{reference}"),
+        image: String::new(),
+    };
     // There is room for the first.
     let _ = sender.send(ImportImageRequest { part: Some(Part::Header(header)) }).await;
     let (path, image, digest) = (archive.to_owned(), reference.to_owned(), digest.map(str::to_owned));
@@ -139,22 +134,6 @@ async fn import(
             .into_inner()
             .image
             .ok_or_else(|| CnabError::Image(format!("{doing}: executord's answer lacks the image")).into()),
-    }
-}
-
-/// Writes into a stream of messages.
-struct Pieces(mpsc::Sender<ImportImageRequest>);
-
-impl Write for Pieces {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let piece = &bytes[..bytes.len().min(PIECE)];
-        let message = ImportImageRequest { part: Some(Part::Data(piece.to_vec())) };
-        self.0.blocking_send(message).map_err(|_| io::ErrorKind::BrokenPipe)?;
-        Ok(piece.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

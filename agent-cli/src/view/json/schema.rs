@@ -45,6 +45,9 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("bindings show", "one document", |g| g.subschema_for::<ShownBindings>()),
         ("bindings check", "one document", |g| g.subschema_for::<CheckedBindings>()),
         ("audit", "one document", |g| g.subschema_for::<audit::Json>()),
+        ("COMMAND", "where executord refused it, and nothing else was printed", |g| {
+            g.subschema_for::<super::Refusal>()
+        }),
     ]
 }
 

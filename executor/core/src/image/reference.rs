@@ -16,6 +16,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::digest::{BadDigest, Digest};
+use crate::violation::{FieldFault, ViolationReason};
 
 /// Longest registry and repository together, in bytes (distribution's reference grammar).
 const NAME_MAX: usize = 255;
@@ -99,6 +100,17 @@ pub enum Fault {
     /// The name inside of a layout or an archive.
     #[error("name `{0}` is not 1 to {INNER_MAX} visible ASCII characters")]
     Inner(String),
+}
+
+impl Fault {
+    /// The fault as that of a field.
+    pub fn told(&self) -> FieldFault {
+        let reason = match self {
+            Self::Length(_) | Self::NameLength(_) => ViolationReason::TooLong,
+            _ => ViolationReason::InvalidFormat,
+        };
+        reason.because(self.to_string())
+    }
 }
 
 /// Why a string is no reference: everything that is wrong with it.

@@ -1,5 +1,6 @@
 //! Networks and names.
 
+use super::ViolationReason::{Conflict, InvalidFormat, NotAllowed, TooMany};
 use super::{Policy, Report, ports, shorten};
 use crate::plan::{Connectivity, Isolation, Network};
 
@@ -22,7 +23,7 @@ pub(super) fn check(
     policy: &Policy,
     report: &mut Report,
 ) {
-    let needs_cni = |what: &str| format!("{what} needs a network of CNI");
+    let needs_cni = |what: &str| Conflict.because(format!("{what} needs a network of CNI"));
     if network != Network::Cni {
         if !asked.network_name.is_empty() {
             report.add("network_name", needs_cni("a network's name"));
@@ -34,14 +35,14 @@ pub(super) fn check(
             report.add("egress", needs_cni("egress"));
         }
     } else if asked.egress && !policy.allow_egress {
-        report.add("egress", "is not allowed by this daemon's configuration (allow_egress)");
+        report.add("egress", NotAllowed.because("is not allowed by this daemon's configuration (allow_egress)"));
     } else if !asked.egress {
         let why = "would let the container reach beyond its network: that needs egress to be allowed, too";
         for name in isolation.capabilities_added.iter().filter(|name| UNBOUND.contains(&name.as_str())) {
-            report.add("capabilities.add", format!("{name} {why}"));
+            report.add("capabilities.add", Conflict.because(format!("{name} {why}")));
         }
         if isolation.privileged {
-            report.add("privileged", why);
+            report.add("privileged", Conflict.because(why));
         }
     }
     let name = &asked.network_name;
@@ -49,7 +50,7 @@ pub(super) fn check(
         || name.starts_with('.')
         || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
     {
-        report.add("network_name", format!("{:?} is no name of a network", shorten(name)));
+        report.add("network_name", InvalidFormat.because(format!("{:?} is no name of a network", shorten(name))));
     }
     ports::check(asked, policy, report);
     let label = |part: &str| {
@@ -62,23 +63,26 @@ pub(super) fn check(
     let hostname = &asked.hostname;
     if !hostname.is_empty() {
         if network == Network::Host {
-            report.add("hostname", "cannot be set with the host's network");
+            report.add("hostname", Conflict.because("cannot be set with the host's network"));
         }
         if hostname.len() > HOSTNAME_MAX || !hostname.split('.').all(label) {
-            report.add("hostname", format!("{:?} is no host name of at most {HOSTNAME_MAX} bytes", shorten(hostname)));
+            let why = format!("{:?} is no host name of at most {HOSTNAME_MAX} bytes", shorten(hostname));
+            report.add("hostname", InvalidFormat.because(why));
         }
     }
     if asked.dns_servers.len() > SERVERS_MAX {
-        report.add("dns.servers", format!("has {} entries; at most {SERVERS_MAX}", asked.dns_servers.len()));
+        let why = format!("has {} entries; at most {SERVERS_MAX}", asked.dns_servers.len());
+        report.add("dns.servers", TooMany.because(why));
     }
     for (field, words) in [("dns.searches", &asked.dns_searches), ("dns.options", &asked.dns_options)] {
         if words.len() > WORDS_MAX {
-            report.add(field, format!("has {} entries; at most {WORDS_MAX}", words.len()));
+            report.add(field, TooMany.because(format!("has {} entries; at most {WORDS_MAX}", words.len())));
             continue;
         }
         for (index, word) in words.iter().enumerate() {
             if word.is_empty() || word.len() > DOMAIN_MAX || !word.bytes().all(|b| b.is_ascii_graphic()) {
-                report.add(format!("{field}[{index}]"), format!("is no word of 1 to {DOMAIN_MAX} visible characters"));
+                let why = format!("is no word of 1 to {DOMAIN_MAX} visible characters");
+                report.add(format!("{field}[{index}]"), InvalidFormat.because(why));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Processes that are executed in a container that runs: judged by the same rules as the container's own.
 
+use super::ViolationReason::{NotAllowed, OutOfRange};
 use super::{Draft, Policy, Report, Violation, parse_user, process};
 use crate::plan::UserRef;
 
@@ -36,7 +37,7 @@ pub fn validate_exec(draft: &ExecDraft<'_>, policy: &Policy) -> Result<(), Vec<V
     violations.extend(exec_user(user, policy).err());
     for (field, side) in [("start.window.rows", window.0), ("start.window.columns", window.1)] {
         if side > WINDOW_MAX {
-            violations.push(Violation::new(field, format!("is {side}; at most {WINDOW_MAX}")));
+            violations.push(Violation::new(field, OutOfRange.because(format!("is {side}; at most {WINDOW_MAX}"))));
         }
     }
     if violations.is_empty() { Ok(()) } else { Err(violations) }
@@ -55,7 +56,8 @@ fn in_exec(violation: Violation) -> Violation {
 /// It is no user, or it is not allowed.
 pub fn exec_user(user: &str, policy: &Policy) -> Result<Option<UserRef>, Violation> {
     if !policy.allow_exec {
-        return Err(Violation::new("start", "exec is not allowed by this daemon's configuration (allow_exec)"));
+        let why = "exec is not allowed by this daemon's configuration (allow_exec)";
+        return Err(Violation::new("start", NotAllowed.because(why)));
     }
     if user.is_empty() {
         return Ok(None);

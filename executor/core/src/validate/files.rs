@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::{Draft, DraftFile, Policy, Report, Violation, fits, parse_principal, shorten};
+use super::ViolationReason::{
+    Conflict, Duplicate, InvalidCharacter, InvalidFormat, OutOfRange, Required, Reserved, TooLarge, TooLong, TooMany,
+};
+use super::{Draft, DraftFile, FieldFault, Policy, Report, Violation, fits, parse_principal, shorten};
 use crate::ident::ContainerId;
 use crate::limits::{
     DIRECTORIES_MAX, FILE_PATHS_MAX, LIST_MAX, MODE_MAX, NAME_MAX, PATH_MAX, WRITABLE_DEFAULT, WRITABLE_MIN,
@@ -26,7 +29,8 @@ pub(super) fn token_is_last(plan: &Plan) -> Result<(), Vec<Violation>> {
 /// Checks every file, and what they are to one another.
 pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Vec<PlannedFile> {
     if draft.files.len() > LIST_MAX {
-        report.add("volume_mounted_files", format!("has {} entries; at most {LIST_MAX}", draft.files.len()));
+        let why = format!("has {} entries; at most {LIST_MAX}", draft.files.len());
+        report.add("volume_mounted_files", TooMany.because(why));
         return Vec::new();
     }
     let mut files: Vec<PlannedFile> = Vec::with_capacity(draft.files.len());
@@ -62,7 +66,7 @@ pub(super) fn directories(
 ) -> Vec<PathBuf> {
     let count = draft.file_directories.len();
     if count > DIRECTORIES_MAX {
-        report.add("file_directories", format!("has {count} entries; at most {DIRECTORIES_MAX}"));
+        report.add("file_directories", TooMany.because(format!("has {count} entries; at most {DIRECTORIES_MAX}")));
         return Vec::new();
     }
     let runtime = Path::new(token::RUNTIME_DIR);
@@ -77,11 +81,12 @@ pub(super) fn directories(
         };
         let shown = path.display();
         let why = if directories.contains(&path) {
-            format!("`{shown}` is there twice")
+            Duplicate.because(format!("`{shown}` is there twice"))
         } else if let Some(file) = files.iter().find(|file| path.starts_with(&file.path)) {
-            format!("`{shown}` needs a directory where {} is a file", file.field)
+            Conflict.because(format!("`{shown}` needs a directory where {} is a file", file.field))
         } else if !draft.token_path.is_empty() && (runtime.starts_with(&path) || path.starts_with(runtime)) {
-            format!("`{shown}`: {} holds the runtime socket of a container with a token", runtime.display())
+            let why = format!("`{shown}`: {} holds the runtime socket of a container with a token", runtime.display());
+            Reserved.because(why)
         } else {
             directories.push(path);
             continue;
@@ -124,7 +129,8 @@ pub(super) fn access(
 ) -> Access {
     let mode = file.mode.or(replaced.map(|old| old.mode)).unwrap_or(FILE_MODE);
     if mode > MODE_MAX {
-        report.add(format!("{}.mode", file.field), format!("is {mode:#o}; 0 to {MODE_MAX:#o} is allowed"));
+        let why = format!("is {mode:#o}; 0 to {MODE_MAX:#o} is allowed");
+        report.add(format!("{}.mode", file.field), OutOfRange.because(why));
     }
     let group = match file.group {
         None => replaced.and_then(|old| old.group.clone()),
@@ -147,23 +153,28 @@ pub(super) fn planned(file: &DraftFile<'_>, path: PathBuf, (mode, group): Access
 }
 
 /// The absolute path of a file, or what is wrong with the one given.
-pub(super) fn resolve(path: &str, root: &Path) -> Result<PathBuf, String> {
+pub(super) fn resolve(path: &str, root: &Path) -> Result<PathBuf, FieldFault> {
     if path.is_empty() {
-        return Err("is empty".into());
+        return Err(Required.because("is empty"));
     }
     if path.contains(['\0', '\n']) {
-        return Err("contains a NUL or a newline".into());
+        return Err(InvalidCharacter.because("contains a NUL or a newline"));
     }
     for part in path.strip_prefix('/').unwrap_or(path).split('/') {
         let shown = shorten(path);
         match part {
-            "" => return Err(format!("`{shown}` has an empty component (`//`, or a `/` at its end)")),
-            "." | ".." => return Err(format!("`{shown}` contains `{part}`")),
+            "" => {
+                let why = format!("`{shown}` has an empty component (`//`, or a `/` at its end)");
+                return Err(InvalidFormat.because(why));
+            }
+            "." | ".." => return Err(InvalidFormat.because(format!("`{shown}` contains `{part}`"))),
             _ if part.starts_with("..") => {
-                return Err(format!("`{shown}`: names that begin with `..` are reserved for rotation"));
+                let why = format!("`{shown}`: names that begin with `..` are reserved for rotation");
+                return Err(Reserved.because(why));
             }
             _ if part.len() > NAME_MAX => {
-                return Err(format!("`{shown}` has a component of {} bytes; at most {NAME_MAX}", part.len()));
+                let why = format!("`{shown}` has a component of {} bytes; at most {NAME_MAX}", part.len());
+                return Err(TooLong.because(why));
             }
             _ => {}
         }
@@ -171,10 +182,11 @@ pub(super) fn resolve(path: &str, root: &Path) -> Result<PathBuf, String> {
     let absolute = root.join(path);
     let length = absolute.as_os_str().len();
     if length >= PATH_MAX {
-        return Err(format!("`{}` has {length} bytes; at most {}", shorten(path), PATH_MAX - 1));
+        return Err(TooLong.because(format!("`{}` has {length} bytes; at most {}", shorten(path), PATH_MAX - 1)));
     }
     if let Some(bad) = ["/proc", "/sys", "/dev"].iter().find(|bad| absolute.starts_with(bad)) {
-        return Err(format!("`{}` lies under {bad}, which belongs to the kernel", shorten(path)));
+        let why = format!("`{}` lies under {bad}, which belongs to the kernel", shorten(path));
+        return Err(Reserved.because(why));
     }
     Ok(absolute)
 }
@@ -188,7 +200,7 @@ fn beside_the_runtime_directory(files: &[PlannedFile], report: &mut Report) {
             file.path.display(),
             taken.display()
         );
-        report.add(file.path_field(), why);
+        report.add(file.path_field(), Reserved.because(why));
     }
 }
 
@@ -197,7 +209,8 @@ pub(super) fn against_one_another(files: &[PlannedFile], report: &mut Report) {
     let mut first: BTreeMap<&Path, &str> = BTreeMap::new();
     for file in files {
         if let Some(earlier) = first.get(file.path.as_path()) {
-            report.add(file.path_field(), format!("`{}` is also the path of {earlier}", file.path.display()));
+            let why = format!("`{}` is also the path of {earlier}", file.path.display());
+            report.add(file.path_field(), Duplicate.because(why));
         } else {
             first.insert(&file.path, &file.field);
         }
@@ -205,10 +218,8 @@ pub(super) fn against_one_another(files: &[PlannedFile], report: &mut Report) {
     for file in files {
         for parent in file.path.ancestors().skip(1) {
             if let Some(other) = first.get(parent) {
-                report.add(
-                    file.path_field(),
-                    format!("`{}` needs a directory where {other} is a file", file.path.display()),
-                );
+                let why = format!("`{}` needs a directory where {other} is a file", file.path.display());
+                report.add(file.path_field(), Conflict.because(why));
             }
         }
     }
@@ -217,7 +228,7 @@ pub(super) fn against_one_another(files: &[PlannedFile], report: &mut Report) {
 fn within_the_limit(draft: &Draft<'_>, policy: &Policy, report: &mut Report) {
     let files: Vec<(&Path, u64)> = draft.files.iter().map(|file| (Path::new(file.path), file.size)).collect();
     for why in beyond(&files, policy) {
-        report.add("volume_mounted_files", format!("have {why}"));
+        report.add("volume_mounted_files", TooLarge.because(format!("have {why}")));
     }
 }
 

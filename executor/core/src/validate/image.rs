@@ -1,6 +1,7 @@
 //! An image that a reference was resolved to: what of it reaches the host's file system.
 
-use super::{check_path, shorten};
+use super::ViolationReason::{InvalidFormat, TooMany, Unsuitable};
+use super::{FieldFault, check_path, shorten};
 use crate::limits::{LAYERS_MAX, PATH_MAX};
 use crate::plan::PlannedImage;
 
@@ -11,36 +12,38 @@ const LABELS_MAX: usize = 1024;
 const LABEL_BYTES_MAX: usize = 256 << 10;
 
 /// Checks an image, which is `text` in the request.
-pub(super) fn check(text: &str, image: &PlannedImage) -> Result<(), String> {
+pub(super) fn check(text: &str, image: &PlannedImage) -> Result<(), FieldFault> {
     if text != image.reference || text.is_empty() || text.len() >= PATH_MAX {
-        return Err(format!("{:?} is not the image that was resolved", shorten(text)));
+        return Err(InvalidFormat.because(format!("{:?} is not the image that was resolved", shorten(text))));
     }
     if !is_digest(&image.digest) {
-        return Err(format!("the manifest's digest {:?} is no `sha256:HEX`", shorten(&image.digest)));
+        let why = format!("the manifest's digest {:?} is no `sha256:HEX`", shorten(&image.digest));
+        return Err(InvalidFormat.because(why));
     }
     if image.layers.is_empty() || image.layers.len() > LAYERS_MAX {
-        return Err(format!("the image has {} layers; 1 to {LAYERS_MAX} are allowed", image.layers.len()));
+        let why = format!("the image has {} layers; 1 to {LAYERS_MAX} are allowed", image.layers.len());
+        return Err(TooMany.because(why));
     }
     if let Some(layer) = image.layers.iter().find(|layer| !is_digest(layer)) {
-        return Err(format!("the layer {:?} is no `sha256:HEX`", shorten(layer)));
+        return Err(InvalidFormat.because(format!("the layer {:?} is no `sha256:HEX`", shorten(layer))));
     }
     if image.volumes.len() > VOLUMES_MAX {
-        return Err(format!("the image has {} volumes; at most {VOLUMES_MAX}", image.volumes.len()));
+        return Err(TooMany.because(format!("the image has {} volumes; at most {VOLUMES_MAX}", image.volumes.len())));
     }
     for volume in &image.volumes {
         let shown = volume.display().to_string();
-        check_path(&shown).map_err(|why| format!("a volume of the image: {why}"))?;
+        check_path(&shown).map_err(|why| why.within("a volume of the image"))?;
         if !volume.is_absolute() || shown == "/" || ["/proc", "/sys", "/dev"].iter().any(|bad| volume.starts_with(bad))
         {
-            return Err(format!("the image's volume `{}` cannot be one", shorten(&shown)));
+            return Err(Unsuitable.because(format!("the image's volume `{}` cannot be one", shorten(&shown))));
         }
     }
     let bytes: usize = image.labels.iter().map(|(name, value)| name.len() + value.len()).sum();
     if image.labels.len() > LABELS_MAX || bytes > LABEL_BYTES_MAX {
         let count = image.labels.len();
-        return Err(format!(
-            "the image has {count} labels of {bytes} bytes; at most {LABELS_MAX} of {LABEL_BYTES_MAX} bytes"
-        ));
+        let why =
+            format!("the image has {count} labels of {bytes} bytes; at most {LABELS_MAX} of {LABEL_BYTES_MAX} bytes");
+        return Err(TooMany.because(why));
     }
     Ok(())
 }

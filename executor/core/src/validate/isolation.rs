@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::ViolationReason::{Conflict, NotAllowed, TooLong, TooMany, UnknownValue};
 use super::{Policy, Report, shorten};
 use crate::plan::{Isolation, UserNamespace};
 
@@ -58,35 +59,37 @@ const ALL: &str = "ALL";
 pub(super) fn check(asked: &Isolation, policy: &Policy, report: &mut Report) -> Isolation {
     let refused = |key: &str| format!("is not allowed by this daemon's configuration ({key})");
     if asked.privileged && !policy.allow_privileged {
-        report.add("privileged", refused("allow_privileged"));
+        report.add("privileged", NotAllowed.because(refused("allow_privileged")));
     }
     if asked.user_namespace == UserNamespace::Host && !policy.allow_host_userns {
-        report.add("user_namespace", format!("`host` {}", refused("allow_host_userns")));
+        report.add("user_namespace", NotAllowed.because(format!("`host` {}", refused("allow_host_userns"))));
     }
     if asked.docker_socket && policy.docker_socket.as_os_str().is_empty() {
-        report.add("docker_socket", refused("docker_socket"));
+        report.add("docker_socket", NotAllowed.because(refused("docker_socket")));
     }
     // Its owner and its group are ids of the host.
     if asked.docker_socket && asked.user_namespace == UserNamespace::Own {
-        report.add("docker_socket", "needs `user_namespace: host`: the socket belongs to users of the host");
+        let why = "needs `user_namespace: host`: the socket belongs to users of the host";
+        report.add("docker_socket", Conflict.because(why));
     }
     if !asked.seccomp_profile.is_empty() {
         let bytes = asked.seccomp_profile.len();
         if bytes > SECCOMP_PROFILE_MAX {
-            report.add("seccomp_profile", format!("has {bytes} bytes; at most {SECCOMP_PROFILE_MAX}"));
+            report.add("seccomp_profile", TooLong.because(format!("has {bytes} bytes; at most {SECCOMP_PROFILE_MAX}")));
         }
         if !policy.allow_seccomp_profile {
-            report.add("seccomp_profile", refused("allow_seccomp_profile"));
+            report.add("seccomp_profile", NotAllowed.because(refused("allow_seccomp_profile")));
         }
         if asked.privileged {
-            report.add("seccomp_profile", "has no effect beside `privileged`: one of them may be set");
+            let why = "has no effect beside `privileged`: one of them may be set";
+            report.add("seccomp_profile", Conflict.because(why));
         }
     }
     let added = names("capabilities.add", &asked.capabilities_added, report);
     let dropped = names("capabilities.drop", &asked.capabilities_dropped, report);
     let allowed = |name: &String| policy.capabilities_allowed.iter().any(|one| one == name || one == ALL);
     for name in added.iter().filter(|name| !allowed(name)) {
-        report.add("capabilities.add", format!("{name} {}", refused("capabilities_allowed")));
+        report.add("capabilities.add", NotAllowed.because(format!("{name} {}", refused("capabilities_allowed"))));
     }
     Isolation { capabilities_added: added, capabilities_dropped: dropped, ..asked.clone() }
 }
@@ -94,7 +97,7 @@ pub(super) fn check(asked: &Isolation, policy: &Policy, report: &mut Report) -> 
 /// Names of capabilities in the kernel's spelling, sorted, each once.
 fn names(field: &str, asked: &[String], report: &mut Report) -> Vec<String> {
     if asked.len() > CAPABILITIES.len() {
-        report.add(field, format!("has {} entries; at most {}", asked.len(), CAPABILITIES.len()));
+        report.add(field, TooMany.because(format!("has {} entries; at most {}", asked.len(), CAPABILITIES.len())));
         return Vec::new();
     }
     let mut names = BTreeSet::new();
@@ -104,7 +107,8 @@ fn names(field: &str, asked: &[String], report: &mut Report) -> Vec<String> {
         if full == ALL || CAPABILITIES.contains(&&*full) {
             names.insert(full);
         } else {
-            report.add(format!("{field}[{index}]"), format!("{:?} is no capability", shorten(name)));
+            let why = format!("{:?} is no capability", shorten(name));
+            report.add(format!("{field}[{index}]"), UnknownValue.because(why));
         }
     }
     names.into_iter().collect()

@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use super::{DraftOutputs, Policy, Report, Violation, shorten};
+use super::ViolationReason::{
+    Conflict, Duplicate, InvalidCharacter, InvalidFormat, OutOfRange, Required, Reserved, TooLong, TooMany,
+};
+use super::{DraftOutputs, FieldFault, Policy, Report, Violation, shorten};
 use crate::limits::{LIST_MAX, NAME_MAX, PATH_MAX};
 use crate::plan::{OutputSource, PlannedFile, PlannedOutputs};
 
@@ -18,15 +21,16 @@ pub(super) fn check(
     let bytes_max = if asked.bytes_max == 0 { policy.outputs_bytes_max } else { asked.bytes_max };
     if bytes_max > policy.outputs_bytes_max {
         let most = policy.outputs_bytes_max;
-        report.add("outputs.bytes_max", format!("is {bytes_max}; at most {most} (outputs_bytes_max)"));
+        let why = format!("is {bytes_max}; at most {most} (outputs_bytes_max)");
+        report.add("outputs.bytes_max", OutOfRange.because(why));
     }
     let source = match (asked.files.is_empty(), asked.directory.is_empty()) {
         (true, true) => {
-            report.add("outputs", "names neither files nor a directory");
+            report.add("outputs", Required.because("names neither files nor a directory"));
             return None;
         }
         (false, false) => {
-            report.add("outputs", "names both files and a directory; one of them may be");
+            report.add("outputs", Conflict.because("names both files and a directory; one of them may be"));
             return None;
         }
         (true, false) => {
@@ -37,7 +41,8 @@ pub(super) fn check(
         }
         (false, true) => {
             if asked.files.len() > LIST_MAX {
-                report.add("outputs.files", format!("has {} entries; at most {LIST_MAX}", asked.files.len()));
+                let why = format!("has {} entries; at most {LIST_MAX}", asked.files.len());
+                report.add("outputs.files", TooMany.because(why));
                 return None;
             }
             let mut seen = BTreeSet::new();
@@ -46,9 +51,10 @@ pub(super) fn check(
                 if let Err(why) = check_path(path) {
                     report.add(field(), why);
                 } else if !seen.insert(*path) {
-                    report.add(field(), format!("`{}` is there twice", shorten(path)));
+                    report.add(field(), Duplicate.because(format!("`{}` is there twice", shorten(path))));
                 } else if secrets.iter().any(|secret| secret.path == Path::new(path)) {
-                    report.add(field(), format!("`{}` is a secret file, which is never captured", shorten(path)));
+                    let why = format!("`{}` is a secret file, which is never captured", shorten(path));
+                    report.add(field(), Conflict.because(why));
                 }
             }
             OutputSource::Files(asked.files.iter().map(PathBuf::from).collect())
@@ -58,29 +64,34 @@ pub(super) fn check(
 }
 
 /// An absolute path without detours, in none of the kernel's own file systems.
-fn check_path(path: &str) -> Result<(), String> {
+fn check_path(path: &str) -> Result<(), FieldFault> {
     let shown = shorten(path);
     if path.len() >= PATH_MAX {
-        return Err(format!("has {} bytes; at most {}", path.len(), PATH_MAX - 1));
+        return Err(TooLong.because(format!("has {} bytes; at most {}", path.len(), PATH_MAX - 1)));
     }
     if path.contains(['\0', '\n']) {
-        return Err("contains a NUL or a newline".into());
+        return Err(InvalidCharacter.because("contains a NUL or a newline"));
     }
     let Some(parts) = path.strip_prefix('/').filter(|rest| !rest.is_empty()) else {
-        return Err(format!("`{shown}` is not an absolute path below the root directory"));
+        let why = format!("`{shown}` is not an absolute path below the root directory");
+        return Err(InvalidFormat.because(why));
     };
     for part in parts.split('/') {
         match part {
-            "" => return Err(format!("`{shown}` has an empty component (`//`, or a `/` at its end)")),
-            "." | ".." => return Err(format!("`{shown}` contains `{part}`")),
+            "" => {
+                let why = format!("`{shown}` has an empty component (`//`, or a `/` at its end)");
+                return Err(InvalidFormat.because(why));
+            }
+            "." | ".." => return Err(InvalidFormat.because(format!("`{shown}` contains `{part}`"))),
             _ if part.len() > NAME_MAX => {
-                return Err(format!("`{shown}` has a component of {} bytes; at most {NAME_MAX}", part.len()));
+                let why = format!("`{shown}` has a component of {} bytes; at most {NAME_MAX}", part.len());
+                return Err(TooLong.because(why));
             }
             _ => {}
         }
     }
     match ["/proc", "/sys", "/dev"].iter().find(|bad| Path::new(path).starts_with(bad)) {
-        Some(bad) => Err(format!("`{shown}` lies under {bad}, which belongs to the kernel")),
+        Some(bad) => Err(Reserved.because(format!("`{shown}` lies under {bad}, which belongs to the kernel"))),
         None => Ok(()),
     }
 }

@@ -10,6 +10,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::ViolationReason::{Duplicate, NotAllowed, OutOfRange, TooMany};
 use super::{Policy, Report};
 use crate::plan::{Connectivity, Protocol, PublishedPort};
 
@@ -147,23 +148,24 @@ impl From<PortRule> for String {
 /// Checks the published ports of a request.
 pub(super) fn check(asked: &Connectivity, policy: &Policy, report: &mut Report) {
     if asked.ports.len() > PORTS_MAX {
-        report.add("ports", format!("has {} entries; at most {PORTS_MAX}", asked.ports.len()));
+        report.add("ports", TooMany.because(format!("has {} entries; at most {PORTS_MAX}", asked.ports.len())));
         return;
     }
     let mut seen = BTreeSet::new();
     for (index, port) in asked.ports.iter().enumerate() {
         for (field, number) in [("host_port", port.host_port), ("container_port", port.container_port)] {
             if number == 0 {
-                report.add(format!("ports[{index}].{field}"), "is 0; 1 to 65535 is allowed");
+                report.add(format!("ports[{index}].{field}"), OutOfRange.because("is 0; 1 to 65535 is allowed"));
             }
         }
         if port.host_port > 0 && !policy.ports_allowed.iter().any(|rule| rule.allows(port)) {
             let why = format!("{} is not allowed by this daemon's configuration (ports_allowed)", port.on_host());
-            report.add(format!("ports[{index}].host_port"), why);
+            report.add(format!("ports[{index}].host_port"), NotAllowed.because(why));
         }
         if !seen.insert((port.host_ip, port.host_port, port.protocol)) {
             let (port, protocol) = (port.host_port, port.protocol.name());
-            report.add(format!("ports[{index}].host_port"), format!("{port}/{protocol} is there twice"));
+            let why = format!("{port}/{protocol} is there twice");
+            report.add(format!("ports[{index}].host_port"), Duplicate.because(why));
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Draft, Report, check_path};
+use super::ViolationReason::{Duplicate, InvalidCharacter, InvalidFormat, Required, TooLarge, TooLong, TooMany};
+use super::{Draft, FieldFault, Report, check_path};
 use crate::limits::{ARG_STRING_MAX, ARG_TOTAL_MAX, LIST_MAX};
 use crate::plan::{MAIN_PROCESS, PlannedProcess};
 
@@ -11,22 +12,23 @@ const POINTER: usize = 8;
 
 pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
     if draft.path.is_empty() {
-        report.add("action.run.path", "is empty: it names the program to run");
+        report.add("action.run.path", Required.because("is empty: it names the program to run"));
     } else if let Err(why) = check_path_of_program(draft.path) {
         report.add("action.run.path", why);
     }
     if !draft.dir.is_empty() {
         match check_path(draft.dir) {
             Err(why) => report.add("action.run.dir", why),
-            Ok(()) if !draft.dir.starts_with('/') => report.add("action.run.dir", "is not absolute"),
+            Ok(()) if !draft.dir.starts_with('/') => {
+                report.add("action.run.dir", InvalidFormat.because("is not absolute"))
+            }
             Ok(()) => {}
         }
     }
     if draft.log_source.len() > 64 || !draft.log_source.bytes().all(|b| b.is_ascii_graphic()) {
-        report.add(
-            "action.run.log_source",
-            format!("has {} bytes; at most 64 visible ASCII characters", draft.log_source.len()),
-        );
+        let reason = if draft.log_source.len() > 64 { TooLong } else { InvalidCharacter };
+        let why = format!("has {} bytes; at most 64 visible ASCII characters", draft.log_source.len());
+        report.add("action.run.log_source", reason.because(why));
     }
     let lists = [
         ("action.run.args", draft.args.len()),
@@ -36,7 +38,7 @@ pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
     ];
     for (name, list) in lists {
         if list > LIST_MAX {
-            report.add(name, format!("has {list} entries; at most {LIST_MAX}"));
+            report.add(name, TooMany.because(format!("has {list} entries; at most {LIST_MAX}")));
             return;
         }
     }
@@ -48,20 +50,18 @@ pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
     let env: usize = env.map(|(name, value)| name.len() + value.len() + 2 + POINTER).sum();
     let total = args + secret_args + env + draft.path.len() + 1 + POINTER;
     if total > ARG_TOTAL_MAX {
-        report.add(
-            "action.run",
-            format!("arguments and environment have {total} bytes together; at most {ARG_TOTAL_MAX}: use a file"),
-        );
+        let why = format!("arguments and environment have {total} bytes together; at most {ARG_TOTAL_MAX}: use a file");
+        report.add("action.run", TooLarge.because(why));
     }
 }
 
-fn check_path_of_program(path: &str) -> Result<(), String> {
+fn check_path_of_program(path: &str) -> Result<(), FieldFault> {
     // `..` is the caller's own affair here: the path is looked up inside the container.
     if path.len() >= super::PATH_MAX {
-        return Err(format!("has {} bytes; at most {}", path.len(), super::PATH_MAX - 1));
+        return Err(TooLong.because(format!("has {} bytes; at most {}", path.len(), super::PATH_MAX - 1)));
     }
     if path.contains('\0') {
-        return Err("contains a NUL".into());
+        return Err(InvalidCharacter.because("contains a NUL"));
     }
     Ok(())
 }
@@ -72,10 +72,11 @@ fn arguments(draft: &Draft<'_>, report: &mut Report) {
     let secret = secret.map(|(at, (_, value))| (format!("action.run.secret_arguments[{at}].value"), *value));
     for (field, arg) in public.chain(secret) {
         if arg.contains('\0') {
-            report.add(&field, "contains a NUL");
+            report.add(&field, InvalidCharacter.because("contains a NUL"));
         }
         if arg.len() >= ARG_STRING_MAX {
-            report.add(&field, format!("has {} bytes; at most {}: use a file", arg.len(), ARG_STRING_MAX - 1));
+            let why = format!("has {} bytes; at most {}: use a file", arg.len(), ARG_STRING_MAX - 1);
+            report.add(&field, TooLong.because(why));
         }
     }
 }
@@ -87,23 +88,20 @@ fn environment(draft: &Draft<'_>, report: &mut Report) {
     for (list, index, (name, value)) in public.chain(secret) {
         let field = || format!("action.run.{list}[{index}]");
         if name.is_empty() || name.contains(['=', '\0']) {
-            report.add(format!("{}.name", field()), "is empty, or contains `=` or a NUL");
+            let reason = if name.is_empty() { Required } else { InvalidCharacter };
+            report.add(format!("{}.name", field()), reason.because("is empty, or contains `=` or a NUL"));
         } else if !seen.insert(*name) {
-            report.add(format!("{}.name", field()), "is there twice (env and secret_environment count as one list)");
+            let why = "is there twice (env and secret_environment count as one list)";
+            report.add(format!("{}.name", field()), Duplicate.because(why));
         }
         if value.contains('\0') {
-            report.add(format!("{}.value", field()), "contains a NUL");
+            report.add(format!("{}.value", field()), InvalidCharacter.because("contains a NUL"));
         }
         let length = name.len() + 1 + value.len() + 1;
         if length > ARG_STRING_MAX {
-            report.add(
-                format!("{}.value", field()),
-                format!(
-                    "makes an environment string of {} bytes; at most {}: use a file",
-                    length - 1,
-                    ARG_STRING_MAX - 1
-                ),
-            );
+            let (is, most) = (length - 1, ARG_STRING_MAX - 1);
+            let why = format!("makes an environment string of {is} bytes; at most {most}: use a file");
+            report.add(format!("{}.value", field()), TooLong.because(why));
         }
     }
 }

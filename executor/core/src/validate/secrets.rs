@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::ViolationReason::{Conflict, Duplicate, OutOfRange, Required};
 use super::{Draft, Report, Violation};
 use crate::limits::LIST_MAX;
 use crate::plan::PlannedProcess;
@@ -16,16 +17,21 @@ pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
     for (at, (index, _)) in draft.secret_args.iter().enumerate() {
         let field = || format!("action.run.secret_arguments[{at}].index");
         if let Some(earlier) = given.get(index) {
-            report.add(field(), format!("{index} is also the index of action.run.secret_arguments[{earlier}]"));
+            let why = format!("{index} is also the index of action.run.secret_arguments[{earlier}]");
+            report.add(field(), Duplicate.because(why));
             continue;
         }
         given.insert(*index, at);
         match draft.args.get(*index as usize) {
             Some(&"") => {}
-            Some(_) => report.add(field(), format!("action.run.args[{index}] has a value; it must be empty")),
+            Some(_) => {
+                let why = format!("action.run.args[{index}] has a value; it must be empty");
+                report.add(field(), Conflict.because(why));
+            }
             None => {
                 let count = draft.args.len();
-                report.add(field(), format!("is {index}, and action.run.args has {count} entries, counted from 0"));
+                let why = format!("is {index}, and action.run.args has {count} entries, counted from 0");
+                report.add(field(), OutOfRange.because(why));
             }
         }
     }
@@ -33,7 +39,9 @@ pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
         if arg.is_empty() && !u32::try_from(index).is_ok_and(|index| given.contains_key(&index)) {
             report.add(
                 format!("action.run.args[{index}]"),
-                "is empty and no secret argument fills it; give one with an empty value where an empty argument is meant",
+                Required.because(
+                    "is empty and no secret argument fills it; give one with an empty value where an empty argument is meant",
+                ),
             );
         }
     }

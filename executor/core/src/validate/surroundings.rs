@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path};
 
-use super::{Report, check_path, shorten};
+use super::ViolationReason::{Duplicate, InvalidFormat, NotUtf8, OutOfRange, Reserved, TooMany};
+use super::{FieldFault, Report, check_path, shorten};
 use crate::limits::{TMPFS_MAX, TMPFS_MIN};
 use crate::plan::{Isolation, Limits, Network, SHM_BYTES_DEFAULT, Surroundings, Tmpfs, UserNamespace};
 use crate::token::RUNTIME_DIR;
@@ -39,13 +40,13 @@ pub(super) fn check(
 ) -> Surroundings {
     let Surroundings { tmpfs, shm_bytes, sysctls, extra_hosts, init } = asked;
     if tmpfs.len() > TMPFS_COUNT_MAX {
-        report.add("tmpfs", format!("has {} entries; at most {TMPFS_COUNT_MAX}", tmpfs.len()));
+        report.add("tmpfs", TooMany.because(format!("has {} entries; at most {TMPFS_COUNT_MAX}", tmpfs.len())));
     } else {
         check_tmpfs(tmpfs, isolation, with_token, report);
     }
     size("shm_bytes", *shm_bytes, report);
     if sysctls.len() > SYSCTLS_MAX {
-        report.add("sysctls", format!("has {} entries; at most {SYSCTLS_MAX}", sysctls.len()));
+        report.add("sysctls", TooMany.because(format!("has {} entries; at most {SYSCTLS_MAX}", sysctls.len())));
     } else {
         for (name, value) in sysctls {
             if let Err(why) = sysctl(name, value, network, isolation.user_namespace) {
@@ -54,13 +55,13 @@ pub(super) fn check(
         }
     }
     if extra_hosts.len() > HOSTS_MAX {
-        report.add("extra_hosts", format!("has {} entries; at most {HOSTS_MAX}", extra_hosts.len()));
+        report.add("extra_hosts", TooMany.because(format!("has {} entries; at most {HOSTS_MAX}", extra_hosts.len())));
     } else {
         for (index, host) in extra_hosts.iter().enumerate() {
             let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
             if host.name.is_empty() || host.name.len() > HOST_MAX || !host.name.bytes().all(plain) {
                 let why = format!("{:?} is no host name of at most {HOST_MAX} bytes", shorten(&host.name));
-                report.add(format!("extra_hosts[{index}].name"), why);
+                report.add(format!("extra_hosts[{index}].name"), InvalidFormat.because(why));
             }
         }
     }
@@ -79,7 +80,7 @@ pub(super) fn check(
 
 fn size(field: &str, bytes: u64, report: &mut Report) {
     if bytes != 0 && !(TMPFS_MIN..=TMPFS_MAX).contains(&bytes) {
-        report.add(field, format!("is {bytes}; {TMPFS_MIN} to {TMPFS_MAX} is allowed"));
+        report.add(field, OutOfRange.because(format!("is {bytes}; {TMPFS_MIN} to {TMPFS_MAX} is allowed")));
     }
 }
 
@@ -89,12 +90,15 @@ fn check_tmpfs(asked: &[Tmpfs], isolation: &Isolation, with_token: bool, report:
         let field = |name: &str| format!("tmpfs[{index}].{name}");
         match path(&one.path, with_token) {
             Err(why) => report.add(field("path"), why),
-            Ok(()) if !seen.insert(&one.path) => report.add(field("path"), "is there twice"),
+            Ok(()) if !seen.insert(&one.path) => {
+                report.add(field("path"), Duplicate.because("is there twice"));
+            }
             Ok(()) => {}
         }
         size(&field("size_bytes"), one.bytes, report);
         if one.mode > 0o7777 {
-            report.add(field("mode"), format!("is {:o}; permission bits are at most 7777", one.mode));
+            let why = format!("is {:o}; permission bits are at most 7777", one.mode);
+            report.add(field("mode"), OutOfRange.because(why));
         }
         for (name, id) in [("uid", one.uid), ("gid", one.gid)] {
             let most = match isolation.user_namespace {
@@ -102,33 +106,32 @@ fn check_tmpfs(asked: &[Tmpfs], isolation: &Isolation, with_token: bool, report:
                 UserNamespace::Host => crate::limits::ID_MAX,
             };
             if id > most {
-                report.add(field(name), format!("is {id}; at most {most}"));
+                report.add(field(name), OutOfRange.because(format!("is {id}; at most {most}")));
             }
         }
     }
 }
 
-fn path(path: &Path, with_token: bool) -> Result<(), String> {
-    let text = path.to_str().ok_or("is not UTF-8")?;
+fn path(path: &Path, with_token: bool) -> Result<(), FieldFault> {
+    let text = path.to_str().ok_or_else(|| NotUtf8.because("is not UTF-8"))?;
     check_path(text)?;
     // As it is compared and carried out: one way to write a path.
     let normal: std::path::PathBuf = path.components().filter(|part| !matches!(part, Component::CurDir)).collect();
     if !path.is_absolute() || normal.as_os_str() != path.as_os_str() {
-        return Err(format!("`{}` is no absolute path without `.` or needless slashes", shorten(text)));
+        let why = format!("`{}` is no absolute path without `.` or needless slashes", shorten(text));
+        return Err(InvalidFormat.because(why));
     }
     if path.parent().is_none() {
-        return Err("is the root directory".into());
+        return Err(Reserved.because("is the root directory"));
     }
     if let Some(bad) = ["/proc", "/sys", "/dev"].iter().find(|bad| path.starts_with(bad)) {
         let advice = if text == "/dev/shm" { "; the size of /dev/shm has a field of its own" } else { "" };
-        return Err(format!("`{}` lies under {bad}{advice}", shorten(text)));
+        return Err(Reserved.because(format!("`{}` lies under {bad}{advice}", shorten(text))));
     }
     let runtime = Path::new(RUNTIME_DIR);
     if with_token && (runtime.starts_with(path) || path.starts_with(runtime)) {
-        return Err(format!(
-            "`{}` would hide {RUNTIME_DIR}, which a container with a runtime token has",
-            shorten(text)
-        ));
+        let why = format!("`{}` would hide {RUNTIME_DIR}, which a container with a runtime token has", shorten(text));
+        return Err(Reserved.because(why));
     }
     Ok(())
 }

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use super::ViolationReason::{Conflict, Duplicate, NotFound, OutOfRange, Required, Reserved, TooLarge, TooMany};
 use super::{DraftFile, Policy, Report, Violation, files, outputs};
 use crate::limits::{LIST_MAX, SIGNAL_MAX};
 use crate::plan::{Plan, PlannedFile};
@@ -47,13 +48,13 @@ pub fn validate_update(draft: &UpdateDraft<'_>, plan: &Plan, policy: &Policy) ->
     if draft.files.len() > LIST_MAX || draft.removed.len() > LIST_MAX {
         for (field, count) in [("files", draft.files.len()), ("removed_paths", draft.removed.len())] {
             if count > LIST_MAX {
-                report.add(field, format!("has {count} entries; at most {LIST_MAX}"));
+                report.add(field, TooMany.because(format!("has {count} entries; at most {LIST_MAX}")));
             }
         }
         return Err(report.0);
     }
     if draft.files.is_empty() && draft.removed.is_empty() {
-        report.add("files", "is empty, and so is removed_paths: there is nothing to update");
+        report.add("files", Required.because("is empty, and so is removed_paths: there is nothing to update"));
     }
     let given = given(draft, plan, policy, &mut report);
     let removed = removed(draft, plan, &given, policy, &mut report);
@@ -61,7 +62,8 @@ pub fn validate_update(draft: &UpdateDraft<'_>, plan: &Plan, policy: &Policy) ->
     all_together(&merged, plan, policy, &mut report);
     let signal = i32::try_from(draft.signal).ok().filter(|_| draft.signal <= SIGNAL_MAX);
     if signal.is_none() {
-        report.add("signal", format!("is {}; 0 (none) to {SIGNAL_MAX} is allowed", draft.signal));
+        let why = format!("is {}; 0 (none) to {SIGNAL_MAX} is allowed", draft.signal);
+        report.add("signal", OutOfRange.because(why));
     }
     match signal {
         Some(signal) if report.0.is_empty() => Ok(PlannedUpdate { signal, ..merged }),
@@ -77,12 +79,14 @@ fn given(draft: &UpdateDraft<'_>, plan: &Plan, policy: &Policy, report: &mut Rep
         match files::resolve(file.path, &policy.files_root) {
             Err(why) => report.add(field(), why),
             Ok(path) if plan.token_file().is_some_and(|token| token.path == path) => {
-                report.add(field(), format!("`{}` holds the container's runtime token", path.display()));
+                let why = format!("`{}` holds the container's runtime token", path.display());
+                report.add(field(), Reserved.because(why));
             }
             Ok(path) => match given.get(&path) {
                 Some(earlier) => {
                     let earlier: &DraftFile<'_> = &draft.files[*earlier];
-                    report.add(field(), format!("`{}` is also the path of {}", path.display(), earlier.field));
+                    let why = format!("`{}` is also the path of {}", path.display(), earlier.field);
+                    report.add(field(), Duplicate.because(why));
                 }
                 None => {
                     given.insert(path, index);
@@ -112,13 +116,13 @@ fn removed(
         };
         let shown = path.display();
         let why = if plan.token_file().is_some_and(|token| token.path == path) {
-            format!("`{shown}` holds the container's runtime token")
+            Reserved.because(format!("`{shown}` holds the container's runtime token"))
         } else if given.contains_key(&path) {
-            format!("`{shown}` is also to be replaced")
+            Conflict.because(format!("`{shown}` is also to be replaced"))
         } else if removed.contains(&path) {
-            format!("`{shown}` is there twice")
+            Duplicate.because(format!("`{shown}` is there twice"))
         } else if !there.contains(&path) {
-            format!("`{shown}` is none of the container's secret files")
+            NotFound.because(format!("`{shown}` is none of the container's secret files"))
         } else {
             removed.insert(path);
             continue;
@@ -180,21 +184,21 @@ fn all_together(merged: &PlannedUpdate, plan: &Plan, policy: &Policy, report: &m
     files::against_one_another(&named, &mut clashes);
     for clash in clashes.0 {
         let field = if clash.field.starts_with(STAYS) { "files".to_owned() } else { clash.field };
-        report.add(field, clash.description);
+        report.add(field, clash.reason.because(clash.description));
     }
     if let Some(Ok(words)) = plan.outputs.as_ref().map(outputs::Words::of) {
         outputs::check(&words.draft(), &merged.files, policy, report);
     }
     let count = merged.files.len() - usize::from(plan.token_file().is_some());
     if count > LIST_MAX {
-        report.add("files", format!("make {count} files of this container; at most {LIST_MAX}"));
+        report.add("files", TooMany.because(format!("make {count} files of this container; at most {LIST_MAX}")));
     }
     let given = |file: &'_ PlannedFile| file.path.strip_prefix(&policy.files_root).unwrap_or(&file.path).to_owned();
     let paths: Vec<PathBuf> = merged.files[..count].iter().map(given).collect();
     let weighed: Vec<(&Path, u64)> =
         paths.iter().map(PathBuf::as_path).zip(merged.files.iter().map(|file| file.size)).collect();
     for why in files::beyond(&weighed, policy) {
-        report.add("files", format!("leave this container with {why}"));
+        report.add("files", TooLarge.because(format!("leave this container with {why}")));
     }
 }
 

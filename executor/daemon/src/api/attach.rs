@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use executor_core::lifecycle::State;
 use executor_core::protocol::{ATTACHED_PACKET_MAX, Attach, FromShim, ShimCall, ToShim, position_of};
-use executor_core::validate::WINDOW_MAX;
+use executor_core::validate::{FieldFault, ViolationReason, WINDOW_MAX};
 use executor_proto::v1::attach_request::Part as In;
 use executor_proto::v1::attach_response::Part as Out;
 use executor_proto::v1::{self, AttachRequest, AttachResponse};
@@ -40,7 +40,11 @@ pub(super) async fn attach(
     let first = tokio::time::timeout(FIRST_MESSAGE, requests.next()).await;
     let first = first.map_err(|_| Problem::new(Kind::Invalid, "no message came within 10 s"))??;
     let Some(In::Start(start)) = first.and_then(|first| first.part) else {
-        return Err(Problem::invalid_field("start", "is not set: the first message says what to attach to").into());
+        return Err(Problem::invalid_field(
+            "start",
+            ViolationReason::Required.because("is not set: the first message says what to attach to"),
+        )
+        .into());
     };
     let handle = node.find(&start.id)?;
     let (packets, terminal) = connect(&handle, &start).await?;
@@ -152,7 +156,7 @@ async fn take_input(
     packets: &Packets,
     mut requests: Requests<AttachRequest>,
 ) -> Result<std::convert::Infallible, Status> {
-    let invalid = |field: &str, why: &str| Err(Problem::invalid_field(field, why).into());
+    let invalid = |field: &str, fault: FieldFault| Err(Problem::invalid_field(field, fault).into());
     loop {
         let Some(request) = requests.next().await? else {
             // A client that has nothing more to say still listens.
@@ -170,13 +174,14 @@ async fn take_input(
             Some(In::EndOfInput(_)) => drop(packets.send(&[ToShim::EndOfInput as u8], &[]).await),
             Some(In::Window(window)) => {
                 let Some(window) = parsed(window) else {
-                    return invalid("window", &format!("has a side of more than {WINDOW_MAX}"));
+                    let why = format!("has a side of more than {WINDOW_MAX}");
+                    return invalid("window", ViolationReason::OutOfRange.because(why));
                 };
                 let sides = [window.rows.to_le_bytes(), window.columns.to_le_bytes()].concat();
                 let _ = packets.send(&[&[ToShim::Window as u8], &*sides].concat(), &[]).await;
             }
-            Some(In::Start(_)) => return invalid("start", "is there twice"),
-            None => return invalid("part", "is not set"),
+            Some(In::Start(_)) => return invalid("start", ViolationReason::Duplicate.because("is there twice")),
+            None => return invalid("part", ViolationReason::Required.because("is not set")),
         }
     }
 }

@@ -6,6 +6,7 @@ use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
 use executor_core::plan::MAIN_PROCESS;
 use executor_core::protocol::{ShimCall, Signal, Stop};
+use executor_core::validate::ViolationReason;
 use executor_proto::v1;
 use prost::Message as _;
 
@@ -32,7 +33,8 @@ pub(super) fn list(node: &Node, request: &v1::ListRequest) -> Result<v1::ListRes
     let after = match &*request.page_token {
         "" => None,
         token => Some(token.parse::<ContainerId>().map_err(|_| {
-            Problem::invalid_field("page_token", "is none that an earlier page gave as next_page_token")
+            let why = "is none that an earlier page gave as next_page_token";
+            Problem::invalid_field("page_token", ViolationReason::InvalidFormat.because(why))
         })?),
     };
     let most = match request.page_size as usize {
@@ -66,7 +68,10 @@ impl<'a> Filter<'a> {
     fn of(request: &'a v1::ListRequest) -> Result<Self, Problem> {
         let known = |(index, number): (usize, &i32)| match v1::State::try_from(*number) {
             Ok(state) if state != v1::State::Unspecified => Ok(state),
-            _ => Err(Problem::invalid_field(format!("states[{index}]"), format!("{number} is no state"))),
+            _ => {
+                let why = ViolationReason::UnknownValue.because(format!("{number} is no state"));
+                Err(Problem::invalid_field(format!("states[{index}]"), why))
+            }
         };
         let states = request.states.iter().enumerate().map(known).collect::<Result<_, _>>()?;
         Ok(Self { id_prefix: &request.id_prefix, states, labels: &request.labels })
@@ -117,8 +122,10 @@ pub(super) async fn stop(node: &Arc<Node>, request: v1::StopRequest) -> Result<v
 
 pub(super) async fn signal(node: &Arc<Node>, request: v1::SignalRequest) -> Result<(), Problem> {
     let signal = i32::try_from(request.signal).ok().filter(|number| (1..=64).contains(number));
-    let signal =
-        signal.ok_or_else(|| Problem::invalid_field("signal", format!("is {}; 1 to 64 is allowed", request.signal)))?;
+    let signal = signal.ok_or_else(|| {
+        let why = format!("is {}; 1 to 64 is allowed", request.signal);
+        Problem::invalid_field("signal", ViolationReason::OutOfRange.because(why))
+    })?;
     let process_id = match request.process_id {
         empty if empty.is_empty() => MAIN_PROCESS.to_owned(),
         id => id,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use executor_core::limits::GRACE_MAX;
 use executor_core::plan::{Isolation, Network, Redaction, UserNamespace};
+use executor_core::validate::ViolationReason::{Conflict, OutOfRange, Required, UnknownValue};
 use executor_core::validate::{Draft, DraftFile, DraftOutputs, Violation};
 use executor_proto::v1::{Action, EnvironmentVariable, File, Outputs, RunAction, RunRequest};
 
@@ -78,7 +79,7 @@ fn isolation(request: &RunRequest, violations: &mut Vec<Violation>) -> Isolation
         1 => UserNamespace::Host,
         number => {
             let why = format!("is {number}; 0 (own) and 1 (host) are known");
-            violations.push(Violation::new("user_namespace", why));
+            violations.push(Violation::new("user_namespace", UnknownValue.because(why)));
             UserNamespace::Own
         }
     };
@@ -122,7 +123,10 @@ fn redaction(number: i32) -> Result<Redaction, Violation> {
         0 => Ok(Redaction::Auto),
         1 => Ok(Redaction::All),
         2 => Ok(Redaction::None),
-        _ => Err(Violation::new("redaction", format!("is {number}; 0 (auto), 1 (all) and 2 (none) are known"))),
+        _ => {
+            let why = format!("is {number}; 0 (auto), 1 (all) and 2 (none) are known");
+            Err(Violation::new("redaction", UnknownValue.because(why)))
+        }
     }
 }
 
@@ -138,7 +142,7 @@ pub(crate) fn files(request: &RunRequest) -> impl Iterator<Item = (String, &File
 
 /// The run action, where it is the one that is set.
 fn action(action: Option<&Action>) -> Result<&RunAction, Problem> {
-    let missing = || Problem::invalid_field("action", "is not set: `action.run` says what to run");
+    let missing = || Problem::invalid_field("action", Required.because("is not set: `action.run` says what to run"));
     let action = action.ok_or_else(missing)?;
     let Action { download, upload, run, timeout, emit_progress, r#try, parallel, serial, codependent } = action;
     let all = [
@@ -160,7 +164,10 @@ fn action(action: Option<&Action>) -> Result<&RunAction, Problem> {
             format!("the action `{other}` is not carried out by this version; `run` is"),
         )),
         ([], _) => Err(missing()),
-        _ => Err(Problem::invalid_field("action", format!("has {} set; exactly one may be", set.join(", ")))),
+        _ => {
+            let why = format!("has {} set; exactly one may be", set.join(", "));
+            Err(Problem::invalid_field("action", Conflict.because(why)))
+        }
     }
 }
 
@@ -169,7 +176,10 @@ fn network(number: i32) -> Result<Network, Violation> {
         0 => Ok(Network::None),
         1 => Ok(Network::Host),
         2 => Ok(Network::Cni),
-        _ => Err(Violation::new("network", format!("is {number}; 0 (none), 1 (host) and 2 (cni) are known"))),
+        _ => {
+            let why = format!("is {number}; 0 (none), 1 (host) and 2 (cni) are known");
+            Err(Violation::new("network", UnknownValue.because(why)))
+        }
     }
 }
 
@@ -209,14 +219,14 @@ pub(crate) fn duration(field: &str, duration: Option<&prost_types::Duration>) ->
             let duration = Duration::new(seconds, nanos);
             if duration > GRACE_MAX {
                 let (is, most) = (duration.as_secs(), GRACE_MAX.as_secs());
-                return Err(Violation::new(field, format!("is {is} s; at most {most} s")));
+                return Err(Violation::new(field, OutOfRange.because(format!("is {is} s; at most {most} s"))));
             }
             Ok(Some(duration))
         }
-        _ => Err(Violation::new(
-            field,
-            format!("is {} s and {} ns; it must not be negative", duration.seconds, duration.nanos),
-        )),
+        _ => {
+            let why = format!("is {} s and {} ns; it must not be negative", duration.seconds, duration.nanos);
+            Err(Violation::new(field, OutOfRange.because(why)))
+        }
     }
 }
 

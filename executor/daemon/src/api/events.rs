@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use executor_core::ident::ContainerId;
+use executor_core::validate::ViolationReason;
 use executor_proto::v1;
 
 use super::convert;
@@ -23,7 +24,9 @@ pub(super) fn watch(
 ) -> Result<Answers<v1::WatchEventsResponse>, Problem> {
     let only = match &*request.container_id {
         "" => None,
-        id => Some(id.parse::<ContainerId>().map_err(|bad| Problem::invalid_field("container_id", bad.to_string()))?),
+        id => Some(id.parse::<ContainerId>().map_err(|bad| {
+            Problem::invalid_field("container_id", ViolationReason::InvalidFormat.because(bad.to_string()))
+        })?),
     };
     let newest = node.events.newest();
     let position = match request.after_cursor {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use executor_core::limits::SIGNAL_MAX;
-use executor_core::validate::WINDOW_MAX;
+use executor_core::validate::ViolationReason::OutOfRange;
+use executor_core::validate::{FieldFault, ViolationReason, WINDOW_MAX};
 use executor_proto::v1::exec_request::Part as In;
 use executor_proto::v1::exec_response::Part as Out;
 use executor_proto::v1::{self, ExecRequest, ExecResponse, ExitStatus, exit_status};
@@ -39,7 +40,11 @@ pub(super) async fn exec(
     let first = tokio::time::timeout(FIRST_MESSAGE, requests.next()).await;
     let first = first.map_err(|_| Problem::new(Kind::Invalid, "no message came within 10 s"))??;
     let Some(In::Start(start)) = first.and_then(|first| first.part) else {
-        return Err(Problem::invalid_field("start", "is not set: the first message says what to execute").into());
+        return Err(Problem::invalid_field(
+            "start",
+            ViolationReason::Required.because("is not set: the first message says what to execute"),
+        )
+        .into());
     };
     let detached = start.detached;
     let begun = exec::begin(node, Start(start)).await?;
@@ -174,7 +179,7 @@ async fn take_input(
         writer.spawn(write(input, written));
         typed
     });
-    let invalid = |field: &str, why: &str| Err(Problem::invalid_field(field, why).into());
+    let invalid = |field: &str, fault: FieldFault| Err(Problem::invalid_field(field, fault).into());
     loop {
         let Some(request) = requests.next().await? else {
             // A client that has nothing more to say still listens.
@@ -197,17 +202,22 @@ async fn take_input(
                 }
             }
             Some(In::Window(window)) => match (&screen, parsed(window)) {
-                (_, None) => return invalid("window", &format!("has a side of more than {WINDOW_MAX}")),
+                (_, None) => {
+                    return invalid("window", OutOfRange.because(format!("has a side of more than {WINDOW_MAX}")));
+                }
                 (Some(screen), Some(window)) => drop(pty::resize(screen.fd(), window)),
                 (None, Some(_)) => {}
             },
             Some(In::Signal(signal)) => match i32::try_from(signal) {
                 Ok(number) if (1..=SIGNAL_MAX).contains(&signal) => drop(session.signal(number).await),
-                _ => return invalid("signal", &format!("is {signal}; 1 to {SIGNAL_MAX} is allowed")),
+                _ => {
+                    let why = format!("is {signal}; 1 to {SIGNAL_MAX} is allowed");
+                    return invalid("signal", OutOfRange.because(why));
+                }
             },
             Some(In::Detach(_)) => return Ok(Detached),
-            Some(In::Start(_)) => return invalid("start", "is there twice"),
-            None => return invalid("part", "is not set"),
+            Some(In::Start(_)) => return invalid("start", ViolationReason::Duplicate.because("is there twice")),
+            None => return invalid("part", ViolationReason::Required.because("is not set")),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use executor_core::image::{ImageDefaults, ImageReference};
 use executor_core::time::Timestamp;
+use executor_core::validate::{Violation, ViolationReason};
 use executor_images::{Credentials, Form, ImageError, ImageRecord, Progress, Stage, Wish};
 use executor_proto::v1;
 use executor_proto::v1::images_server::{Images, ImagesServer};
@@ -15,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::convert;
 use super::serve::OTHER_MESSAGE_MAX;
-use crate::images::{self, of_image};
+use crate::images::{self, of_image, of_image_in};
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::wire::conversation::{Answers, Conversation, Outlet, Requests};
@@ -61,7 +62,11 @@ impl Images for ImageService {
     ) -> Result<Response<v1::ImportImageResponse>, Status> {
         let mut parts = Conversation::of(request.extensions())?.requests(request.into_inner());
         let Some(Part::Header(header)) = next(&mut parts).await?.and_then(|message| message.part) else {
-            return Err(Problem::invalid_field("header", "is not the first message").into());
+            return Err(Problem::invalid_field(
+                "header",
+                ViolationReason::Required.because("is not the first message"),
+            )
+            .into());
         };
         // Told before all of it was sent.
         self.node.policy.images.may_import().map_err(|refused| Status::from(of_image(&refused.into())))?;
@@ -69,18 +74,18 @@ impl Images for ImageService {
             v1::import_header::Form::OciArchive => Form::OciArchive,
             v1::import_header::Form::DockerArchive => Form::DockerArchive,
             v1::import_header::Form::Unspecified => {
-                return Err(Problem::invalid_field("header.form", "is not set").into());
+                return Err(
+                    Problem::invalid_field("header.form", ViolationReason::Required.because("is not set")).into()
+                );
             }
         };
         let name = match header.reference.as_str() {
             "" => None,
-            name => match parsed(name, "header.reference")? {
-                name @ ImageReference::Registry(..) => Some(name),
-                _ => return Err(Problem::invalid_field("header.reference", "is no name of a registry's form").into()),
-            },
+            name => Some(parsed(name, "header.reference")?),
         };
+        let inner = (!header.image.is_empty()).then_some(header.image);
         self.node.launcher.session()?;
-        let told = |error: ImageError| Status::from(of_image(&error));
+        let told = |error: ImageError| Status::from(of_image_in(&error, "data"));
         let mut upload = self.node.images.upload().await.map_err(told)?;
         while let Some(message) = next(&mut parts).await? {
             match message.part {
@@ -90,7 +95,7 @@ impl Images for ImageService {
         }
         // A task of its own: once begun it is not left half done because a caller went away.
         let images = Arc::clone(&self.node.images);
-        let task = tokio::spawn(async move { images.import(upload, form, name.as_ref()).await });
+        let task = tokio::spawn(async move { images.import(upload, form, inner, name.as_ref()).await });
         let record = task.await.map_err(|error| Problem::new(Kind::Internal, error.to_string()))?.map_err(told)?;
         images::keep_to_budget(&self.node);
         Ok(Response::new(v1::ImportImageResponse { image: Some(image(&record)) }))
@@ -105,7 +110,7 @@ impl Images for ImageService {
         &self,
         request: Request<v1::InspectImageRequest>,
     ) -> Result<Response<v1::InspectImageResponse>, Status> {
-        let told = |error: ImageError| Status::from(of_image(&error));
+        let told = |error: ImageError| Status::from(of_image_in(&error, "image"));
         let record = self.node.images.find(images::wanted(&request.get_ref().image)?).map_err(told)?;
         let json = self.node.images.configuration(&record).await.map_err(told)?;
         let broken =
@@ -128,7 +133,7 @@ impl Images for ImageService {
             node.images.remove(&wanted, used_by).await
         });
         let done = task.await.map_err(|error| Problem::new(Kind::Internal, error.to_string()))?;
-        let (record, removed) = done.map_err(|error| of_image(&error))?;
+        let (record, removed) = done.map_err(|error| of_image_in(&error, "image"))?;
         tracing::info!(image = %record.digest, removed, "image removed");
         Ok(Response::new(v1::RemoveImageResponse { image: Some(image(&record)), removed }))
     }
@@ -141,7 +146,8 @@ impl Images for ImageService {
         let unused_for = match unused_for {
             None => None,
             Some(duration) => {
-                Some(duration.try_into().map_err(|_| Problem::invalid_field("unused_for", "must not be negative"))?)
+                let why = || ViolationReason::OutOfRange.because("must not be negative");
+                Some(duration.try_into().map_err(|_| Problem::invalid_field("unused_for", why()))?)
             }
         };
         let node = Arc::clone(&self.node);
@@ -163,8 +169,7 @@ impl Images for ImageService {
 /// A reference of a caller, which may be short.
 fn parsed(text: &str, field: &str) -> Result<ImageReference, Problem> {
     ImageReference::parse_short(text).map_err(|bad| {
-        let fault =
-            |fault: &executor_core::image::Fault| executor_core::validate::Violation::new(field, fault.to_string());
+        let fault = |fault: &executor_core::image::Fault| Violation::new(field, fault.told());
         Problem::invalid(bad.0.iter().map(fault).collect())
     })
 }
@@ -215,7 +220,7 @@ async fn follow(
         while let Some(state) = watcher.next().await {
             let is_new = !state.progress.layers.is_empty() && before.as_ref() != Some(&state.progress);
             if let Some(outcome) = state.outcome {
-                return (is_new.then_some(state.progress), outcome.map_err(|error| of_image(&error)));
+                return (is_new.then_some(state.progress), outcome.map_err(|error| of_image_in(&error, "reference")));
             }
             if is_new && sender.try_send(&news(&state.progress)) {
                 before = Some(state.progress);
@@ -269,6 +274,7 @@ fn image(record: &ImageRecord) -> v1::Image {
         layers: layers.collect(),
         pulled_at: Some(convert::timestamp(Timestamp(record.pulled_at))),
         last_used_at: Some(convert::timestamp(Timestamp(record.last_used_at))),
+        warnings: record.warnings.clone(),
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use executor_core::lifecycle::State;
 use executor_core::logline::Entry;
 use executor_core::time::Timestamp;
+use executor_core::validate::ViolationReason;
 use executor_proto::v1;
 
 use super::convert;
@@ -234,7 +235,9 @@ async fn changed(changes: &mut Option<Subscription>) {
 
 fn since(time: &prost_types::Timestamp) -> Result<Timestamp, Problem> {
     let nanos = u64::try_from(time.nanos).ok().filter(|nanos| *nanos < 1_000_000_000);
-    let nanos = nanos.ok_or_else(|| Problem::invalid_field("since", format!("has {} ns", time.nanos)))?;
+    let nanos = nanos.ok_or_else(|| {
+        Problem::invalid_field("since", ViolationReason::OutOfRange.because(format!("has {} ns", time.nanos)))
+    })?;
     // Before 1970 is all of it; beyond what can be told is none of it.
     let seconds = u64::try_from(time.seconds).unwrap_or(0);
     Ok(Timestamp(seconds.saturating_mul(1_000_000_000).saturating_add(nanos)))

@@ -7,6 +7,7 @@ use executor_core::lifecycle::State;
 use executor_core::limits::PATH_MAX;
 use executor_core::outputs::{CapturedFile, OutputsList};
 use executor_core::plan::OutputSource;
+use executor_core::validate::{FieldFault, ViolationReason};
 use executor_proto::v1;
 use executor_proto::v1::get_outputs_response::Part;
 use tokio::task::spawn_blocking;
@@ -86,12 +87,13 @@ enum Wanted {
 
 impl Wanted {
     fn parse(path: &str) -> Result<Self, Problem> {
-        let wrong = |why: &str| Err(Problem::invalid_field("path", why));
+        let wrong = |fault: FieldFault| Err(Problem::invalid_field("path", fault));
         if path.len() >= PATH_MAX {
-            return wrong(&format!("has {} bytes; at most {}", path.len(), PATH_MAX - 1));
+            let why = format!("has {} bytes; at most {}", path.len(), PATH_MAX - 1);
+            return wrong(ViolationReason::TooLong.because(why));
         }
         if !path.is_empty() && !path.starts_with('/') {
-            return wrong("is not absolute");
+            return wrong(ViolationReason::InvalidFormat.because("is not absolute"));
         }
         Ok(match path.trim_end_matches('/') {
             "" => Self::All,

@@ -1,5 +1,6 @@
 //! Problems as gRPC statuses, with google.rpc details.
 
+use executor_core::validate::ViolationReason;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, StatusExt as _};
 
@@ -42,15 +43,21 @@ fn violations(problem: &Problem) -> Vec<FieldViolation> {
     let mut told = Vec::new();
     for violation in &problem.violations {
         let description = cut(&violation.description, MESSAGE_MAX);
-        size += violation.field.len() + description.len() + 16;
+        let reason = violation.reason.name();
+        size += violation.field.len() + description.len() + reason.len() + 18;
         if size > DETAILS_MAX {
             let left = problem.violations.len() - told.len();
-            told.push(FieldViolation::new("", format!("{left} more violations do not fit an answer")));
+            let description = format!("{left} more violations do not fit an answer");
+            told.push(told_as("", description, ViolationReason::MoreViolations.name()));
             break;
         }
-        told.push(FieldViolation::new(&violation.field, description));
+        told.push(told_as(&violation.field, description, reason));
     }
     told
+}
+
+fn told_as(field: &str, description: String, reason: &str) -> FieldViolation {
+    FieldViolation { reason: reason.to_owned(), ..FieldViolation::new(field, description) }
 }
 
 fn cut(text: &str, most: usize) -> String {
@@ -69,17 +76,22 @@ mod tests {
 
     #[test]
     fn every_violation_is_told_and_a_flood_is_counted() {
-        let one = |i: usize| Violation::new(format!("action.run.env[{i}].name"), "is empty, or contains `=` or a NUL");
+        let one = |i: usize| {
+            let why = ViolationReason::Required.because("is empty, or contains `=` or a NUL");
+            Violation::new(format!("action.run.env[{i}].name"), why)
+        };
         let status = Status::from(Problem::invalid((0..40).map(one).collect()));
         assert_eq!(status.code(), Code::InvalidArgument);
         let details = status.get_details_bad_request().unwrap();
         assert_eq!(details.field_violations.len(), 40);
         assert_eq!(details.field_violations[39].field, "action.run.env[39].name");
+        assert_eq!(details.field_violations[39].reason, "REQUIRED");
 
         let status = Status::from(Problem::invalid((0..10_000).map(one).collect()));
         let details = status.get_details_bad_request().unwrap();
         let last = details.field_violations.last().unwrap();
         let told = details.field_violations.len() - 1;
+        assert_eq!(last.reason, "MORE_VIOLATIONS");
         assert_eq!(last.description, format!("{} more violations do not fit an answer", 10_000 - told));
         assert!(status.details().len() * 4 / 3 + status.message().len() < 8000);
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use executor_core::image::{Command, ImageDefaults};
 use executor_core::plan::PlannedImage;
+use executor_core::validate::ViolationReason;
 use executor_images::Resolved;
 use executor_proto::v1::{EnvironmentVariable, RunRequest, SecretArgument};
 
@@ -34,9 +35,9 @@ fn fill(request: &mut RunRequest, defaults: &ImageDefaults) -> Result<(), Proble
     let secret: BTreeSet<u32> = run.secret_arguments.iter().map(|argument| argument.index).collect();
     let is_secret = |at: usize| u32::try_from(at).is_ok_and(|at| secret.contains(&at));
     let (path, args) = (std::mem::take(&mut run.path), std::mem::take(&mut run.args));
-    let Command { path, args, shift } = defaults
-        .command(path, args, is_secret)
-        .map_err(|none| Problem::invalid_field("action.run.path", none.to_string()))?;
+    let Command { path, args, shift } = defaults.command(path, args, is_secret).map_err(|none| {
+        Problem::invalid_field("action.run.path", ViolationReason::Required.because(none.to_string()))
+    })?;
     (run.path, run.args) = (path, args);
     for argument in &mut run.secret_arguments {
         argument.index = u32::try_from(i64::from(argument.index) + shift).unwrap_or(u32::MAX);

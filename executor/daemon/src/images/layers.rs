@@ -1,6 +1,6 @@
 //! The launcher as the one who unpacks.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use executor_core::image::Digest;
 use executor_core::protocol::{LauncherAnswer, LauncherCall, Reason, Refused, RemoveLayer, UnpackLayer};
-use executor_images::{LayerStore, LayerToUnpack, UnpackError};
+use executor_images::{LayerNotes, LayerStore, LayerToUnpack, UnpackError};
 
 use crate::launcher::Launcher;
 use crate::locked;
@@ -21,8 +21,8 @@ const SHORT: Duration = Duration::from_secs(60);
 /// Most layers that are remembered.
 const KNOWN_MAX: usize = 4096;
 
-/// Layers, each with what it lies on.
-type Known = HashSet<(Digest, Vec<Digest>)>;
+/// Layers, each with what it lies on, and what was left out of each.
+type Known = HashMap<(Digest, Vec<Digest>), Option<String>>;
 
 /// Layers, unpacked by the launcher.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl LauncherLayers {
         let greeted = *self.launcher.watch_greetings().borrow();
         let mut known = locked(&self.known);
         if known.0 != greeted {
-            *known = (greeted, HashSet::new());
+            *known = (greeted, HashMap::new());
         }
         if known.1.len() > KNOWN_MAX {
             known.1.clear();
@@ -56,11 +56,12 @@ impl LauncherLayers {
         limit: Duration,
         call: LauncherCall,
         fds: &[BorrowedFd<'_>],
-    ) -> Result<(), (Reason, UnpackError)> {
+    ) -> Result<Option<String>, (Reason, UnpackError)> {
         let absent = |message: String| (Reason::Busy, UnpackError::Unavailable(message));
         let session = self.launcher.session().map_err(|problem| absent(problem.message))?;
         match session.call_within(limit, call, fds).await {
-            Ok(LauncherAnswer::Done(_)) => Ok(()),
+            Ok(LauncherAnswer::Done(_)) => Ok(None),
+            Ok(LauncherAnswer::Unpacked(unpacked)) => Ok(Some(unpacked.warning)),
             Ok(LauncherAnswer::Refused(refused)) => Err((refused.reason(), said(refused))),
             Ok(_) => Err((Reason::Internal, UnpackError::Internal("the launcher answers something else".into()))),
             Err(lost) => Err(absent(lost.to_string())),
@@ -72,7 +73,8 @@ fn said(refused: Refused) -> UnpackError {
     let reason = refused.reason();
     let message = refused.message;
     match reason {
-        Reason::Invalid | Reason::Precondition | Reason::Denied | Reason::NotFound => UnpackError::Refused(message),
+        Reason::Invalid | Reason::Precondition | Reason::NotFound => UnpackError::Refused(message),
+        Reason::Denied => UnpackError::NotAllowed(message),
         Reason::Exhausted => UnpackError::NoSpace(message),
         Reason::Busy | Reason::Stale | Reason::Exists => UnpackError::InUse(message),
         Reason::Internal => UnpackError::Internal(message),
@@ -80,25 +82,25 @@ fn said(refused: Refused) -> UnpackError {
 }
 
 impl LayerStore for LauncherLayers {
-    async fn has(&self, diff_id: &Digest, parents: &[Digest]) -> Result<bool, UnpackError> {
+    async fn has(&self, diff_id: &Digest, parents: &[Digest]) -> Result<Option<LayerNotes>, UnpackError> {
         let entry = (diff_id.clone(), parents.to_vec());
-        if self.note(|known| known.contains(&entry)) {
-            return Ok(true);
+        if let Some(warning) = self.note(|known| known.get(&entry).cloned()) {
+            return Ok(Some(LayerNotes { warning }));
         }
         // Without a descriptor it only looks.
         let parents = parents.iter().map(|parent| hex_bytes(parent.hex())).collect();
         let look = UnpackLayer { diff_id: diff_id.to_string(), parents, ..UnpackLayer::default() };
         match self.call(SHORT, LauncherCall::UnpackLayer(look), &[]).await {
-            Ok(()) => {
-                self.note(|known| known.insert(entry));
-                Ok(true)
+            Ok(warning) => {
+                self.note(|known| known.insert(entry, warning.clone()));
+                Ok(Some(LayerNotes { warning }))
             }
-            Err((Reason::NotFound, _)) => Ok(false),
+            Err((Reason::NotFound, _)) => Ok(None),
             Err((_, error)) => Err(error),
         }
     }
 
-    async fn unpack(&self, layer: LayerToUnpack, blob: File) -> Result<(), UnpackError> {
+    async fn unpack(&self, layer: LayerToUnpack, blob: File) -> Result<LayerNotes, UnpackError> {
         let order = UnpackLayer {
             diff_id: layer.diff_id.to_string(),
             media_type: layer.media_type.to_owned(),
@@ -106,17 +108,17 @@ impl LayerStore for LauncherLayers {
             parents: layer.parents.iter().map(|parent| hex_bytes(parent.hex())).collect(),
         };
         let done = self.call(UNPACKING, LauncherCall::UnpackLayer(order), &[blob.as_fd()]).await;
-        done.map_err(|(_, error)| error)?;
-        self.note(|known| known.insert((layer.diff_id, layer.parents)));
-        Ok(())
+        let warning = done.map_err(|(_, error)| error)?;
+        self.note(|known| known.insert((layer.diff_id, layer.parents), warning.clone()));
+        Ok(LayerNotes { warning })
     }
 
     async fn remove(&self, diff_id: &Digest) -> Result<(), UnpackError> {
         // First: whoever asks meanwhile asks the launcher.
-        self.note(|known| known.retain(|(layer, parents)| layer != diff_id && !parents.contains(diff_id)));
+        self.note(|known| known.retain(|(layer, parents), _| layer != diff_id && !parents.contains(diff_id)));
         let remove = RemoveLayer { diff_id: diff_id.to_string() };
         match self.call(UNPACKING, LauncherCall::RemoveLayer(remove), &[]).await {
-            Ok(()) | Err((Reason::NotFound, _)) => Ok(()),
+            Ok(_) | Err((Reason::NotFound, _)) => Ok(()),
             Err((_, error)) => Err(error),
         }
     }

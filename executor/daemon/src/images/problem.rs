@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use executor_core::validate::Violation;
+use executor_core::validate::{Violation, ViolationReason};
 use executor_images::{ImageError, UnpackError};
 
 use crate::problem::{Kind, Problem};
@@ -16,7 +16,10 @@ pub(crate) fn of_image(error: &ImageError) -> Problem {
         | ImageError::Redirect { .. }
         | ImageError::Malformed { .. } => Kind::Corrupt,
         ImageError::TooLarge { .. } | ImageError::NoSpace { .. } => Kind::Exhausted,
-        ImageError::TooSlow { .. } | ImageError::Status { .. } | ImageError::Connection { .. } => Kind::Unavailable,
+        // Not now. What a registry answers to any such request is for the caller to mend.
+        ImageError::TooSlow { .. } | ImageError::Connection { .. } => Kind::Unavailable,
+        ImageError::Status { .. } if error.is_passing() => Kind::Unavailable,
+        ImageError::Status { .. } | ImageError::Untrusted { .. } => Kind::Precondition,
         ImageError::Unauthorized { .. } | ImageError::Forbidden(_) | ImageError::Unsigned { .. } => Kind::Denied,
         ImageError::NotFound { .. } => Kind::NotFound,
         ImageError::NoPlatform { .. }
@@ -24,6 +27,7 @@ pub(crate) fn of_image(error: &ImageError) -> Problem {
         | ImageError::Config(_)
         | ImageError::AuthFile { .. }
         | ImageError::InUse { .. }
+        | ImageError::NotReadable { .. }
         | ImageError::NotHere { .. }
         | ImageError::FromElsewhere { .. } => Kind::Precondition,
         ImageError::Gone { .. } => Kind::Aborted,
@@ -31,7 +35,7 @@ pub(crate) fn of_image(error: &ImageError) -> Problem {
             UnpackError::Refused(_) => Kind::Corrupt,
             UnpackError::NoSpace(_) => Kind::Exhausted,
             UnpackError::Unavailable(_) => Kind::Unavailable,
-            UnpackError::InUse(_) => Kind::Precondition,
+            UnpackError::InUse(_) | UnpackError::NotAllowed(_) => Kind::Precondition,
             UnpackError::Internal(_) => Kind::Internal,
         },
         // A path of the caller's: not there, or not to be read by us.
@@ -49,18 +53,72 @@ pub(crate) fn of_image(error: &ImageError) -> Problem {
     Problem::new(kind, crate::chain(error))
 }
 
-/// The same where a field of a request named the image: what the caller can mend names the field.
-pub(crate) fn of_image_in_field(error: &ImageError, field: &str) -> Problem {
+/// The same where a field of the request named the image: what the caller can mend names the field.
+pub(crate) fn of_image_in(error: &ImageError, field: &str) -> Problem {
     let problem = of_image(error);
     match problem.kind {
-        // Of Run, NOT_FOUND would be a container's.
-        Kind::NotFound | Kind::Precondition => {
-            let violations = vec![Violation::new(field, problem.message.clone())];
-            Problem { kind: Kind::Precondition, violations, ..problem }
-        }
-        _ if matches!(error, ImageError::Forbidden(_) | ImageError::Unsigned { .. }) => {
-            Problem { violations: vec![Violation::new(field, problem.message.clone())], ..problem }
+        Kind::NotFound | Kind::Precondition | Kind::Denied => {
+            let fault = reason(error).because(problem.message.clone());
+            Problem { violations: vec![Violation::new(field, fault)], ..problem }
         }
         _ => problem,
+    }
+}
+
+/// The same for `Run`, of which NOT_FOUND would be a container's.
+pub(crate) fn of_image_of_run(error: &ImageError, field: &str) -> Problem {
+    match of_image_in(error, field) {
+        problem if problem.kind == Kind::NotFound => Problem { kind: Kind::Precondition, ..problem },
+        problem => problem,
+    }
+}
+
+fn reason(error: &ImageError) -> ViolationReason {
+    match error {
+        ImageError::NotFound { .. } | ImageError::NotHere { .. } => ViolationReason::NotFound,
+        ImageError::Unauthorized { .. } | ImageError::NotReadable { .. } => ViolationReason::AccessDenied,
+        ImageError::Untrusted { .. } => ViolationReason::Untrusted,
+        ImageError::Status { .. } => ViolationReason::Rejected,
+        ImageError::InUse { .. } => ViolationReason::Conflict,
+        ImageError::Forbidden(_)
+        | ImageError::Unsigned { .. }
+        | ImageError::Unpack { source: UnpackError::NotAllowed(_), .. } => ViolationReason::NotAllowed,
+        ImageError::Io { source, .. } if source.kind() == ErrorKind::NotFound => ViolationReason::NotFound,
+        ImageError::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => ViolationReason::AccessDenied,
+        _ => ViolationReason::Unsuitable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// UNAVAILABLE is for what may pass by itself; a program tells the rest by its reason.
+    #[test]
+    fn faults_of_registries_are_told_apart() {
+        let status = |status| ImageError::Status { what: "image x".into(), origin: "https://r".into(), status };
+        for passing in [408, 429, 500, 502, 503, 504] {
+            assert_eq!(of_image_of_run(&status(passing), "rootfs").kind, Kind::Unavailable, "{passing}");
+        }
+        for lasting in [400, 405, 410, 451, 501] {
+            let problem = of_image_of_run(&status(lasting), "rootfs");
+            assert_eq!((problem.kind, problem.violations[0].reason), (Kind::Precondition, ViolationReason::Rejected));
+        }
+        let untrusted =
+            ImageError::Untrusted { what: "x".into(), origin: "https://r".into(), why: "UnknownIssuer".into() };
+        let problem = of_image_in(&untrusted, "reference");
+        assert_eq!((problem.kind, problem.violations[0].reason), (Kind::Precondition, ViolationReason::Untrusted));
+        let denied = ImageError::Unauthorized {
+            registry: "r.example".into(),
+            what: "image docker://r.example/x:1".into(),
+            who: "the user \"bob\" of the request".into(),
+            why: "access denied (403)",
+        };
+        let problem = of_image_of_run(&denied, "rootfs");
+        assert_eq!((problem.kind, &*problem.violations[0].field), (Kind::Denied, "rootfs"));
+        assert!(problem.message.contains("r.example refuses the user \"bob\""), "{problem}");
+        let missing = ImageError::NotFound { what: "image x".into() };
+        assert_eq!(of_image_of_run(&missing, "rootfs").kind, Kind::Precondition);
+        assert_eq!(of_image_in(&missing, "reference").kind, Kind::NotFound);
     }
 }

@@ -2,15 +2,19 @@
 //!
 //! An empty message has two bytes on the wire and some hundred in memory, and messages lie in messages: 1.9 MB of empty actions
 //! take 736 MB. So the bytes are gone over first, by the interface's own description, and nothing is allocated
-//! for it but a stack of places.
+//! for it but a stack of places. Texts that are not UTF-8 are seen on the way: the decoder would refuse the first of them without a
+//! word of its field, as a fault of the daemon's.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use executor_core::validate::{Violation, ViolationReason};
 use prost::Message as _;
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FileDescriptorSet};
 use tonic::Status;
+
+use crate::problem::Problem;
 
 /// Messages in messages. An action in an action is two of them.
 const DEPTH_MAX: usize = 64;
@@ -22,6 +26,10 @@ const GROWTH: usize = 2;
 const POINTED: usize = 24;
 /// A field of any other kind.
 const SCALAR: usize = 8;
+/// Most texts that are not UTF-8 that are told; more do not fit an answer either.
+const NOT_UTF8_MAX: usize = 100;
+/// Longest key of a map in the name of a field, in characters.
+const KEY_SHOWN: usize = 80;
 
 /// What is known of one type of messages.
 #[derive(Debug, Default)]
@@ -30,12 +38,23 @@ struct Shape {
     size: usize,
     /// By number: fields that are messages, and of which type; texts and bytes.
     fields: HashMap<u64, Field>,
+    /// It is an entry of a map: a key and a value.
+    is_entry: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Field {
+#[derive(Clone, Debug)]
+struct Field {
+    kind: Kind,
+    name: String,
+    /// It can be there several times.
+    is_list: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
     Message(usize),
     Text,
+    Bytes,
 }
 
 #[derive(Debug, Default)]
@@ -60,12 +79,13 @@ impl Weigher {
     /// Looks at a message.
     ///
     /// # Errors
-    /// It would cost too much.
+    /// It would cost too much, or has texts that are not UTF-8.
     pub(super) fn judge(self, message: &[u8]) -> Result<(), Status> {
         let Some(root) = self.0 else { return Ok(()) };
         let most = message.len().saturating_mul(4).saturating_add(DECODED_MAX);
         let mut cost = SHAPES.types[root].size;
         let mut places = vec![(root, message)];
+        let mut all_utf8 = true;
         while let Some((shape, rest)) = places.last_mut() {
             let Some((number, kind)) = key(rest) else {
                 // Its end, or what is no message at all: the decoder says what is wrong with it.
@@ -80,17 +100,20 @@ impl Weigher {
                 _ => Some(&[][..]), // groups: what is in them is looked at like all else
             };
             let Some(payload) = payload else { return Ok(()) };
-            match SHAPES.types[*shape].fields.get(&number) {
-                Some(Field::Message(of)) if kind == 2 => {
-                    cost += GROWTH * SHAPES.types[*of].size;
-                    places.push((*of, payload));
+            match SHAPES.types[*shape].fields.get(&number).map(|field| field.kind) {
+                Some(Kind::Message(of)) if kind == 2 => {
+                    cost += GROWTH * SHAPES.types[of].size;
+                    places.push((of, payload));
                     if places.len() > DEPTH_MAX {
                         return Err(Status::invalid_argument(format!(
                             "the request has messages in messages to a depth of more than {DEPTH_MAX}"
                         )));
                     }
                 }
-                Some(Field::Text) if kind == 2 => cost += GROWTH * POINTED + payload.len(),
+                Some(text @ (Kind::Text | Kind::Bytes)) if kind == 2 => {
+                    cost += GROWTH * POINTED + payload.len();
+                    all_utf8 &= text == Kind::Bytes || std::str::from_utf8(payload).is_ok();
+                }
                 _ => {}
             }
             if cost > most {
@@ -101,7 +124,80 @@ impl Weigher {
                 )));
             }
         }
-        Ok(())
+        if all_utf8 {
+            return Ok(());
+        }
+        let mut found = Vec::new();
+        not_utf8(root, "", message, &mut found);
+        // What is in groups, which the interface has none of, is nobody's field.
+        if found.is_empty() { Ok(()) } else { Err(Problem::invalid(found).into()) }
+    }
+}
+
+/// The fields of a message, and of those in it, whose texts are not UTF-8; the values are not repeated. `path` is the
+/// message's own, with the dot behind it. Its depth was judged before.
+fn not_utf8(shape: usize, path: &str, mut rest: &[u8], found: &mut Vec<Violation>) {
+    let mut seen: HashMap<u64, usize> = HashMap::new();
+    let mut groups = 0_usize;
+    while let Some((number, kind)) = key(&mut rest) {
+        let payload = match kind {
+            0 => varint(&mut rest).map(|_| &[][..]),
+            1 => split(&mut rest, 8),
+            2 => varint(&mut rest).and_then(|length| split(&mut rest, length)),
+            3 => {
+                groups += 1;
+                Some(&[][..])
+            }
+            4 => {
+                groups = groups.saturating_sub(1);
+                Some(&[][..])
+            }
+            5 => split(&mut rest, 4),
+            _ => None,
+        };
+        let Some(payload) = payload.filter(|_| found.len() < NOT_UTF8_MAX) else { return };
+        let Some(field) = SHAPES.types[shape].fields.get(&number).filter(|_| kind == 2 && groups == 0) else {
+            continue;
+        };
+        let index = seen.entry(number).or_default();
+        let mut name = format!("{path}{}", field.name);
+        if field.is_list {
+            name.push_str(&format!("[{index}]"));
+        }
+        *index += 1;
+        match field.kind {
+            Kind::Message(of) if SHAPES.types[of].is_entry => {
+                entry(&format!("{path}{}", field.name), payload, found);
+            }
+            Kind::Message(of) => not_utf8(of, &format!("{name}."), payload, found),
+            Kind::Text if std::str::from_utf8(payload).is_err() => {
+                found.push(Violation::new(name, ViolationReason::NotUtf8.because("is not UTF-8")));
+            }
+            Kind::Text | Kind::Bytes => {}
+        }
+    }
+}
+
+/// The same of an entry of the map `map`: those of the interface have texts for keys and values.
+fn entry(map: &str, mut rest: &[u8], found: &mut Vec<Violation>) {
+    let (mut name, mut value) = (&[][..], &[][..]);
+    while let Some((number, 2)) = key(&mut rest) {
+        let Some(payload) = varint(&mut rest).and_then(|length| split(&mut rest, length)) else { break };
+        match number {
+            1 => name = payload,
+            2 => value = payload,
+            _ => {}
+        }
+    }
+    match (std::str::from_utf8(name), std::str::from_utf8(value)) {
+        (Err(_), _) => {
+            found.push(Violation::new(map, ViolationReason::NotUtf8.because("has a name that is not UTF-8")))
+        }
+        (Ok(name), Err(_)) => {
+            let shown: String = name.chars().take(KEY_SHOWN).collect();
+            found.push(Violation::new(format!("{map}[{shown}]"), ViolationReason::NotUtf8.because("is not UTF-8")));
+        }
+        (Ok(_), Ok(_)) => {}
     }
 }
 
@@ -142,13 +238,19 @@ impl Shapes {
         let types = named.iter().map(|(_, message)| {
             let fields = message.field.iter().filter_map(|field| {
                 let kind = match field.r#type() {
-                    Type::Message => Field::Message(*places.get(field.type_name())?),
-                    Type::String | Type::Bytes => Field::Text,
+                    Type::Message => Kind::Message(*places.get(field.type_name())?),
+                    Type::String => Kind::Text,
+                    Type::Bytes => Kind::Bytes,
                     _ => return None,
                 };
-                Some((u64::try_from(field.number()).ok()?, kind))
+                let is_list = field.label() == Label::Repeated;
+                Some((u64::try_from(field.number()).ok()?, Field { kind, name: field.name().to_owned(), is_list }))
             });
-            Shape { size: size(message, &named, &places, &mut Vec::new()), fields: fields.collect() }
+            Shape {
+                size: size(message, &named, &places, &mut Vec::new()),
+                fields: fields.collect(),
+                is_entry: message.options.as_ref().is_some_and(|options| options.map_entry()),
+            }
         });
         let types = types.collect();
         let mut methods = HashMap::new();
@@ -272,6 +374,49 @@ mod tests {
         judged(&few).unwrap();
         let request = v1::RunRequest::decode(&*few).unwrap();
         assert_eq!(request.action.unwrap().parallel.unwrap().actions.len(), 100);
+    }
+
+    /// Whatever client encoded it: the one in Rust makes no such texts, so bytes of valid ones are changed afterwards.
+    #[test]
+    fn every_text_that_is_not_utf8_is_told_by_its_field() {
+        let variable = |value: &str| v1::EnvironmentVariable { name: "A".into(), value: value.into() };
+        let file = v1::File { path: "/@@@@".into(), content: b"\xff\xfe".to_vec(), ..v1::File::default() };
+        let run = v1::RunAction {
+            path: "/bin/true".into(),
+            args: vec!["fine".into(), "@@@@".into()],
+            env: vec![variable("fine"), variable("fine"), variable("fine"), variable("@@@@")],
+            volume_mounted_files: vec![file],
+            ..Default::default()
+        };
+        let request = v1::RunRequest {
+            action: Some(v1::Action { run: Some(run), ..Default::default() }),
+            labels: [("team".to_owned(), "@@@@".to_owned()), ("@@@@".to_owned(), "x".to_owned())].into(),
+            rootfs: "@@@@".into(),
+            ..Default::default()
+        };
+        let good = request.encode_to_vec();
+        judged(&good).unwrap();
+        let bytes: Vec<u8> = good.iter().map(|byte| if *byte == b'@' { 0xff } else { *byte }).collect();
+        let refused = judged(&bytes).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+        let told = tonic_types::StatusExt::get_details_bad_request(&refused).unwrap().field_violations;
+        assert!(told.iter().all(|violation| violation.reason == "NOT_UTF8"), "{told:?}");
+        let mut fields: Vec<&str> = told.iter().map(|violation| &*violation.field).collect();
+        fields.sort_unstable();
+        let expected = [
+            "action.run.args[1]",
+            "action.run.env[3].value",
+            "action.run.volume_mounted_files[0].path",
+            "labels",
+            "labels[team]",
+            "rootfs",
+        ];
+        assert_eq!(fields, expected);
+        // Fields that the interface does not have are nobody's, whatever is in them.
+        judged(&field(15, b"\xff").repeat(3)).unwrap_or_else(|status| panic!("{status:?}"));
+        // A flood is bounded.
+        let flood = field(2, &field(3, &field(2, b"\xff").repeat(100_000)));
+        assert!(judged(&flood).is_err());
     }
 
     #[test]

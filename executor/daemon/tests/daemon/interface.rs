@@ -22,15 +22,15 @@ async fn every_violation_is_told_and_no_value() {
     let status = client.run(bad).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
     let violations = status.get_details_bad_request().unwrap().field_violations;
-    let fields: Vec<&str> = violations.iter().map(|violation| &*violation.field).collect();
+    let fields: Vec<(&str, &str)> = violations.iter().map(|one| (&*one.field, &*one.reason)).collect();
     let expected = [
-        "grace_period",
-        "network",
-        "id",
-        "action.run.args[1]",
-        "action.run.env[1].name",
-        "rootfs",
-        "volume_mounted_files[0].path",
+        ("grace_period", "OUT_OF_RANGE"),
+        ("network", "UNKNOWN_VALUE"),
+        ("id", "INVALID_FORMAT"),
+        ("action.run.args[1]", "INVALID_CHARACTER"),
+        ("action.run.env[1].name", "INVALID_CHARACTER"),
+        ("rootfs", "INVALID_FORMAT"),
+        ("volume_mounted_files[0].path", "INVALID_FORMAT"),
     ];
     assert_eq!(fields, expected);
     assert!(!format!("{status:?}{}", node.log()).contains("canary-value"));
@@ -41,6 +41,38 @@ async fn every_violation_is_told_and_no_value() {
     large.volume_mounted_files = vec![v1::File { path: "a".into(), content: vec![0; 3 << 20], ..v1::File::default() }];
     let status = client.run(large).await.unwrap_err();
     assert!(matches!(status.code(), Code::OutOfRange | Code::ResourceExhausted), "{status:?}");
+}
+
+/// As a client encodes them whose language has texts of any bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn texts_that_are_not_utf8_are_the_callers_fault() {
+    #[derive(Clone, PartialEq, prost::Message)]
+    struct Wire {
+        #[prost(bytes = "vec", tag = "1")]
+        id: Vec<u8>,
+        #[prost(bytes = "vec", tag = "2")]
+        action: Vec<u8>,
+    }
+    let node = Node::start().await;
+    let call = async |method: &'static str, wire: Wire| -> tonic::Status {
+        let mut grpc = tonic::client::Grpc::new(node.channel().await);
+        grpc.ready().await.unwrap();
+        let codec = tonic_prost::ProstCodec::<Wire, Wire>::default();
+        let path = tonic::codegen::http::uri::PathAndQuery::from_static(method);
+        grpc.unary(tonic::Request::new(wire), path, codec).await.unwrap_err()
+    };
+    // Action.run (3), RunAction.env (4), EnvironmentVariable.value (2).
+    let action = b"\x1a\x07\x22\x05\x0a\x01A\x12\x00".to_vec();
+    let good = call("/executor.v1.Executor/Run", Wire { id: b"a b".to_vec(), action }).await;
+    assert_eq!(good.get_details_bad_request().unwrap().field_violations[0].reason, "INVALID_FORMAT", "the control");
+    let action = b"\x1a\x0e\x0a\x02/x\x22\x08\x0a\x01A\x12\x03\xff-c".to_vec();
+    let bad = call("/executor.v1.Executor/Run", Wire { id: b"a".to_vec(), action }).await;
+    let violations = bad.get_details_bad_request().unwrap_or_else(|| panic!("{bad:?}")).field_violations;
+    let told: Vec<(&str, &str)> = violations.iter().map(|one| (&*one.field, &*one.reason)).collect();
+    assert_eq!((bad.code(), told), (Code::InvalidArgument, vec![("action.run.env[0].value", "NOT_UTF8")]));
+    let bad = call("/executor.v1.Executor/Get", Wire { id: b"\xff".to_vec(), action: Vec::new() }).await;
+    assert_eq!(bad.code(), Code::InvalidArgument);
+    assert_eq!(bad.get_details_bad_request().unwrap().field_violations[0].field, "id");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,6 +11,8 @@ use tokio::sync::OnceCell;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::HttpError;
+
 /// Makes connections secure. The certificates are read when the first one is made.
 pub(super) struct Tls {
     ca_file: Option<PathBuf>,
@@ -22,14 +24,27 @@ impl Tls {
         Self { ca_file, connector: OnceCell::new() }
     }
 
-    pub(super) async fn connect(&self, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, String> {
-        let name = ServerName::try_from(host.to_owned()).map_err(|error| error.to_string())?;
+    /// Makes a connection secure.
+    ///
+    /// # Errors
+    /// [`HttpError::Untrusted`] where it never will be: by the certificate, by what the other side speaks, or by the
+    /// certificates here.
+    pub(super) async fn connect(&self, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, HttpError> {
+        let name = ServerName::try_from(host.to_owned()).map_err(|error| HttpError::Untrusted(error.to_string()))?;
         let connector = self.connector.get_or_try_init(|| async {
             let ca_file = self.ca_file.clone();
             let made = tokio::task::spawn_blocking(move || connector(ca_file)).await;
             made.map_err(|error| error.to_string())?
         });
-        connector.await?.connect(name, stream).await.map_err(|error| format!("no secure connection: {error}"))
+        let connector = connector.await.map_err(HttpError::Untrusted)?;
+        connector.connect(name, stream).await.map_err(|error| {
+            let why = format!("no secure connection: {error}");
+            // Everything else is the connection's: it was closed, or reset.
+            match error.get_ref().is_some_and(|cause| cause.is::<rustls::Error>()) {
+                true => HttpError::Untrusted(why),
+                false => HttpError::Broken(why),
+            }
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! OCI layouts (image-spec, image-layout.md), as a directory or in an archive.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use executor_core::image::Digest;
 use oci_spec::image::{Descriptor, ImageIndex};
@@ -19,29 +19,37 @@ const INDEXES_MAX: usize = 3;
 const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
 
 /// A layout as a directory. What is opened lies beneath it, whatever links it has.
-pub(super) struct Directory(File);
+pub(super) struct Directory {
+    dir: File,
+    path: PathBuf,
+}
 
 impl Directory {
     pub(super) fn open(path: &Path) -> Result<Self, ImageError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = openat(CWD, path, flags, Mode::empty());
-        dir.map(|dir| Self(dir.into())).map_err(|error| ImageError::io("open directory", path, error.into()))
+        dir.map(|dir| Self { dir: dir.into(), path: path.to_owned() })
+            .map_err(|error| ImageError::of_callers("open directory", path, error.into()))
     }
 }
 
 impl Source for Directory {
     fn open(&mut self, name: &str) -> Result<Option<Section>, ImageError> {
-        let io = |error: std::io::Error| ImageError::io("open", name, error);
+        let path = self.path.join(name);
+        let io = |error: std::io::Error| ImageError::of_callers("open", &path, error);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let file: File = match openat2(&self.0, name, flags, Mode::empty(), resolve) {
+        let file: File = match openat2(&self.dir, name, flags, Mode::empty(), resolve) {
             Ok(file) => file.into(),
             Err(rustix::io::Errno::NOENT) => return Ok(None),
             Err(error) => return Err(io(error.into())),
         };
         let metadata = file.metadata().map_err(io)?;
         if !metadata.is_file() {
-            return Err(ImageError::Malformed { what: name.to_owned(), why: "it is no regular file".into() });
+            return Err(ImageError::Malformed {
+                what: path.display().to_string(),
+                why: "it is no regular file".into(),
+            });
         }
         Ok(Some(Section { file, at: 0, size: metadata.len() }))
     }

@@ -77,7 +77,7 @@ impl Registry {
         }
         let challenge =
             challenge::best(&answer.headers).ok_or_else(|| unauthorized("it does not say what it wants"))?;
-        let new = match (&challenge, self.credentials.as_deref()) {
+        let new = match (&challenge, self.credentials()) {
             (Challenge::Bearer { realm, service }, _) => self.token(answer, realm, service, what).await?,
             (Challenge::Basic, Some(Credentials::Basic { username, password })) => {
                 Authorization::basic(username, password)
@@ -86,7 +86,7 @@ impl Registry {
         };
         let new = new.ok_or_else(|| unauthorized("the credentials do not fit into a header"))?;
         if Some(&new) == shown.as_ref() {
-            return Err(unauthorized("it does not accept the credentials"));
+            return Err(unauthorized("it does not accept the credentials (401)"));
         }
         *held = Some(new);
         Ok(())
@@ -109,7 +109,7 @@ impl Registry {
         let scope = format!("repository:{}:pull", self.repository);
         let mut headers = vec![(ACCEPT, HeaderValue::from_static("application/json"))];
         let (mut method, mut body) = (Method::GET, Vec::new());
-        if let Some(Credentials::IdentityToken(token)) = self.credentials.as_deref() {
+        if let Some(Credentials::IdentityToken(token)) = self.credentials() {
             method = Method::POST;
             headers.push((CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded")));
             let token = Zeroizing::new(escaped(token));
@@ -123,7 +123,7 @@ impl Registry {
         } else {
             let joint = if path.contains('?') { '&' } else { '?' };
             path = format!("{path}{joint}service={}&scope={}", escaped(service), escaped(&scope));
-            if let Some(Credentials::Basic { username, password }) = self.credentials.as_deref() {
+            if let Some(Credentials::Basic { username, password }) = self.credentials() {
                 headers.extend(Authorization::basic(username, password).map(|basic| (AUTHORIZATION, basic.header())));
             }
         }
@@ -131,7 +131,11 @@ impl Registry {
         let mut answer = self.client.ask(ask).await.map_err(|error| self.failed(what, &origin, error))?;
         match answer.status {
             StatusCode::OK => {}
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                return Err(self.unauthorized(what, "its token service does not accept the credentials"));
+            }
+            // How a token service says so of a refresh token (RFC 6749, 5.2).
+            StatusCode::BAD_REQUEST if self.identity.is_some() => {
                 return Err(self.unauthorized(what, "its token service does not accept the credentials"));
             }
             status => {

@@ -39,6 +39,9 @@ pub struct ImageRecord {
     pub pulled_at: u64,
     /// When it was used last, give or take a minute; when it came, where it never was.
     pub last_used_at: u64,
+    /// What was left out of its layers when they were unpacked.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// A layer of an image.

@@ -66,10 +66,17 @@ async fn a_password() {
     let fake = basic().await;
     let (place, reference) = (Place::new(), fake.reference(":1"));
     let told = place.pull(&reference).await.unwrap_err();
-    assert!(unauthorized(&told) && told.to_string().contains("there are none"), "{told}");
+    assert!(unauthorized(&told) && told.to_string().contains("none were given"), "{told}");
+    let registry = fake.address;
+    assert!(told.to_string().contains(&format!("registry {registry} refuses a caller without credentials")), "{told}");
     assert!(fake.asked.lock().unwrap().iter().all(|asked| authorization(asked).is_none()));
     let told = place.pull_as(&reference, credentials("wrong")).await.unwrap_err();
     assert!(unauthorized(&told) && told.to_string().contains("does not accept"), "{told}");
+    assert!(told.to_string().contains(&format!("registry {registry} refuses the user \"")), "{told}");
+    // Where the name is the password, it is as secret.
+    let both = Credentials::basic(PASSWORD, PASSWORD.to_owned().into()).unwrap();
+    let told = place.pull_as(&reference, Some(both)).await.unwrap_err();
+    assert!(unauthorized(&told) && told.to_string().contains("refuses the user of the request"), "{told}");
     place.pull_as(&reference, credentials(PASSWORD)).await.unwrap();
     place.is_whole().await;
 }

@@ -43,7 +43,7 @@ async fn import(place: &Place, archive: &[u8], form: Form, name: Option<&str>) -
         upload = upload.write(piece.to_vec()).await?;
     }
     let name = name.map(|name| ImageReference::parse_short(name).unwrap());
-    place.images.import(upload, form, name.as_ref()).await
+    place.images.import(upload, form, None, name.as_ref()).await
 }
 
 /// `docker save`'s `manifest.json`.

@@ -44,7 +44,7 @@ async fn nothing_is_asked_of_a_registry_that_no_pattern_has() {
         assert!(told.contains(archive) && told.contains("(images.allow_archives)"), "{told}");
     }
     let upload = closed.images.upload().await.unwrap();
-    let told = closed.images.import(upload, Form::OciArchive, None).await.unwrap_err().to_string();
+    let told = closed.images.import(upload, Form::OciArchive, None, None).await.unwrap_err().to_string();
     assert!(told.contains("(images.allow_import)"), "{told}");
     assert_eq!(fake.count("/"), 0, "no request was made");
     // The control: the same under a policy that has it.
@@ -135,7 +135,7 @@ async fn what_is_there_is_used_where_it_came_from_an_allowed_place() {
     }
     let place = Place::with(|settings| settings.policy = policy(&[of(&fake, "team/**")], true));
     let upload = place.images.upload().await.unwrap().write(archive.into_inner().unwrap()).await.unwrap();
-    let record = place.images.import(upload, Form::DockerArchive, None).await.unwrap();
+    let record = place.images.import(upload, Form::DockerArchive, None, None).await.unwrap();
     assert!(record.references.contains_key(&tag.to_string()), "{record:?}");
     let pinned = fake.reference(&format!("@{}", record.digest));
     let unlisted: ImageReference = format!("docker://r.example/x@{}", record.digest).parse().unwrap();

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use executor_core::image::{Digest, ImageReference};
-use executor_images::{Credentials, ImageError, ImageRecord, Images, LayerStore, LayerToUnpack, Settings, UnpackError};
+use executor_images::{
+    Credentials, ImageError, ImageRecord, Images, LayerNotes, LayerStore, LayerToUnpack, Settings, UnpackError,
+};
 use tempfile::TempDir;
 
 use crate::fake::sha256;
@@ -19,11 +21,11 @@ pub(crate) struct Shelf {
 }
 
 impl LayerStore for Shelf {
-    async fn has(&self, diff_id: &Digest, _parents: &[Digest]) -> Result<bool, UnpackError> {
-        Ok(self.layers.lock().unwrap().contains_key(diff_id))
+    async fn has(&self, diff_id: &Digest, _parents: &[Digest]) -> Result<Option<LayerNotes>, UnpackError> {
+        Ok(self.layers.lock().unwrap().contains_key(diff_id).then(LayerNotes::default))
     }
 
-    async fn unpack(&self, layer: LayerToUnpack, mut blob: std::fs::File) -> Result<(), UnpackError> {
+    async fn unpack(&self, layer: LayerToUnpack, mut blob: std::fs::File) -> Result<LayerNotes, UnpackError> {
         let mut bytes = Vec::new();
         blob.read_to_end(&mut bytes).map_err(|error| UnpackError::Internal(error.to_string()))?;
         let mut layers = self.layers.lock().unwrap();
@@ -34,7 +36,7 @@ impl LayerStore for Shelf {
             return Err(UnpackError::Refused("its content is another".into()));
         }
         layers.insert(layer.diff_id, bytes);
-        Ok(())
+        Ok(LayerNotes::default())
     }
 
     async fn remove(&self, diff_id: &Digest) -> Result<(), UnpackError> {
@@ -100,7 +102,12 @@ impl Place {
     pub(crate) async fn is_whole(&self) {
         for record in self.images.list() {
             for layer in &record.layers {
-                assert!(self.shelf.has(&layer.diff_id, &[]).await.unwrap(), "{} of {}", layer.diff_id, record.digest);
+                assert!(
+                    self.shelf.has(&layer.diff_id, &[]).await.unwrap().is_some(),
+                    "{} of {}",
+                    layer.diff_id,
+                    record.digest
+                );
             }
             self.images.configuration(&record).await.unwrap();
         }

@@ -15,8 +15,8 @@ use super::{Tree, failed, overlay};
 use crate::dirs::Dirs;
 use crate::ids::Ids;
 
-/// Mounts the overlay of the image's layers, which must have been unpacked into the store.
-pub(super) fn assemble(image: &PlannedImage, store: &Path, dirs: &Dirs, ids: &Ids) -> Result<(), Refused> {
+/// Mounts the overlay of the image's layers, which must have been unpacked into the store. Tells what was left out of them.
+pub(super) fn assemble(image: &PlannedImage, store: &Path, dirs: &Dirs, ids: &Ids) -> Result<Vec<String>, Refused> {
     let violation = |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("rootfs", why)]);
     let layers: Result<Vec<DiffId>, _> = image.layers.iter().map(|layer| layer.parse()).collect();
     let layers = layers.map_err(|error| violation(format!("`{}`: {error}", image.reference)))?;
@@ -28,7 +28,8 @@ pub(super) fn assemble(image: &PlannedImage, store: &Path, dirs: &Dirs, ids: &Id
         other => Refused::new(Reason::Internal, other.to_string()),
     })?;
     let lower: Vec<_> = opened.dirs.iter().map(AsFd::as_fd).collect();
-    overlay::assemble(&image.reference, &lower, opened.root.as_ref(), dirs, ids)
+    overlay::assemble(&image.reference, &lower, opened.root.as_ref(), dirs, ids)?;
+    Ok(opened.warnings.into_iter().map(|warning| format!("rootfs: {warning}")).collect())
 }
 
 impl Tree {

@@ -220,6 +220,7 @@ fn build(
 
     let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
     warnings.extend(unheld);
+    warnings.extend_from_slice(tree.warnings());
     let nofile = limits.nofile;
     let namespace = ids.namespace_path();
     let resolved = spec::Resolved {

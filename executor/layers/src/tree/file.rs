@@ -96,7 +96,14 @@ impl Tree {
         let (dir, name) = self.parent(path)?;
         let device = rustix::fs::makedev(device.0, device.1);
         let make = || Ok(mknodat(&dir, name, kind, Mode::RUSR | Mode::WUSR, device)?);
-        self.special(&dir, name, &joined(path), marks, false, make)
+        self.special(&dir, name, &joined(path), marks, false, make).map_err(|error| match error {
+            UnpackError::Host { error, .. }
+                if kind != FileType::Fifo && error.raw_os_error() == Some(Errno::PERM.raw_os_error()) =>
+            {
+                UnpackError::device(&joined(path), "this host does not let the launcher make devices (CAP_MKNOD)")
+            }
+            error => error,
+        })
     }
 
     fn special(

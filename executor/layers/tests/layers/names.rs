@@ -152,11 +152,50 @@ fn the_root_stays_a_directory() {
     }
 }
 
+fn is_device(result: &Result<(), UnpackError>, why: &str) {
+    match result {
+        Err(error @ UnpackError::Device { .. }) if error.to_string().contains(why) => {}
+        other => panic!("{other:?} is no refusal of a device that says {why:?}"),
+    }
+}
+
+/// What lies in `/dev` no container sees: it is left out and told, whatever it is called, and nothing can be linked out of it.
+/// The control is a device elsewhere, which is refused.
+#[test]
+fn devices_below_dev_are_left_out_and_told() {
+    let debian = || Layer::new().dir("dev/", 0o755).device("dev/null", 1, 3).device("./dev/console", 5, 1);
+    let archive = debian().device("/dev/sub/../sda", 8, 0).hard_link("dev/core", "dev/null").file("etc/x", "x").bytes();
+    let sandbox = Sandbox::new();
+    let layer = sandbox.unpack(&[], &archive).unwrap();
+    let tree = sandbox.merged(&[layer]);
+    assert_eq!(tree[Path::new("etc/x")].content, b"x");
+    let below: Vec<&PathBuf> =
+        tree.keys().filter(|path| path.starts_with("dev") && **path != Path::new("dev")).collect();
+    assert_eq!(below, Vec::<&PathBuf>::new());
+    let told = sandbox.store.warning(&layer, &[]).unwrap();
+    let expected =
+        "4 devices below /dev left out, where each container has its own: dev/console, dev/core, dev/null, dev/sda";
+    assert_eq!(told, format!("layer {layer}: {expected}"));
+    assert_eq!(sandbox.store.open(&[layer]).unwrap().warnings, [told]);
+
+    let elsewhere = debian().device("etc/mem", 1, 1).bytes();
+    is_device(&sandbox.unpack(&[], &elsewhere).map(drop), "`etc/mem` is a device");
+    let linked = debian().hard_link("etc/null", "dev/null").bytes();
+    is_device(&sandbox.unpack(&[], &linked).map(drop), "`etc/null` is a device");
+    let plain = sandbox.unpack(&[], &Layer::new().file("dev/null", "a file").bytes()).unwrap();
+    assert_eq!(sandbox.store.warning(&plain, &[]), None, "the control");
+    // A flood is bounded.
+    let flood = (0..5000).fold(Layer::new(), |layer, n| layer.device(&format!("dev/{n}{}", "x".repeat(80)), 1, 3));
+    let layer = sandbox.unpack(&[], &flood.bytes()).unwrap();
+    let told = sandbox.store.warning(&layer, &[]).unwrap();
+    assert!(told.contains("5000 devices") && told.ends_with(", ...") && told.len() < 1024, "{told}");
+}
+
 #[test]
 fn devices_are_refused_unless_they_are_allowed() {
     let memory = Layer::new().device("mem", 1, 1).bytes();
     let mut sandbox = Sandbox::new();
-    refused(&sandbox.unpack(&[], &memory).map(drop), "launcher.image_devices");
+    is_device(&sandbox.unpack(&[], &memory).map(drop), "launcher.image_devices");
     sandbox.devices = true;
     let layer = sandbox.unpack(&[], &memory).unwrap();
     let device = &sandbox.merged(&[layer])[Path::new("mem")];

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use executor_core::plan::{Connectivity, Protocol, PublishedPort};
 use executor_core::validate::Violation;
+use executor_core::validate::ViolationReason::{InvalidFormat, OutOfRange, UnknownValue};
 use executor_proto::v1::{PortMapping, RunRequest, port_mapping};
 
 /// What of it can be taken over, and what cannot as violations.
@@ -32,7 +33,8 @@ fn port(index: usize, asked: &PortMapping, violations: &mut Vec<Violation>) -> O
     let host_ip = (!asked.host_ip.is_empty()).then(|| address(&field("host_ip"), &asked.host_ip, violations)).flatten();
     let mut number = |name: &str, number: u32| {
         u16::try_from(number).ok().filter(|number| *number > 0).unwrap_or_else(|| {
-            violations.push(Violation::new(field(name), format!("is {number}; 1 to 65535 is allowed")));
+            let why = OutOfRange.because(format!("is {number}; 1 to 65535 is allowed"));
+            violations.push(Violation::new(field(name), why));
             0
         })
     };
@@ -44,7 +46,7 @@ fn port(index: usize, asked: &PortMapping, violations: &mut Vec<Violation>) -> O
         Ok(port_mapping::Protocol::Sctp) => Protocol::Sctp,
         Err(_) => {
             let why = format!("is {}; 0 (tcp), 1 (udp) and 2 (sctp) are known", asked.protocol);
-            violations.push(Violation::new(field("protocol"), why));
+            violations.push(Violation::new(field("protocol"), UnknownValue.because(why)));
             Protocol::Tcp
         }
     };
@@ -55,7 +57,7 @@ fn address(field: &str, text: &str, violations: &mut Vec<Violation>) -> Option<I
     let parsed = text.parse().ok();
     if parsed.is_none() {
         let shown: String = text.chars().take(80).collect();
-        violations.push(Violation::new(field, format!("{shown:?} is no address")));
+        violations.push(Violation::new(field, InvalidFormat.because(format!("{shown:?} is no address"))));
     }
     parsed
 }
