@@ -102,10 +102,10 @@ pub struct LauncherSettings {
     pub log_bytes_max: u64,
     /// Layers of images may bring devices. No container can use one: its root is mounted `nodev`.
     pub image_devices: bool,
-    /// How long a plugin of a network may take, in seconds: 1 to [`CNI_PLUGIN_SECONDS_MAX`].
+    /// How long a plugin of a network may take, in seconds: 1 to 300.
     pub cni_plugin_seconds: u64,
-    /// A shim that has not turned its loop for this time is killed, in seconds: [`WATCHDOG_SECONDS_MIN`] to
-    /// [`WATCHDOG_SECONDS_MAX`], or 0 for never.
+    /// A shim that has not turned its loop for this time is killed, in seconds: 2 to 3600, or
+    /// 0 for never.
     pub watchdog_seconds: u64,
 }
 

@@ -191,9 +191,9 @@ async fn layers<L: LayerStore>(
 ) -> Result<Vec<LayerNotes>, ImageError> {
     let mut missing = Vec::new();
     let mut notes = vec![LayerNotes::default(); layers.len()];
-    for index in 0..layers.len() {
+    for (index, note) in notes.iter_mut().enumerate() {
         if let Some(there) = images.has(layers, index).await? {
-            notes[index] = there;
+            *note = there;
             report.stage(index, Stage::Present);
         } else {
             missing.push(index);

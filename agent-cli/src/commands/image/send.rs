@@ -153,7 +153,7 @@ fn layout(directory: &Path, name: &str, to: &mut dyn Write) -> io::Result<()> {
 }
 
 fn append(tar: &mut tar::Builder<&mut dyn Write>, directory: &Path, name: &str) -> io::Result<()> {
-    let told = |error: io::Error| about(error, &directory.join(name));
+    let told = |error: io::Error| about(&error, &directory.join(name));
     let file = File::open(directory.join(name)).map_err(told)?;
     let metadata = file.metadata().map_err(told)?;
     if !metadata.is_file() {
@@ -168,7 +168,7 @@ fn append(tar: &mut tar::Builder<&mut dyn Write>, directory: &Path, name: &str) 
 }
 
 /// An error with the path that it is about; that nobody takes the bytes stays what it is.
-fn about(error: io::Error, path: &Path) -> io::Error {
+fn about(error: &io::Error, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
@@ -176,12 +176,12 @@ fn about(error: io::Error, path: &Path) -> io::Error {
 fn document(directory: &Path, name: &str) -> io::Result<Value> {
     let path = directory.join(name);
     let mut bytes = Vec::new();
-    let file = File::open(&path).map_err(|error| about(error, &path))?;
+    let file = File::open(&path).map_err(|error| about(&error, &path))?;
     if file.metadata()?.len() > DOCUMENT_MAX {
         return Err(io::Error::other(format!("{}: has more than {DOCUMENT_MAX} bytes", path.display())));
     }
-    file.take(DOCUMENT_MAX).read_to_end(&mut bytes).map_err(|error| about(error, &path))?;
-    serde_json::from_slice(&bytes).map_err(|error| about(error.into(), &path))
+    file.take(DOCUMENT_MAX).read_to_end(&mut bytes).map_err(|error| about(&error, &path))?;
+    serde_json::from_slice(&bytes).map_err(|error| about(&error.into(), &path))
 }
 
 /// The digests that an index or a manifest names: of an index only the entries of this name, if one is given, and those for this

@@ -20,7 +20,7 @@ pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
         match check_path(draft.dir) {
             Err(why) => report.add("action.run.dir", why),
             Ok(()) if !draft.dir.starts_with('/') => {
-                report.add("action.run.dir", InvalidFormat.because("is not absolute"))
+                report.add("action.run.dir", InvalidFormat.because("is not absolute"));
             }
             Ok(()) => {}
         }

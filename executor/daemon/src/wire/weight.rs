@@ -191,7 +191,7 @@ fn entry(map: &str, mut rest: &[u8], found: &mut Vec<Violation>) {
     }
     match (std::str::from_utf8(name), std::str::from_utf8(value)) {
         (Err(_), _) => {
-            found.push(Violation::new(map, ViolationReason::NotUtf8.because("has a name that is not UTF-8")))
+            found.push(Violation::new(map, ViolationReason::NotUtf8.because("has a name that is not UTF-8")));
         }
         (Ok(name), Err(_)) => {
             let shown: String = name.chars().take(KEY_SHOWN).collect();
