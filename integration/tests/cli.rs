@@ -94,7 +94,7 @@ fn secrets_arrive_and_are_never_shown() {
     let file = dir.path().join("secret");
     std::fs::write(&file, format!("{CANARY}-file")).unwrap();
     let from_file = format!("db/file=@{}", file.display());
-    let script = "cd /etc/cf-service-bindings/db; stat -c '%A %U' $PWD; stat -c '%a %U %n' *; cat *; echo $TOKEN; echo all; \
+    let script = "cd /etc/cf-service-bindings/db; stat -c '%A %U' $PWD; stat -L -c '%a %U %n' *; cat *; echo $TOKEN; echo all; \
         exec sleep 100000";
     let arguments = ["run", "--id", "web-1", "--detach", "--user", "vcap", "--env", "TOKEN", "--file", &from_file];
     let arguments =
