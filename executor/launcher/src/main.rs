@@ -16,6 +16,7 @@ mod finish;
 mod host;
 mod ids;
 mod layers;
+mod locks;
 mod log;
 mod memfd_exec;
 mod network;

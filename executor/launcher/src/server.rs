@@ -28,13 +28,14 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{getsockopt, sockopt};
 use prost::Message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{Mode, OFlags};
 
 use crate::cli::Args;
 use crate::dirs::{at, is_full, make_dir, plain, remove_tree};
 use crate::host::Host;
 use crate::ids::Claims;
 use crate::layers::{HasLayers, Layers};
+use crate::locks;
 use crate::log::{self, Level};
 use crate::seccomp::Filter;
 use crate::sweep::{self, Swept, Unwiped};
@@ -530,13 +531,8 @@ fn lock(run_dir: &Path) -> io::Result<File> {
     let file =
         File::options().create(true).truncate(false).write(true).open(&path).map_err(|error| at(&path, &error))?;
     // Another launcher that looks whether this one lives has it for an instant.
-    let deadline = Instant::now() + LOOKED_AT;
-    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        if Instant::now() >= deadline {
-            return Err(io::Error::other(format!("another executor-launcher serves {} already", run_dir.display())));
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    locks::exclusive(&file, LOOKED_AT)
+        .map_err(|_| io::Error::other(format!("another executor-launcher serves {} already", run_dir.display())))?;
     Ok(file)
 }
 

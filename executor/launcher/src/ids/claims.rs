@@ -14,7 +14,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use executor_core::idmap::{Block, Pool};
 use rustix::fs::{FlockOperation, flock};
@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::dirs::{at, make_dir};
+use crate::locks;
 use crate::log::{self, Level};
 
 /// Where launchers of one host tell one another.
@@ -30,7 +31,6 @@ const DIR: &str = "/run/executor-ids";
 const CLAIM_MAX: u64 = 1 << 20;
 /// How long the lock may be another launcher's: it is held for a few system calls.
 const PATIENCE: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(5);
 
 /// What a launcher has claimed, as the others read it.
 #[derive(Serialize, Deserialize)]
@@ -144,14 +144,8 @@ impl Claims {
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
         let file = options.open(&path).map_err(|error| at(&path, &error))?;
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(file),
-                Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(PAUSE),
-                Err(error) => return Err(at(&path, &error.into())),
-            }
-        }
+        locks::exclusive(&file, PATIENCE).map_err(|error| at(&path, &error.into()))?;
+        Ok(file)
     }
 
     /// Blocks of other launchers, each with its run directory. Claims of those that have left nothing are removed.
