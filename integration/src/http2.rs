@@ -4,6 +4,7 @@
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use crate::wait::PATIENCE;
 
@@ -27,6 +28,9 @@ pub const END_STREAM: u8 = 1;
 pub const END_HEADERS: u8 = 4;
 /// See [`END_STREAM`].
 pub const PADDED: u8 = 8;
+
+/// After this time without a byte there is nothing more to come.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// The client.
 pub struct Raw {
@@ -79,14 +83,64 @@ pub fn fields(method: &str) -> Vec<u8> {
 impl Raw {
     /// Connects, and says the first words of the protocol. It never acknowledges the settings.
     pub fn connect(socket: &Path) -> Self {
-        let stream = UnixStream::connect(socket).expect("a socket that is served");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        let mut raw = Self { stream, read: Vec::new(), newest: 0, pings: 0 };
-        raw.say(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         // A window that every answer fits into.
-        raw.frame(SETTINGS, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff]);
+        let mut raw = Self::with_window(socket, 0x7fff_ffff).expect("a socket that is served");
         raw.frame(8, 0, 0, &[0x7f, 0, 0, 0]);
         raw
+    }
+
+    /// The same with a window of so many bytes for the body of each answer: 0 for none at all.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn with_window(socket: &Path, window: u32) -> std::io::Result<Self> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")?;
+        stream.write_all(&frame(SETTINGS, 0, 0, &[&[0, 4], &window.to_be_bytes()[..]].concat()))?;
+        Ok(Self { stream, read: Vec::new(), newest: 0, pings: 0 })
+    }
+
+    /// How long the other side may take to read what is said, before saying it fails.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn bounded(self, patience: Duration) -> std::io::Result<Self> {
+        self.stream.set_write_timeout(Some(patience))?;
+        Ok(self)
+    }
+
+    /// Makes a whole call of one message, where the connection may be closed or no longer be read.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn try_call(&mut self, method: &str, bytes: &[u8]) -> std::io::Result<()> {
+        let on = self.next();
+        self.stream.write_all(&frame(HEADERS, END_HEADERS, on, &fields(method)))?;
+        message(bytes).chunks(16_384).try_for_each(|part| self.stream.write_all(&frame(DATA, 0, on, part)))?;
+        self.stream.write_all(&frame(DATA, END_STREAM, on, &[]))
+    }
+
+    /// Reads what comes until nothing more does, and forgets it; for the first byte it waits longer. Tells how much it was.
+    pub fn settle(&mut self, first: Duration) -> usize {
+        let (mut buffer, mut all, mut patience) = ([0; 65_536], self.read.len(), first);
+        self.read.clear();
+        loop {
+            let _ = self.stream.set_read_timeout(Some(patience));
+            match self.stream.read(&mut buffer) {
+                Ok(n @ 1..) => all += n,
+                _ => break,
+            }
+            patience = PAUSE;
+        }
+        let _ = self.stream.set_read_timeout(Some(PATIENCE));
+        all
+    }
+
+    /// The number of a new stream.
+    fn next(&mut self) -> u32 {
+        self.newest += if self.newest == 0 { 1 } else { 2 };
+        self.newest
     }
 
     /// Says bytes.
@@ -101,8 +155,7 @@ impl Raw {
 
     /// Opens a stream with these fields; gives its id.
     pub fn open(&mut self, fields: &[u8], end: bool) -> u32 {
-        self.newest += if self.newest == 0 { 1 } else { 2 };
-        let on = self.newest;
+        let on = self.next();
         let mut parts = fields.chunks(16_384).peekable();
         let mut kind = HEADERS;
         let mut flags = if end { END_STREAM } else { 0 };

@@ -12,7 +12,6 @@ mod attack;
 mod client;
 mod container;
 mod executord;
-mod h2;
 mod image;
 mod python;
 mod report;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use executor_proto::v1::{self, RunRequest, StreamLogsRequest};
 use integration::daemon::{Daemon, Setup};
+use integration::http2::Raw;
 use integration::request::{Words as _, program, sleeper, update};
 use integration::streams::{Executed, start};
 use prost::Message as _;
@@ -15,12 +16,14 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use tonic::Code;
 
 use crate::attack::{Outcome, Scale};
-use crate::h2::{ANSWER, Raw};
 use crate::python::CCore;
 use crate::revive::start_or_end;
 
 /// How long connections that say nothing may keep others out.
 const LOCKED_OUT_MAX: Duration = Duration::from_secs(30);
+
+/// Within this time a call is answered.
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// More connections than executord serves, none of which says a word; then somebody who does.
 pub(crate) fn silent(scale: Scale) -> anyhow::Result<Outcome> {
@@ -192,14 +195,14 @@ fn with_a_long_list(containers: usize) -> Daemon {
 pub(crate) fn unread(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = with_a_long_list(scale.of(20, 100));
     let size = daemon.api.list(v1::ListRequest { page_size: 1000, ..Default::default() })?.encoded_len() as u64;
-    let (connections, calls) = scale.of((10, 90), (40, 90));
+    let (connections, calls) = scale.of((10, 90_u64), (40, 90));
     let mut all = Vec::new();
     let cost = cost(daemon.pid(), || {
         for _ in 0..connections {
-            let mut raw = Raw::connect(&daemon.socket(), 0)?;
+            let mut raw = Raw::with_window(&daemon.socket(), 0)?.bounded(ANSWER)?;
             let list = v1::ListRequest { page_size: 1000, ..Default::default() }.encode_to_vec();
-            for call in 0..calls {
-                if raw.call(1 + 2 * call, "/executor.v1.Executor/List", &list).is_err() {
+            for _ in 0..calls {
+                if raw.try_call("/executor.v1.Executor/List", &list).is_err() {
                     break; // it is no longer listened to, which is one way to be bounded
                 }
             }
@@ -208,7 +211,7 @@ pub(crate) fn unread(scale: Scale) -> anyhow::Result<Outcome> {
         }
         Ok(())
     })?;
-    let asked = size * u64::from(calls) * connections as u64;
+    let asked = size * calls * connections as u64;
     let told = format!("{} of answers that nobody read cost {}", megabytes(asked), megabytes(cost));
     ensure!(asked > 2 * UNREAD_MAX, "too little was asked for: {told}");
     Ok(Outcome::of((cost > UNREAD_MAX).then(|| told.clone()), told))
@@ -218,8 +221,8 @@ pub(crate) fn unread(scale: Scale) -> anyhow::Result<Outcome> {
 pub(crate) fn unread_control(_: Scale) -> anyhow::Result<String> {
     let daemon = with_a_long_list(20);
     let list = v1::ListRequest { page_size: 1000, ..Default::default() }.encode_to_vec();
-    let mut raw = Raw::connect(&daemon.socket(), 1 << 20)?;
-    raw.call(1, "/executor.v1.Executor/List", &list)?;
+    let mut raw = Raw::with_window(&daemon.socket(), 1 << 20)?;
+    raw.try_call("/executor.v1.Executor/List", &list)?;
     let bytes = raw.settle(ANSWER);
     ensure!(bytes > 60_000, "a list by hand has {bytes} bytes");
     Ok(format!("a client that reads gets {bytes} bytes of the same list"))
