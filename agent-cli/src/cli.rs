@@ -406,7 +406,7 @@ pub(crate) fn parse() -> Result<Cli, clap::Error> {
     })
 }
 
-/// Which arguments are not UTF-8, by their places: what they hold may be a secret, and cannot be shown anyway.
+/// The error for arguments that are not UTF-8. It names their places alone: an argument may be a secret.
 fn not_utf8(line: &[OsString]) -> clap::Error {
     let bad = |argument: &OsString| argument.to_str().is_none();
     let places: Vec<String> = (1..line.len())

@@ -40,7 +40,7 @@ pub(crate) struct DeliveryArgs {
     pub(crate) from: BindingArgs,
     /// Directory of the container that the bindings lie in [default: executord's root, /etc/cf-service-bindings]
     ///
-    /// Where the root file system lacks it, bindings can be added to it by `rotate`, which must be given the same as `run`.
+    /// `rotate` can add bindings to it where the root file system lacks it, and must be given the same as `run`.
     #[arg(long, value_name = "PATH", requires = "bindings")]
     pub(crate) binding_root: Option<String>,
     /// Permission bits of the bindings' files [default: 0600]

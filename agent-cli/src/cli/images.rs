@@ -131,7 +131,7 @@ pub(crate) struct ImageOfRun {
     /// When to fetch the image [default: missing]
     #[arg(long, value_enum, value_name = "WHEN")]
     pub(crate) pull: Option<PullArg>,
-    /// What the image must be for: linux/amd64; refused where this machine is another one
+    /// Platform that the image must be for (linux/amd64); refused where this machine is another one
     #[arg(long, value_name = "PLATFORM")]
     pub(crate) platform: Option<String>,
     #[command(flatten)]
@@ -263,7 +263,7 @@ pub(crate) struct PullArgs {
     /// Print nothing but the digest
     #[arg(long, short)]
     pub(crate) quiet: bool,
-    /// What the image must be for: linux/amd64; refused where this machine is another one
+    /// Platform that the image must be for (linux/amd64); refused where this machine is another one
     #[arg(long, value_name = "PLATFORM")]
     pub(crate) platform: Option<String>,
     /// Image, as with `run`

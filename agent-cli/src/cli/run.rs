@@ -15,8 +15,8 @@ use crate::units;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Program")]
 pub(crate) struct RunArgs {
-    /// What is run: an IMAGE, with what its entrypoint is given instead of its own command; or behind `--`, or where --rootfs
-    /// is given, a program (an absolute path, or a name to look up in PATH of --env) with its arguments
+    /// Image to run, and arguments for its entrypoint instead of its own command. After `--`, or with --rootfs: a program (an
+    /// absolute path, or a name to look up in PATH of --env) and its arguments
     ///
     /// Images: debian:12, registry.example:5000/team/app@sha256:..., oci:/dir:name, oci-archive:/file.tar,
     /// docker-archive:/file.tar; or `host`, or dir:/path. A name without a scheme is one of a registry, docker.io where it
@@ -40,7 +40,7 @@ pub(crate) struct RunArgs {
     pub(crate) env: Vec<String>,
     /// File with variables: a NAME=VALUE a line, or NAME for the value it has here; lines that begin with # do not count
     ///
-    /// They are no secrets: see --secret-env. A variable of --env wins over one of a file. May be repeated.
+    /// For secrets use --secret-env. A variable of --env wins over one of a file. May be repeated.
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Vec<PathBuf>,
     /// Id of the container; a UUID when left out
@@ -82,9 +82,9 @@ pub(crate) struct RunArgs {
     pub(crate) public_files: Vec<String>,
     /// Directory that holds secret files alone; may be repeated
     ///
-    /// Where the root file system lacks it, it is mounted as a whole: its files change in one step, and `rotate` can add
-    /// some. In a home, and in directories with a dot, files are
-    /// mounted by themselves without it, and all around them stays writable.
+    /// A directory that the root file system lacks is mounted as a whole: its files change in one step, and `rotate` can add
+    /// some. Without this option files in a home, or in a directory whose name begins with a dot, are mounted one by one, and
+    /// everything around them stays writable.
     #[arg(help_heading = "Secrets", long = "file-directory", value_name = "PATH")]
     pub(crate) file_directories: Vec<String>,
     /// Let the process change its secret files and write beside them, SIZE at most beyond what they have (64M, 1.5G)

@@ -32,7 +32,7 @@ pub(super) struct Wanted {
     pub(super) keys: DetachKeys,
     /// The process waits while its output is not read.
     pub(super) lossless: bool,
-    /// All of the output from this byte on, wherever it is; what comes from now on where there is none.
+    /// Byte of the output to begin at, kept output included. None begins with new output.
     pub(super) from: Option<u64>,
 }
 

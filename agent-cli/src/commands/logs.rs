@@ -146,7 +146,7 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// Whether the next entry of a stream goes on with its last line.
+/// Keeps for each stream whether its last line is unfinished: the next entry then gets no time of its own.
 #[derive(Debug, Default)]
 struct Stamps {
     within: [bool; 2],
@@ -211,7 +211,7 @@ pub(super) async fn follow(
     }
 }
 
-/// How far a log was read.
+/// Position in a log: everything before it was read.
 #[derive(Debug, Default)]
 struct Place {
     /// Bytes of output.

@@ -457,7 +457,7 @@ mod tests {
         assert!(violations[0].description.contains("below /etc/cf; at most 4066"), "{}", violations[0]);
     }
 
-    /// DESIGN 4: the way to a mount point has no symbolic link; a path through one is refused, by name.
+    /// The way to a mount point has no symbolic link; a path through one is refused, by name.
     #[test]
     fn links_and_things_in_the_way_are_refused_all_at_once() {
         let paths = ["/bin/x", "/etc/mtab", "/etc/passwd/x", "/opt", "/opt/pipe", "/opt/pipe/x", "/tmp"];

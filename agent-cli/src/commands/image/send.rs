@@ -27,7 +27,7 @@ const DEPTH: usize = 4;
 const DOCUMENT_MAX: u64 = 4 << 20;
 /// Most blobs of a layout that are looked at.
 const BLOBS_MAX: usize = 10_000;
-/// What an index's entries are called (image-spec; containerd).
+/// Annotations with the name of an index's entry (image-spec; containerd).
 const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
 
 /// An image on this machine's disk, as its reference names it.
@@ -40,7 +40,7 @@ pub(crate) struct OnDisk {
 }
 
 impl OnDisk {
-    /// What a reference means, where it is one of a disk.
+    /// Reads a reference; nothing where it names no file or directory.
     pub(crate) fn of(reference: &str) -> Option<Self> {
         let (scheme, rest) = reference.split_once(':')?;
         let (form, is_layout) = match scheme {
@@ -53,7 +53,7 @@ impl OnDisk {
         Some(Self { form, is_layout, path: path.into(), name: name.to_owned() })
     }
 
-    /// This process can read it, or at least begin to.
+    /// Tells whether this process can open its first file.
     fn is_readable(&self) -> bool {
         let first = if self.is_layout { self.path.join("index.json") } else { self.path.clone() };
         File::open(first).is_ok()
@@ -209,7 +209,7 @@ fn descriptors(document: &Value, name: &str) -> Vec<String> {
     all.filter_map(|entry| Some(entry.get("digest")?.as_str()?.to_owned())).collect()
 }
 
-/// Where a layout has a blob; `None` for what is no digest.
+/// Path of a blob in a layout; `None` for what is no digest.
 fn blob(digest: &str) -> Option<String> {
     let (algorithm, hex) = digest.split_once(':')?;
     let safe = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
@@ -238,7 +238,7 @@ mod tests {
         }
     }
 
-    /// What belongs to the image is sent, with all that it names, and nothing else of the layout.
+    /// The blobs that the image needs are sent, and no others of the layout.
     #[test]
     fn a_layout_is_sent_with_what_the_image_needs() {
         let dir = tempfile::tempdir().unwrap();
