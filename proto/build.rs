@@ -6,7 +6,7 @@ use prost::Message as _;
 
 /// Messages that carry secrets, or contain one that does: their `Debug` is written by hand and prints
 /// names and sizes only (see `src/redact.rs`).
-const NO_DERIVED_DEBUG: [&str; 11] = [
+const NO_DERIVED_DEBUG: [&str; 13] = [
     ".executor.v1.AttachRequest",
     ".executor.v1.AttachResponse",
     ".executor.v1.EnvironmentVariable",
@@ -14,6 +14,8 @@ const NO_DERIVED_DEBUG: [&str; 11] = [
     ".executor.v1.ExecResponse",
     ".executor.v1.ExecStart",
     ".executor.v1.File",
+    ".executor.v1.GetArchiveResponse",
+    ".executor.v1.PutArchiveRequest",
     ".executor.v1.RegistryCredentials",
     ".executor.v1.RunAction",
     ".executor.v1.SecretArgument",

@@ -27,7 +27,7 @@ pub(crate) use bindings::{BindingArgs, BindingsCommand, CheckArgs, DeliveryArgs,
 pub(crate) use cnab::{ActionArgs, BundleArg, CnabArgs, CnabCommand, ExplainArgs, OfClaimArgs, OutputsArgs};
 pub(crate) use images::{ImageArgs, ImageOfRun};
 pub(crate) use limits::LimitArgs;
-pub(crate) use outputs::{CpArgs, CpSource, OutputArgs};
+pub(crate) use outputs::{Copy, CpArgs, CpSource, OutputArgs};
 pub(crate) use run::{RedactArg, RunArgs};
 pub(crate) use streams::{AttachArgs, ExecArgs, StreamArgs};
 
@@ -92,15 +92,22 @@ pub(crate) enum Command {
     ///
     /// With several ids a line for each tells its status, in their order; the exit status is the first that is not 0.
     Wait(WaitArgs),
-    /// Fetch outputs of a completed container
+    /// Copy files out of a running container or into it, and outputs of a completed one
     ///
-    /// As cp does it: a file goes to a file, or into a directory that is there; a directory becomes DEST, or goes into
-    /// DEST where that is there. `ID:` alone fetches all outputs into the directory DEST: files under their own names,
-    /// what is below a declared directory as it lies there. `-` writes one file to standard output.
+    /// As cp -r does it: a file goes to a file, or into a directory that is there; a directory becomes DEST, or goes into
+    /// DEST where that is there; of SOURCE/. only what is in it is copied. Permissions are kept, links stay links. Files
+    /// are whole or not there.
     ///
-    /// Files are whole or not there. Nothing is written but below DEST, no symbolic link is followed there, and
-    /// set-user-id bits are left out. A line on standard error tells each entry that was not captured and why; the exit
-    /// status is 125 then, with all that was captured copied.
+    /// In a running container it is done as the container's user, who owns what comes, and with no program of its image.
+    /// Secret files, sockets and what is in /proc and /sys are left out. `-` is a tar archive: of the source on standard
+    /// output, and on standard input one that is unpacked in the directory DEST.
+    ///
+    /// Of a completed container outputs alone are there. `ID:` fetches all of them into the directory DEST: files under
+    /// their own names, what is below a declared directory as it lies there. `-` writes one file, as it is.
+    ///
+    /// On this machine nothing is written but below DEST, no symbolic link is followed there, and set-user-id bits are
+    /// left out. A line on standard error tells each entry that was not captured, or not copied, and why; the exit status
+    /// is 125 then, with all else copied.
     Cp(CpArgs),
     /// Stop containers: SIGTERM, their grace period, SIGKILL
     ///

@@ -11,7 +11,7 @@ use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fchmod, linkat, mkdirat, openat, renameat, symlinkat, unlinkat};
 
 use crate::view::table::plain;
 
@@ -162,12 +162,48 @@ impl Tree {
         Ok(directory)
     }
 
+    /// Makes a symbolic link, in the place of what is there, unless that is a directory.
+    pub(crate) fn symlink(&self, path: &Path, target: &Path) -> Result<(), WriteError> {
+        self.linked(path, |directory, name| symlinkat(target, directory, name))
+    }
+
+    /// Makes another name of a file that was written, likewise.
+    pub(crate) fn hard_link(&self, path: &Path, of: &Path) -> Result<(), WriteError> {
+        let shown = self.shown.join(of);
+        let name = of.file_name().ok_or(WriteError::Refused { path: shown, why: "names no file" })?;
+        let there = self.directory(of.parent().unwrap_or(Path::new("")))?;
+        self.linked(path, |directory, new| linkat(&there, name, directory, new, AtFlags::empty()))
+    }
+
+    fn linked(
+        &self,
+        path: &Path,
+        link: impl FnOnce(&OwnedFd, &str) -> Result<(), rustix::io::Errno>,
+    ) -> Result<(), WriteError> {
+        let shown = self.shown.join(path);
+        let failed = |error: rustix::io::Errno| WriteError::Io { path: shown.clone(), source: error.into() };
+        let name = path.file_name().ok_or(WriteError::Refused { path: shown.clone(), why: "names no file" })?;
+        let directory = self.directory(path.parent().unwrap_or(Path::new("")))?;
+        let partial = partial_name();
+        link(&directory, &partial).map_err(failed)?;
+        let renamed = renameat(&directory, &*partial, &directory, name);
+        let _ = unlinkat(&directory, &*partial, AtFlags::empty()); // two names of one file are left alone by a rename
+        renamed.map_err(failed)
+    }
+
+    /// Gives a directory its permissions, but no set-id bits.
+    pub(crate) fn mark(&self, path: &Path, mode: u32) -> Result<(), WriteError> {
+        let directory = self.directory(path)?;
+        fchmod(&directory, Mode::from_raw_mode(mode & 0o1777))
+            .map_err(|error| WriteError::Io { path: self.shown.join(path), source: error.into() })
+    }
+
     /// Begins a file. `path` is one that [`below`] gave, or a single name.
     pub(crate) fn file(&self, path: &Path, mode: u32) -> Result<Partial, WriteError> {
         let shown = self.shown.join(path);
         let name = path.file_name().ok_or(WriteError::Refused { path: shown.clone(), why: "names no file" })?;
         let directory = self.directory(path.parent().unwrap_or(Path::new("")))?;
-        let partial = format!(".agent-cli-{}.part", uuid::Uuid::new_v4().simple());
+        let partial = partial_name();
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // No set-user-id bits, and what the umask here leaves.
         let file = openat(&directory, &partial, flags, Mode::from_raw_mode(mode & 0o777))
@@ -176,7 +212,18 @@ impl Tree {
     }
 }
 
+/// What something is called until it is whole.
+fn partial_name() -> String {
+    format!(".agent-cli-{}.part", uuid::Uuid::new_v4().simple())
+}
+
 impl Partial {
+    /// Gives it all of its permissions, whatever the umask here says, but no set-user-id bits.
+    pub(crate) fn mark(&self, mode: u32) -> Result<(), WriteError> {
+        fchmod(&self.file, Mode::from_raw_mode(mode & 0o777))
+            .map_err(|error| WriteError::Io { path: self.shown.clone(), source: error.into() })
+    }
+
     /// Where it will be.
     pub(crate) fn shown(&self) -> &Path {
         &self.shown

@@ -70,6 +70,15 @@ pub(crate) enum Failure {
     /// A fetched file could not be written.
     #[error(transparent)]
     Destination(#[from] WriteError),
+    /// A file that is to be copied could not be read.
+    #[error("cannot read {}", crate::view::table::plain(&.path.display().to_string()))]
+    Unread { path: PathBuf, source: io::Error },
+    /// An archive that came is damaged, or ends too early.
+    #[error("what came for {} is no whole archive", .path.display())]
+    Archive { path: PathBuf, source: io::Error },
+    /// Not all was copied; each was told.
+    #[error("{left_out} not copied, {copied} copied")]
+    LeftOut { left_out: usize, copied: u64 },
     /// Executord sends what has no place in an answer.
     #[error("executord sent an output that was not asked for: {path:?}")]
     Unasked { path: String },

@@ -14,6 +14,7 @@ pub(crate) fn flag(field: &str, doing: &str) -> String {
         "secret_arguments" => "--secret-arg",
         "redaction" => "--redact",
         "runtime_token_path" => "--runtime-token",
+        "path" if doing.starts_with("cp ") => "ID:PATH",
         "path" => "CMD",
         "dir" => "--dir",
         "user" => "--user",

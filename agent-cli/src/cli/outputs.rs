@@ -34,35 +34,73 @@ pub(crate) struct OutputArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct CpArgs {
-    /// ID:PATH, a captured file or a directory of captured files; ID: for all of them
-    #[arg(value_name = "ID:PATH")]
+    /// Copy what a symbolic link at the end of the source leads to, and not the link
+    #[arg(long, short = 'L')]
+    pub(crate) follow_link: bool,
+    /// ID:PATH or a local path; ID: for all outputs of an ended container, - for a tar archive on standard input
+    #[arg(value_name = "SOURCE")]
     pub(crate) source: String,
-    /// File, directory, or - for standard output
+    /// Local path or ID:PATH; - for standard output
     #[arg(value_name = "DEST")]
-    pub(crate) destination: PathBuf,
+    pub(crate) destination: String,
 }
 
 /// What `cp` copies.
 #[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Copy {
+    /// Out of a container.
+    Out(CpSource, PathBuf),
+    /// Into the container of this id, at this path.
+    In(PathBuf, String, String),
+}
+
+/// What is copied out of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CpSource {
     /// The container.
     pub(crate) id: String,
     /// Absolute, without a slash at its end; all where there is none.
     pub(crate) path: Option<String>,
+    /// The same as a path of a container that runs: `/` is its root. Empty where none was given.
+    pub(crate) live: String,
+    /// Of a directory what is in it: the path ended in `/.`.
+    pub(crate) contents: bool,
+    /// A link at its end is followed: it was asked for, or the path ended in a slash.
+    pub(crate) follow: bool,
 }
 
 impl CpArgs {
-    /// Reads `ID:PATH`.
-    pub(crate) fn parse(&self) -> Result<CpSource, Failure> {
-        let usage = |text: &str| Err(Failure::Usage(format!("cp {}: {text}", crate::view::table::plain(&self.source))));
-        let Some((id, path)) = self.source.split_once(':').filter(|(id, _)| !id.is_empty()) else {
-            return usage("name the container and the path: ID:PATH, or ID: for all outputs");
+    /// Reads which of the two is in a container: `ID:PATH` is, and what begins with `.` or `/` is not.
+    pub(crate) fn parse(&self) -> Result<Copy, Failure> {
+        let Self { follow_link, source, destination } = self;
+        let usage = |text: &str| {
+            let (source, destination) = (crate::view::table::plain(source), crate::view::table::plain(destination));
+            Err(Failure::Usage(format!("cp {source} {destination}: {text}")))
         };
-        if !path.is_empty() && !path.starts_with('/') {
-            return usage("the path of an output is absolute");
+        let inside = |text: &str| {
+            let (id, path) = text.split_once(':').filter(|(id, _)| !id.is_empty() && !id.contains('/'))?;
+            (!id.starts_with('.')).then(|| (id.to_owned(), path.to_owned()))
+        };
+        match (inside(source), inside(destination)) {
+            (None, None) => usage("name the container and the path: ID:PATH, or ID: for all outputs"),
+            (Some(_), Some(_)) => usage("copies from or to this machine, not between containers"),
+            (Some((_, path)), None) if !path.is_empty() && !path.starts_with('/') => {
+                usage("the path in the container is absolute")
+            }
+            (None, Some((_, path))) if !path.starts_with('/') => usage("the path in the container is absolute"),
+            (None, Some((id, path))) => Ok(Copy::In(source.into(), id, path)),
+            (Some((id, path)), None) => {
+                let (path, contents) = match path.strip_suffix("/.") {
+                    Some(directory) => (format!("{directory}/"), true),
+                    None => (path, false),
+                };
+                let follow = *follow_link || path.ends_with('/');
+                let live = if path.is_empty() { "" } else { "/" };
+                let path = Some(path.trim_end_matches('/')).filter(|path| !path.is_empty()).map(str::to_owned);
+                let live = path.clone().unwrap_or_else(|| live.to_owned());
+                Ok(Copy::Out(CpSource { id, path, live, contents, follow }, destination.into()))
+            }
         }
-        let path = Some(path.trim_end_matches('/')).filter(|path| !path.is_empty()).map(str::to_owned);
-        Ok(CpSource { id: id.to_owned(), path })
     }
 }
 
@@ -104,20 +142,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_of_cp() {
-        let parse = |source: &str| CpArgs { source: source.into(), destination: ".".into() }.parse();
-        let source = |path: Option<&str>| CpSource { id: "web-1".into(), path: path.map(str::to_owned) };
-        for (text, path) in [
-            ("web-1:/out/a", Some("/out/a")),
-            ("web-1:/out/a:b", Some("/out/a:b")),
-            ("web-1:/out//", Some("/out")),
-            ("web-1:", None),
-            ("web-1:/", None),
+    fn sources_and_destinations_of_cp() {
+        let parse = |source: &str, destination: &str| {
+            CpArgs { follow_link: false, source: source.into(), destination: destination.into() }.parse()
+        };
+        for (text, path, live, contents, follow) in [
+            ("web-1:/out/a", Some("/out/a"), "/out/a", false, false),
+            ("web-1:/out/a:b", Some("/out/a:b"), "/out/a:b", false, false),
+            ("web-1:/out//", Some("/out"), "/out", false, true),
+            ("web-1:/out/.", Some("/out"), "/out", true, true),
+            ("web-1:", None, "", false, false),
+            ("web-1:/", None, "/", false, true),
+            ("web-1:/.", None, "/", true, true),
         ] {
-            assert_eq!(parse(text).unwrap(), source(path), "{text}");
+            let (id, path, live) = ("web-1".to_owned(), path.map(str::to_owned), live.to_owned());
+            let expected = Copy::Out(CpSource { id, path, live, contents, follow }, ".".into());
+            assert_eq!(parse(text, ".").unwrap(), expected, "{text}");
         }
-        for text in ["web-1", ":/out", "web-1:out", ""] {
-            assert!(matches!(parse(text), Err(Failure::Usage(_))), "{text}");
+        for source in ["a", "./a:b", "/a:b", "a/b:/c", "-"] {
+            let expected = Copy::In(source.into(), "web-1".into(), "/x/".into());
+            assert_eq!(parse(source, "web-1:/x/").unwrap(), expected, "{source}");
+        }
+        let bad = [
+            ("web-1", "."),
+            (":/out", "."),
+            ("web-1:out", "."),
+            ("", "."),
+            ("a:/b", "c:/d"),
+            ("a", "b:c"),
+            ("a", "b:"),
+        ];
+        for (source, destination) in bad {
+            assert!(matches!(parse(source, destination), Err(Failure::Usage(_))), "{source} {destination}");
         }
     }
 

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use executor_proto::v1::executor_client::ExecutorClient;
 use executor_proto::v1::get_outputs_response::Part;
-use executor_proto::v1::{GetOutputsRequest, GetRequest, OutputFile, Outputs, SkippedOutput};
+use executor_proto::v1::{GetOutputsRequest, GetRequest, OutputFile, Outputs, SkippedOutput, State};
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::{Session, expected};
-use crate::cli::{CpArgs, CpSource};
+use super::{Session, archive, expected};
+use crate::cli::{Copy, CpArgs, CpSource};
 use crate::connect::{Patience, is_away};
 use crate::destination::{Partial, Place, Source, Tree, below, place, there};
 use crate::failure::Failure;
@@ -53,27 +53,69 @@ impl Wanted {
 }
 
 pub(super) async fn cp(session: &Session, args: CpArgs) -> Result<u8, Failure> {
-    let CpSource { id, path } = args.parse()?;
-    let (args, path) = (&args, &path);
-    ids::with(&session.client, id, |id| copy(session, args, CpSource { id, path: path.clone() })).await
+    match args.parse()? {
+        Copy::In(from, id, path) => {
+            let from = archive::Local { path: &from, follow: args.follow_link };
+            archive::put(session, from, id, &path).await
+        }
+        Copy::Out(source, to) => {
+            let (source, to) = (&source, &*to);
+            ids::with(&session.client, source.id.clone(), |id| copy_out(session, CpSource { id, ..source.clone() }, to))
+                .await
+        }
+    }
 }
 
-async fn copy(session: &Session, args: &CpArgs, source: CpSource) -> Result<u8, Failure> {
-    let to_stdout = args.destination.as_os_str() == "-";
+/// What a container left behind; where it runs, what is there.
+async fn copy_out(session: &Session, source: CpSource, to: &Path) -> Result<u8, Failure> {
+    let live = (!source.live.is_empty()).then(|| source.clone());
+    // Standard output takes an archive of anything that is there, and of outputs one file.
+    if source.path.is_none() && to.as_os_str() == "-" && live.is_some() && is_running(session, &source.id).await? {
+        return archive::get(session, &source, to).await;
+    }
+    match (copy(session, source, to).await, live) {
+        (Err(failure), Some(source)) if failure.code() == Some(tonic::Code::FailedPrecondition) => {
+            match is_running(session, &source.id).await? {
+                true => archive::get(session, &source, to).await,
+                false => Err(failure),
+            }
+        }
+        (copied, _) => copied,
+    }
+}
+
+async fn is_running(session: &Session, id: &str) -> Result<bool, Failure> {
+    let doing = format!("cp {id}:");
+    let call = |mut rpc: ExecutorClient<_>| {
+        let request = GetRequest { id: id.to_owned() };
+        async move { rpc.get(request).await }
+    };
+    let container = expected(session.client.patiently(&doing, is_away, call).await?.container, &doing)?;
+    Ok(matches!(container.state(), State::Running | State::Stopping))
+}
+
+async fn copy(session: &Session, source: CpSource, destination: &Path) -> Result<u8, Failure> {
+    let to_stdout = destination.as_os_str() == "-";
     if to_stdout && session.json {
         return Err(Failure::Usage("--json and `-` both want standard output".into()));
     }
     let wanted = match source.path {
         Some(path) => Wanted::Path(path),
         None if to_stdout => {
-            return Err(Failure::Usage(format!("cp {}: to standard output goes one file: ID:PATH", args.source)));
+            return Err(Failure::Usage(format!(
+                "cp {}: - to standard output goes one file: ID:PATH",
+                plain(&source.id)
+            )));
         }
         None => Wanted::Declared(declared(session, &source.id).await?),
     };
-    let to = if to_stdout { To::Stdout } else { To::Path(&args.destination) };
+    let to = if to_stdout { To::Stdout } else { To::Path(destination) };
     let fetched = fetch(session, &source.id, &wanted, to).await?;
     if session.json {
-        session.output.text(json::document(&json::Copied::new(&source.id, &fetched.files, &fetched.skipped))).await;
+        session
+            .output
+            .text(json::document(&json::Cp::from(json::Copied::new(&source.id, &fetched.files, &fetched.skipped))))
+            .await;
     }
     fetched.warn(session);
     match fetched.skipped.len() {
@@ -200,7 +242,7 @@ pub(super) fn check_destination(outputs: &Outputs, destination: &Path) -> Result
     Ok(())
 }
 
-fn at(destination: &Path) -> Result<crate::destination::There, Failure> {
+pub(super) fn at(destination: &Path) -> Result<crate::destination::There, Failure> {
     there(destination).map_err(|source| {
         Failure::Destination(crate::destination::WriteError::Io { path: destination.to_owned(), source })
     })

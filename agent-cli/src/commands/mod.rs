@@ -1,5 +1,6 @@
 //! The commands, one module each, and what they have in common: a connection, an output, a look.
 
+mod archive;
 mod attach;
 mod audit;
 mod bindings;

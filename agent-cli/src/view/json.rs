@@ -34,7 +34,7 @@ pub(crate) use bindings::{CheckedBindings, ShownBindings};
 pub(crate) use container::{Container, Rotated};
 pub(crate) use ending::Ending;
 pub(crate) use info::Info;
-pub(crate) use outputs::Copied;
+pub(crate) use outputs::{Archived, Copied, Cp};
 pub(crate) use refusal::Refusal;
 pub(crate) use secrets::Secrets;
 

@@ -301,6 +301,7 @@ impl Executor for Service {
     type GetOutputsStream = Streamed<GetOutputsResponse>;
     type ExecStream = Streamed<ExecResponse>;
     type AttachStream = Streamed<AttachResponse>;
+    type GetArchiveStream = Streamed<GetArchiveResponse>;
 
     async fn exec(&self, _: Request<tonic::Streaming<ExecRequest>>) -> Result<Response<Self::ExecStream>, Status> {
         Err(Status::unimplemented("this fake executes nothing"))
@@ -311,6 +312,17 @@ impl Executor for Service {
         _: Request<tonic::Streaming<AttachRequest>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
         Err(Status::unimplemented("this fake has no processes"))
+    }
+
+    async fn get_archive(&self, _: Request<GetArchiveRequest>) -> Result<Response<Self::GetArchiveStream>, Status> {
+        Err(Status::unimplemented("this fake has no files"))
+    }
+
+    async fn put_archive(
+        &self,
+        _: Request<tonic::Streaming<PutArchiveRequest>>,
+    ) -> Result<Response<PutArchiveResponse>, Status> {
+        Err(Status::unimplemented("this fake has no files"))
     }
 
     async fn run(&self, request: Request<RunRequest>) -> Result<Response<RunResponse>, Status> {

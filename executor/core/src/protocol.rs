@@ -12,8 +12,9 @@ use crate::violation::{Violation, ViolationReason};
 mod streams;
 
 pub use streams::{
-    ATTACH_FDS, ATTACHED_PACKET_MAX, Attach, EXEC_FDS, EXECS_MAX, EXECS_MAX_IN_ALL, Exec, ExecNews, ExecOrder,
-    ExecReport, FromShim, NotExecuted, Started, ToShim, position_of, position_packet,
+    ARCHIVE_FOLLOW, ARCHIVE_STAT, ATTACH_FDS, ATTACHED_PACKET_MAX, Archive, ArchiveDone, ArchiveStat, ArchiveWork,
+    Attach, EXEC_FDS, EXECS_MAX, EXECS_MAX_IN_ALL, Exec, ExecNews, ExecOrder, ExecReport, FromShim, NotExecuted,
+    Started, ToShim, position_of, position_packet,
 };
 
 /// Version of these messages. Both sides refuse a peer of another major version.
@@ -35,7 +36,7 @@ pub struct LauncherRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// What is asked.
-    #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5, 6, 7, 8")]
+    #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5, 6, 7, 8, 9")]
     pub call: Option<LauncherCall>,
 }
 
@@ -63,6 +64,9 @@ pub enum LauncherCall {
     /// Execute a process in a container.
     #[prost(message, tag = "8")]
     Exec(Exec),
+    /// Copy files out of a container, or into it.
+    #[prost(message, tag = "9")]
+    Archive(Archive),
 }
 
 /// Introduces the daemon.

@@ -36,7 +36,7 @@ use crate::plan::{
 pub use crate::violation::{FieldFault, Violation, ViolationReason};
 use ViolationReason::{InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, Reserved, TooLong, TooMany};
 pub use draft::{Draft, DraftFile, DraftOutputs};
-pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_exec};
+pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec};
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
 pub use policy::{Policy, Unenforceable};
 pub use ports::{BadPortRule, PortRule};

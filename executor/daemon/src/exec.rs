@@ -8,9 +8,12 @@ use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
 use executor_core::payload::{self, ProcessPayload};
-use executor_core::protocol::{self, ExecNews, ExecOrder, ExecReport, LauncherAnswer, LauncherCall};
+use executor_core::protocol::{
+    self, ARCHIVE_FOLLOW, ARCHIVE_STAT, ArchiveWork, ExecNews, ExecOrder, ExecReport, LauncherAnswer, LauncherCall,
+};
 use executor_core::validate::{ExecDraft, validate_exec};
 use executor_proto::v1;
 use executor_sys::memfile::MemFile;
@@ -19,6 +22,7 @@ use prost::Message as _;
 use tokio::io::unix::AsyncFd;
 use zeroize::{Zeroize as _, Zeroizing};
 
+use crate::container::Handle;
 use crate::container::facts::Facts;
 use crate::node::Node;
 use crate::packets::{Packets, watched};
@@ -157,21 +161,9 @@ pub(crate) async fn begin(node: &Arc<Node>, start: Start) -> Result<Begun, Probl
         window: (window.rows, window.columns),
     };
     validate_exec(&draft, &node.policy).map_err(Problem::invalid)?;
-    let handle = node.find(&request.id)?;
-    let facts = handle.facts().ok_or_else(|| Problem::no_container(&request.id))?;
-    if !matches!(facts.state, State::Running | State::Stopping) {
-        let why = format!("container {} is {}: a process is executed in one that runs", request.id, facts.state.name());
-        return Err(Problem::new(Kind::Precondition, why));
-    }
-    let session = node.launcher.session()?;
-    let exhausted = |error: std::io::Error| {
-        let why = format!("no memory or descriptors for a process in container {}: {error}", handle.id());
-        Problem::new(Kind::Exhausted, why)
-    };
-    let (ours, theirs) = Seqpacket::pair().map_err(exhausted)?;
-    let packets = Packets::new(ours).map_err(exhausted)?;
-    let payload = Payload(load(request, &facts).map_err(exhausted)?);
-    let call = LauncherCall::Exec(protocol::Exec {
+    let (handle, facts) = running(node, &request.id, "a process is executed in")?;
+    let payload = Payload(load(request, &facts).map_err(|error| exhausted(handle.id(), &error))?);
+    let exec = protocol::Exec {
         container_id: request.id.clone(),
         user: request.user.clone(),
         terminal: request.terminal,
@@ -179,9 +171,74 @@ pub(crate) async fn begin(node: &Arc<Node>, start: Start) -> Result<Begun, Probl
         columns: window.columns,
         stdin: request.stdin,
         created_at: facts.created_at.0,
-    });
-    let terminal = request.terminal;
+    };
     drop(start);
+    hand_over(node, LauncherCall::Exec(exec.clone()), &exec, payload).await
+}
+
+/// Has files copied by a process of the executor's own.
+///
+/// # Errors
+/// As [`begin`]'s.
+pub(crate) async fn archive(node: &Arc<Node>, id: &str, path: &str, way: Way) -> Result<Begun, Problem> {
+    let (handle, facts) = running(node, id, "files are copied out of and into")?;
+    let (work, flags) = match way {
+        Way::Out { follow, stat } => {
+            let flags = [(follow, ARCHIVE_FOLLOW), (stat, ARCHIVE_STAT)].into_iter().filter(|(set, _)| *set);
+            (ArchiveWork::Get, flags.map(|(_, flag)| flag.as_bytes()).collect())
+        }
+        Way::In => (ArchiveWork::Put, Vec::new()),
+    };
+    let count = flags.len().to_string();
+    let strings = ProcessPayload::strings(path.as_bytes(), b"/", count.as_bytes(), &flags, &[]);
+    let payload = Payload(filled(&strings).map_err(|error| exhausted(handle.id(), &error))?);
+    let exec = protocol::Exec {
+        container_id: id.to_owned(),
+        stdin: work == ArchiveWork::Put,
+        created_at: facts.created_at.0,
+        ..protocol::Exec::default()
+    };
+    let call = LauncherCall::Archive(protocol::Archive { exec: Some(exec.clone()), work: work.into() });
+    hand_over(node, call, &exec, payload).await
+}
+
+/// Which way files are copied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    /// Out of the container.
+    Out {
+        /// A link at the end of the path is followed.
+        follow: bool,
+        /// What the path is, and nothing more.
+        stat: bool,
+    },
+    /// Into it.
+    In,
+}
+
+/// A container that runs.
+fn running(node: &Node, id: &str, what: &str) -> Result<(Arc<Handle>, Arc<Facts>), Problem> {
+    let handle = node.find(id)?;
+    let facts = handle.facts().ok_or_else(|| Problem::no_container(id))?;
+    if matches!(facts.state, State::Running | State::Stopping) {
+        return Ok((handle, facts));
+    }
+    let why = format!("container {id} is {}: {what} one that runs", facts.state.name());
+    Err(Problem::new(Kind::Precondition, why))
+}
+
+fn exhausted(id: &ContainerId, error: &std::io::Error) -> Problem {
+    Problem::new(Kind::Exhausted, format!("no memory or descriptors for a process in container {id}: {error}"))
+}
+
+/// Gives it to the launcher, and waits until it runs.
+async fn hand_over(node: &Node, call: LauncherCall, exec: &protocol::Exec, payload: Payload) -> Result<Begun, Problem> {
+    let id = exec.container_id.parse().map_err(|_| Problem::no_container(&exec.container_id))?;
+    let exhausted = |error: std::io::Error| exhausted(&id, &error);
+    let session = node.launcher.session()?;
+    let (ours, theirs) = Seqpacket::pair().map_err(exhausted)?;
+    let packets = Packets::new(ours).map_err(exhausted)?;
+    let terminal = exec.terminal;
     let lost = || Problem::new(Kind::Unavailable, "the launcher was lost while it executed a process");
     match session.call(call, &[theirs.as_fd(), payload.0.as_fd()]).await {
         Ok(LauncherAnswer::Done(_)) => {}
@@ -239,7 +296,10 @@ fn load(start: &v1::ExecStart, facts: &Facts) -> std::io::Result<MemFile> {
     let mut env: Vec<&[u8]> = joined.iter().map(|variable| variable.as_bytes()).collect();
     let has = |name: &str| start.env.iter().any(|variable| variable.name == name);
     env.extend(payload::default_environment(has, start.terminal));
-    let strings = ProcessPayload::strings(start.path.as_bytes(), dir.as_bytes(), count.as_bytes(), &args, &env);
+    filled(&ProcessPayload::strings(start.path.as_bytes(), dir.as_bytes(), count.as_bytes(), &args, &env))
+}
+
+fn filled(strings: &[&[u8]]) -> std::io::Result<MemFile> {
     let mut file = MemFile::create("executor-process", payload::encoded_len(strings.iter().copied()))?;
     file.fill(|bytes| payload::encode(strings.iter().copied(), bytes))?;
     Ok(file)

@@ -4,13 +4,14 @@
 //! fork from the launcher (never from a shim, which holds values to be masked)
 //!   supervisor   finds the container, resolves the user, makes the pipes           (exec/target.rs)
 //!     fork         joins the cgroups, enters the namespaces, gives up privilege     (exec/within.rs)
-//!       clone        in the container: terminal, filter, execve
+//!       clone        in the container: terminal, filter, execve; or it copies files      (exec/archive.rs)
 //!   supervisor   hands the pipes or the terminal to executord, wipes the payload, waits
 //! ```
 //! What the process reads and writes goes over its own descriptors to executord; no process of ours is between. The
 //! supervisor stays outside of the container. It tells how the process ended; when executord is gone it ends the
 //! process, and when it is itself gone the kernel does.
 
+mod archive;
 mod target;
 mod within;
 
@@ -20,7 +21,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use executor_core::ident::ContainerId;
-use executor_core::protocol::{Exec, ExecNews, ExecOrder, ExecReport, NotExecuted, Reason, Refused, Started};
+use executor_core::protocol::{
+    ArchiveWork, Exec, ExecNews, ExecOrder, ExecReport, NotExecuted, Reason, Refused, Started,
+};
 use executor_core::spec;
 use executor_core::time::Timestamp;
 use executor_sys::memfile::MemFile;
@@ -50,6 +53,8 @@ const HANGUP_GRACE: Duration = Duration::from_secs(2);
 pub(crate) struct Order {
     pub(crate) id: ContainerId,
     pub(crate) exec: Exec,
+    /// Nothing is executed: files are copied.
+    pub(crate) archive: Option<ArchiveWork>,
     /// To executord.
     pub(crate) session: Seqpacket,
     pub(crate) payload: MemFile,
@@ -121,7 +126,7 @@ fn try_to_begin(
     order: &Order,
     lifeline: &Seqpacket,
 ) -> Result<(Process, Vec<OwnedFd>), NotBegun> {
-    let Order { id, exec, session, payload } = order;
+    let Order { id, exec, archive, session, payload } = order;
     let target = Target::find(host, id, Timestamp(exec.created_at))?;
     let user = target.user(host, &exec.user)?;
     let isolation = &target.record.plan.isolation;
@@ -130,6 +135,10 @@ fn try_to_begin(
     let identity = Target::identity(&user, &held);
     let owner = target.on_host(&user)?;
     let terminal = exec.terminal.then(|| window(exec));
+    let secret_devices = match archive {
+        Some(_) => target.secret_devices().map_err(|error| failed("secret files", &error))?,
+        None => Vec::new(),
+    };
     let internal = |what: &'static str| move |error: io::Error| failed(what, &error);
     let Stdio { theirs: stdio, ours: mut ends } = match terminal {
         Some(_) => Stdio::none(),
@@ -149,6 +158,8 @@ fn try_to_begin(
                 home: &user.home,
                 terminal,
                 supervisor,
+                archive: *archive,
+                secret_devices: &secret_devices,
             };
             entrant.run(&theirs, &stdio, payload)
         }

@@ -15,6 +15,7 @@ mod exec;
 mod finish;
 mod host;
 mod ids;
+mod kernel_files;
 mod layers;
 mod locks;
 mod log;

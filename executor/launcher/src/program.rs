@@ -112,12 +112,7 @@ impl Program {
                 outside,
             ));
         }
-        process::reset_signals().map_err(|error| StartFailure::new("reset signals", error))?;
-        let failed = |error: String| StartFailure::new("install the filter on system calls", io::Error::other(error));
-        filter.install().map_err(|error| failed(crate::log::chain(&error)))?;
-        if filter.can_be_tried() && !process::is_confined().map_err(|error| failed(error.to_string()))? {
-            return Err(failed("it is not in force".into()));
-        }
+        confine(filter)?;
         // As execvp does: a directory that has no such file, or one that may not be executed, is passed over, and
         // the latter is told if no other has one.
         let mut error = io::Error::from_raw_os_error(libc::ENOENT);
@@ -131,6 +126,17 @@ impl Program {
         }
         Err(StartFailure::new(format!("exec {}", self.name), error))
     }
+}
+
+/// What a process of a container has when it begins: signals as ever, and its filter, which is looked at.
+pub(crate) fn confine(filter: &Filter) -> Result<(), StartFailure> {
+    process::reset_signals().map_err(|error| StartFailure::new("reset signals", error))?;
+    let failed = |error: String| StartFailure::new("install the filter on system calls", io::Error::other(error));
+    filter.install().map_err(|error| failed(crate::log::chain(&error)))?;
+    if filter.can_be_tried() && !process::is_confined().map_err(|error| failed(error.to_string()))? {
+        return Err(failed("it is not in force".into()));
+    }
+    Ok(())
 }
 
 /// Where a program may be: at its path, or in the directories of PATH where it has no slash.

@@ -1,5 +1,6 @@
 //! Processes that are executed in containers that run.
 
+mod archive;
 mod attach;
 mod attacks;
 mod by_hand;

@@ -1,7 +1,8 @@
 //! What a process is executed with, and what is typed into it, stays in none of our processes.
 
 use executor_proto::v1::exec_request::Part;
-use executor_proto::v1::{EnvironmentVariable, ExecStart};
+use executor_proto::v1::{EnvironmentVariable, ExecStart, GetArchiveRequest, PutArchiveRequest, PutArchiveStart};
+use executor_proto::v1::{get_archive_response, put_archive_request};
 use executor_residue::process::Process;
 use executor_residue::{Canary, Needles, Report, Search};
 use integration::daemon::{Daemon, Setup};
@@ -98,4 +99,64 @@ fn where_nothing_is_overwritten_they_are_found() {
     for label in ["argument", "printed", "typed", "variable"] {
         assert!(report.hits.iter().any(|hit| hit.label == label), "{label}: {report}");
     }
+}
+
+/// Copies a canary in and out again over one connection, which stays, and searches executord.
+fn copied(setup: Setup) -> (Daemon, Needles) {
+    let daemon = setup.start();
+    daemon.api.started(sleeper("c"));
+    let canary = Canary::random(SIZE).expect("randomness");
+    let mut needles = Needles::new().expect("randomness");
+    needles.add("copied", canary.as_bytes());
+    let mut archive = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(SIZE as u64);
+    header.set_mode(0o600);
+    archive.append_data(&mut header, "file", canary.as_bytes()).expect("it is copied");
+    let archive = archive.into_inner().expect("it is copied");
+    let begin = put_archive_request::Part::Start(PutArchiveStart { id: "c".into(), path: "/tmp".into() });
+    let pieces = archive.chunks(1000).map(|piece| put_archive_request::Part::Data(piece.to_vec()));
+    let parts: Vec<_> = [begin].into_iter().chain(pieces).map(|part| PutArchiveRequest { part: Some(part) }).collect();
+    let done = daemon
+        .api
+        .block_on(daemon.api.rpc().put_archive(tokio_stream::iter(parts)))
+        .expect("it is copied")
+        .into_inner();
+    assert_eq!((done.entries, done.bytes), (1, SIZE as u64));
+    let request = GetArchiveRequest { id: "c".into(), path: "/tmp/file".into(), ..GetArchiveRequest::default() };
+    let came = daemon.api.block_on(async {
+        let mut came = Vec::new();
+        let mut answers = daemon.api.rpc().get_archive(request).await.expect("it is copied").into_inner();
+        while let Some(answer) = answers.message().await.expect("it is copied") {
+            if let Some(get_archive_response::Part::Data(data)) = answer.part {
+                came.extend(data);
+            }
+        }
+        came
+    });
+    assert!(came.windows(SIZE).any(|window| window == canary.as_bytes()), "it came back");
+    (daemon, needles)
+}
+
+fn in_executord(daemon: &Daemon, needles: &Needles) -> Report {
+    let mut search = Search::new(needles);
+    search.process(&Process::of(daemon.pid().cast_unsigned()).expect("it runs"));
+    search.report()
+}
+
+/// What is copied into a container and out of one stays nowhere, while the connection goes on.
+#[test]
+fn files_that_are_copied_leave_nothing() {
+    let (daemon, needles) = copied(Setup::default());
+    wait::until_ok("executord has nothing of it", || {
+        let report = in_executord(&daemon, &needles);
+        if report.found() { Err(report.to_string()) } else { Ok(()) }
+    });
+}
+
+/// The control: where nothing is overwritten, it is found.
+#[test]
+fn where_nothing_is_overwritten_copied_files_are_found() {
+    let (daemon, needles) = copied(Setup::default().control());
+    assert!(in_executord(&daemon, &needles).found());
 }

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use crate::v1::{
-    AttachRequest, AttachResponse, ExecRequest, ExecResponse, ExecStart, attach_request, attach_response, exec_request,
-    exec_response,
+    AttachRequest, AttachResponse, ExecRequest, ExecResponse, ExecStart, GetArchiveResponse, PutArchiveRequest,
+    attach_request, attach_response, exec_request, exec_response, get_archive_response, put_archive_request,
 };
 
 impl fmt::Debug for ExecStart {
@@ -42,6 +42,8 @@ message!(ExecRequest);
 message!(ExecResponse);
 message!(AttachRequest);
 message!(AttachResponse);
+message!(GetArchiveResponse);
+message!(PutArchiveRequest);
 
 impl fmt::Debug for exec_request::Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -90,6 +92,24 @@ impl fmt::Debug for attach_response::Part {
     }
 }
 
+impl fmt::Debug for get_archive_response::Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stat(stat) => stat.fmt(f),
+            Self::Data(data) => bytes(f, "Data", data),
+        }
+    }
+}
+
+impl fmt::Debug for put_archive_request::Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Start(start) => start.fmt(f),
+            Self::Data(data) => bytes(f, "Data", data),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,13 +123,15 @@ mod tests {
         let start =
             ExecStart { id: "x".into(), args: vec![CANARY.into()], env: vec![variable], ..ExecStart::default() };
         let all = format!(
-            "{:?} {:?} {:?} {:?} {:?} {:?}",
+            "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?}",
             ExecRequest { part: Some(exec_request::Part::Start(start)) },
             ExecRequest { part: Some(exec_request::Part::Stdin(CANARY.into())) },
             ExecResponse { part: Some(exec_response::Part::Stdout(CANARY.into())) },
             ExecResponse { part: Some(exec_response::Part::Stderr(CANARY.into())) },
             AttachRequest { part: Some(attach_request::Part::Stdin(CANARY.into())) },
             AttachResponse { part: Some(attach_response::Part::Stdout(CANARY.into())) },
+            GetArchiveResponse { part: Some(get_archive_response::Part::Data(CANARY.into())) },
+            PutArchiveRequest { part: Some(put_archive_request::Part::Data(CANARY.into())) },
         );
         assert!(all.contains("11 bytes") && !all.contains(CANARY), "{all}");
     }

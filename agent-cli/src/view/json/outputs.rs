@@ -27,6 +27,36 @@ pub(crate) struct Summary {
 /// The document of `cp`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(untagged)]
+pub(crate) enum Cp {
+    /// Of outputs of a container that has ended.
+    Outputs(Copied),
+    /// Out of a container that runs, or into it.
+    Archive(Archived),
+}
+
+impl From<Copied> for Cp {
+    fn from(copied: Copied) -> Self {
+        Self::Outputs(copied)
+    }
+}
+
+/// What was copied out of a container that runs, or into it.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Archived {
+    pub(crate) id: String,
+    /// In the container.
+    pub(crate) path: String,
+    /// Files, directories and links.
+    pub(crate) entries: u64,
+    /// Of files.
+    pub(crate) bytes: u64,
+}
+
+/// Outputs that were fetched.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Copied {
     id: String,
     files: Vec<CopiedFile>,

@@ -13,7 +13,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use super::{
-    CheckedBindings, Container, Copied, Done, Ending, Event, Executed, Info, LogEntry, Rotated, Secrets, ShownBindings,
+    CheckedBindings, Container, Cp, Done, Ending, Event, Executed, Info, LogEntry, Rotated, Secrets, ShownBindings,
 };
 use crate::view::{audit, images};
 
@@ -33,7 +33,7 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("rm", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("logs", "a line for each entry", |g| g.subschema_for::<LogEntry>()),
         ("events", "a line for each event", |g| g.subschema_for::<Event>()),
-        ("cp", "one document", |g| g.subschema_for::<Copied>()),
+        ("cp", "one document", |g| g.subschema_for::<Cp>()),
         ("rotate", "one document", |g| g.subschema_for::<Rotated>()),
         ("secrets", "one document; the only one that holds values", |g| g.subschema_for::<Secrets>()),
         ("info", "one document", |g| g.subschema_for::<Info>()),

@@ -43,6 +43,63 @@ pub struct Exec {
     pub created_at: u64,
 }
 
+/// An argument of an [`Archive`]'s payload: a link at the end of its path is followed.
+pub const ARCHIVE_FOLLOW: &str = "follow";
+/// Another one: what the path is, and nothing more.
+pub const ARCHIVE_STAT: &str = "stat";
+
+/// Copies files out of a container that runs, or into it, as a tar archive over standard output or input: in place of the
+/// program of an [`Exec`], whose payload has the path in the container and the flags above as arguments.
+#[derive(Clone, PartialEq, Message)]
+pub struct Archive {
+    /// As for a program.
+    #[prost(message, optional, tag = "1")]
+    pub exec: Option<Exec>,
+    /// Which way.
+    #[prost(enumeration = "ArchiveWork", tag = "2")]
+    pub work: i32,
+}
+
+/// Which way files are copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
+#[repr(i32)]
+pub enum ArchiveWork {
+    /// None: malformed.
+    Nothing = 0,
+    /// Out of the container: an [`ArchiveStat`] with its length before it (32 bits, little endian), then the archive.
+    Get = 1,
+    /// Into it. When all is unpacked, an [`ArchiveDone`].
+    Put = 2,
+}
+
+/// What a path is.
+#[derive(Clone, PartialEq, Message)]
+pub struct ArchiveStat {
+    /// Bytes.
+    #[prost(uint64, tag = "1")]
+    pub size: u64,
+    /// Kind and permissions, as in `st_mode`.
+    #[prost(uint32, tag = "2")]
+    pub mode: u32,
+    /// What a symbolic link leads to.
+    #[prost(bytes = "vec", tag = "3")]
+    pub link: Vec<u8>,
+    /// When its content was changed, seconds since the epoch.
+    #[prost(int64, tag = "4")]
+    pub mtime: i64,
+}
+
+/// What was unpacked.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct ArchiveDone {
+    /// Entries.
+    #[prost(uint64, tag = "1")]
+    pub entries: u64,
+    /// Bytes of files.
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+}
+
 /// What the daemon asks on a session. Its end ends the process.
 #[derive(Clone, PartialEq, Message)]
 pub struct ExecOrder {

@@ -1,7 +1,8 @@
 //! Processes that are executed in a container that runs: judged by the same rules as the container's own.
 
-use super::ViolationReason::{NotAllowed, OutOfRange};
-use super::{Draft, Policy, Report, Violation, parse_user, process};
+use super::ViolationReason::{InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, TooLong};
+use super::{Draft, Policy, Report, Violation, parse_user, process, shorten};
+use crate::limits::PATH_MAX;
 use crate::plan::UserRef;
 
 /// Largest side of a terminal's window.
@@ -39,6 +40,30 @@ pub fn validate_exec(draft: &ExecDraft<'_>, policy: &Policy) -> Result<(), Vec<V
         if side > WINDOW_MAX {
             violations.push(Violation::new(field, OutOfRange.because(format!("is {side}; at most {WINDOW_MAX}"))));
         }
+    }
+    if violations.is_empty() { Ok(()) } else { Err(violations) }
+}
+
+/// Checks a path that files are copied from or to. A copy is as good as a process that is executed, and allowed with it.
+///
+/// # Errors
+/// Every violation.
+pub fn validate_archive(field: &str, path: &str, policy: &Policy) -> Result<(), Vec<Violation>> {
+    let mut violations = Vec::new();
+    if !policy.allow_exec {
+        let why =
+            "copying out of and into running containers is not allowed by this daemon's configuration (allow_exec)";
+        violations.push(Violation::new(field, NotAllowed.because(why)));
+    }
+    if path.len() >= PATH_MAX {
+        let why = format!("has {} bytes; at most {}", path.len(), PATH_MAX - 1);
+        violations.push(Violation::new(field, TooLong.because(why)));
+    }
+    if !path.starts_with('/') {
+        violations.push(Violation::new(field, InvalidFormat.because(format!("`{}` is not absolute", shorten(path)))));
+    }
+    if path.contains('\0') {
+        violations.push(Violation::new(field, InvalidCharacter.because("has a NUL byte")));
     }
     if violations.is_empty() { Ok(()) } else { Err(violations) }
 }

@@ -17,7 +17,7 @@ enum Who {
 }
 
 /// Every method that is served.
-const TABLE: [(&str, Who); 25] = [
+const TABLE: [(&str, Who); 27] = [
     ("/executor.v1.Executor/Run", Who::Operators),
     ("/executor.v1.Executor/Get", Who::Operators),
     ("/executor.v1.Executor/List", Who::Operators),
@@ -39,6 +39,8 @@ const TABLE: [(&str, Who); 25] = [
     ("/executor.v1.Images/Prune", Who::Operators),
     ("/executor.v1.Executor/Exec", Who::Operators),
     ("/executor.v1.Executor/Attach", Who::Operators),
+    ("/executor.v1.Executor/GetArchive", Who::Operators),
+    ("/executor.v1.Executor/PutArchive", Who::Operators),
     ("/grpc.health.v1.Health/Check", Who::Operators),
     ("/grpc.health.v1.Health/Watch", Who::Operators),
     ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Who::Operators),

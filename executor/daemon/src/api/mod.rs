@@ -1,5 +1,6 @@
 //! The interface: gRPC in front of the node. Wire types stop in here.
 
+mod archive;
 mod attach;
 pub mod auth;
 mod containers;
@@ -166,6 +167,24 @@ impl Executor for Service {
     async fn exec(&self, request: Request<Streaming<v1::ExecRequest>>) -> Result<Response<Self::ExecStream>, Status> {
         let conversation = Conversation::of(request.extensions())?;
         Ok(Response::new(exec::exec(&self.node, request.into_inner(), &conversation).await?))
+    }
+
+    type GetArchiveStream = Answers<v1::GetArchiveResponse>;
+
+    async fn get_archive(
+        &self,
+        request: Request<v1::GetArchiveRequest>,
+    ) -> Result<Response<Self::GetArchiveStream>, Status> {
+        let conversation = Conversation::of(request.extensions())?;
+        Ok(Response::new(archive::get(&self.node, request.into_inner(), &conversation).await?))
+    }
+
+    async fn put_archive(
+        &self,
+        request: Request<Streaming<v1::PutArchiveRequest>>,
+    ) -> Result<Response<v1::PutArchiveResponse>, Status> {
+        let conversation = Conversation::of(request.extensions())?;
+        Ok(Response::new(archive::put(&self.node, request.into_inner(), &conversation).await?))
     }
 
     type AttachStream = Answers<v1::AttachResponse>;

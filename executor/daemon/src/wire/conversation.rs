@@ -21,8 +21,12 @@ const WAITING_MAX: usize = 32 << 10;
 /// Answers that wait likewise.
 const DEPTH: usize = 32;
 /// Methods whose requests go on.
-const LISTENING: [&str; 3] =
-    ["/executor.v1.Executor/Exec", "/executor.v1.Executor/Attach", "/executor.v1.Images/Import"];
+const LISTENING: [&str; 4] = [
+    "/executor.v1.Executor/Exec",
+    "/executor.v1.Executor/Attach",
+    "/executor.v1.Executor/PutArchive",
+    "/executor.v1.Images/Import",
+];
 
 /// Shared by a call's handler and its bodies.
 #[derive(Clone, Debug)]

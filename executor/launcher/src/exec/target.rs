@@ -8,6 +8,7 @@ use std::path::Path;
 
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
+use executor_core::placement::GENERATIONS_DIR;
 use executor_core::protocol::{Reason, Refused};
 use executor_core::record::{ContainerRecord, Prepared};
 use executor_core::spec::Held;
@@ -15,9 +16,10 @@ use executor_core::time::Timestamp;
 use executor_core::users::{self, ResolvedUser};
 use executor_core::validate::{CAPABILITIES, Violation, exec_user};
 use executor_sys::entry::{Identity, Namespaces, capability_set};
-use executor_sys::mount::open_dir;
+use executor_sys::mount::{Follow, open_dir, open_in_root};
 use executor_sys::{identity, process};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, fstat};
 
 use crate::dirs::Dirs;
 use crate::host::Host;
@@ -104,6 +106,24 @@ impl Target {
             capabilities: capability_set(numbers.fold(0, |bits, (number, _)| bits | 1 << number)),
             ambient: held.ambient,
         }
+    }
+
+    /// File systems of its secret files, by where these are mounted.
+    ///
+    /// # Errors
+    /// A place cannot be looked at.
+    pub(super) fn secret_devices(&self) -> std::io::Result<Vec<u64>> {
+        let targets = self.prepared.mounts.iter().map(|mount| mount.target.as_path());
+        let generations = std::iter::once(Path::new(GENERATIONS_DIR));
+        let mut devices = Vec::new();
+        for path in targets.chain(generations.filter(|_| !self.prepared.mounts.is_empty())) {
+            match open_in_root(self.root.as_fd(), path, OFlags::PATH, Mode::empty(), Follow::LinksWithinRoot) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {} // files alone have no generations
+                opened => devices.push(fstat(opened?)?.st_dev),
+            }
+        }
+        devices.dedup();
+        Ok(devices)
     }
 
     /// User and group of the host that these of the container are.

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use executor_core::limits::CORE_FILE_MAX;
+use executor_core::protocol::ArchiveWork;
 use executor_sys::entry::{self, Identity};
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Fork};
@@ -19,6 +20,7 @@ use executor_sys::seqpacket::Seqpacket;
 use nix::sys::resource::{Resource, setrlimit};
 use rustix::process::Signal;
 
+use super::archive::Asked;
 use super::target::Target;
 use crate::host::Host;
 use crate::program::{Program, StartFailure};
@@ -41,6 +43,10 @@ pub(super) struct Entrant<'a> {
     /// The size of its terminal, where it gets one.
     pub(super) terminal: Option<Window>,
     pub(super) supervisor: u32,
+    /// Nothing is executed: files are copied.
+    pub(super) archive: Option<ArchiveWork>,
+    /// File systems of the container's secret files.
+    pub(super) secret_devices: &'a [u64],
 }
 
 impl Entrant<'_> {
@@ -91,6 +97,10 @@ impl Entrant<'_> {
         let go = socket.recv(&mut [0; 8]).map_err(|error| StartFailure::new("supervisor", error))?;
         if go.is_none() {
             process::exit_now(127);
+        }
+        if let Some(work) = self.archive {
+            rustix::process::setsid().map_err(|error| StartFailure::new("setsid", error))?;
+            return Asked::read(work, payload)?.carry_out(socket, self.filter, self.secret_devices);
         }
         let program = Program::read(payload, self.home)?;
         match self.terminal {

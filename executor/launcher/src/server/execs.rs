@@ -6,7 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use executor_core::ident::ContainerId;
 use executor_core::payload::BYTES_MAX;
-use executor_core::protocol::{Done, EXECS_MAX, EXECS_MAX_IN_ALL, Exec, LauncherAnswer, Reason, Refused};
+use executor_core::protocol::{
+    Archive, ArchiveWork, Done, EXECS_MAX, EXECS_MAX_IN_ALL, Exec, LauncherAnswer, Reason, Refused,
+};
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Fork};
 use executor_sys::seqpacket::Seqpacket;
@@ -43,8 +45,22 @@ impl Supervisor {
 }
 
 impl Server {
+    /// Has files copied, like a process that is executed.
+    pub(super) fn archive(&mut self, archive: Archive, fds: Vec<OwnedFd>) -> Result<LauncherAnswer, Refused> {
+        let work = ArchiveWork::try_from(archive.work).ok();
+        match (work.filter(|work| *work != ArchiveWork::Nothing), archive.exec) {
+            (work @ Some(_), Some(exec)) => self.exec(exec, work, fds),
+            _ => Err(Refused::new(Reason::Invalid, "it is not said what to copy")),
+        }
+    }
+
     /// Forks a supervisor. What becomes of it, it tells itself.
-    pub(super) fn exec(&mut self, exec: Exec, fds: Vec<OwnedFd>) -> Result<LauncherAnswer, Refused> {
+    pub(super) fn exec(
+        &mut self,
+        exec: Exec,
+        archive: Option<ArchiveWork>,
+        fds: Vec<OwnedFd>,
+    ) -> Result<LauncherAnswer, Refused> {
         let id: ContainerId =
             exec.container_id.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("container id: {bad}")))?;
         let Ok([session, payload]) = <[OwnedFd; 2]>::try_from(fds) else {
@@ -71,7 +87,7 @@ impl Server {
             Fork::Child => {
                 drop((lifeline, room));
                 self.abandon();
-                let order = exec::Order { id, exec, session, payload };
+                let order = exec::Order { id, exec, archive, session, payload };
                 process::exit_now(exec::run(&self.host, &self.filter, order, &theirs))
             }
         };

@@ -134,7 +134,8 @@ impl Server {
         let answer = match call {
             LauncherCall::Hello(hello) => self.hello(&hello),
             LauncherCall::Launch(launch) => self.launch(launch, fds),
-            LauncherCall::Exec(exec) => self.exec(exec, fds),
+            LauncherCall::Exec(exec) => self.exec(exec, None, fds),
+            LauncherCall::Archive(archive) => self.archive(archive, fds),
             LauncherCall::Remove(remove) => self.remove(&remove.container_id),
             LauncherCall::Shutdown(_) => {
                 self.shutdown = true;

@@ -11,6 +11,7 @@
 mod attack;
 mod client;
 mod container;
+mod copies;
 mod executord;
 mod image;
 mod python;
@@ -52,7 +53,7 @@ struct Options {
 
 /// Every attack, in the order in which they are played.
 fn all() -> impl Iterator<Item = &'static Attack> {
-    [client::ALL, container::ALL, executord::ALL, image::ALL].into_iter().flatten()
+    [client::ALL, container::ALL, copies::ALL, executord::ALL, image::ALL].into_iter().flatten()
 }
 
 fn main() -> ExitCode {

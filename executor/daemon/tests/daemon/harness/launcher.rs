@@ -179,6 +179,9 @@ impl Shared {
                     let nobody = format!("no process is executed in {}", exec.container_id);
                     LauncherAnswer::Refused(Refused::new(Reason::Precondition, nobody))
                 }
+                LauncherCall::Archive(_) => {
+                    LauncherAnswer::Refused(Refused::new(Reason::Precondition, "no files are copied"))
+                }
                 LauncherCall::Shutdown(_) => {
                     self.calls.lock().unwrap().push("shutdown".into());
                     LauncherAnswer::Done(Done {})

@@ -18,33 +18,17 @@ use executor_sys::mount::{Follow, open_dir, open_in_root};
 use executor_sys::privileges;
 use executor_sys::process;
 use executor_sys::seqpacket::Seqpacket;
-use rustix::fs::{Dir, FileType, Mode, OFlags, fstat, fstatfs};
+use rustix::fs::{Dir, FileType, Mode, OFlags, fstat};
 use serde::{Deserialize, Serialize};
 
 use super::Namespaces;
 use crate::dirs::plain;
+use crate::kernel_files::is_of_the_kernel;
 
 /// Largest message: a path, each byte written with six, and a few words.
 pub(super) const MESSAGE_MAX: usize = 6 * PATH_MAX + 1024;
 const TOO_MANY: &str = "more than 10000 entries: the rest was not looked at";
 const _: () = assert!(ENTRIES_MAX == 10_000);
-
-/// File systems that show the kernel and hold no files of the container's.
-const OF_THE_KERNEL: [i64; 13] = [
-    0x9fa0,      // proc
-    0x6265_6572, // sysfs
-    0x0027_e0eb, // cgroup
-    0x6367_7270, // cgroup2
-    0x1cd1,      // devpts
-    0x1980_0202, // mqueue
-    0x6462_6720, // debugfs
-    0x7472_6163, // tracefs
-    0x7363_6673, // securityfs
-    0x6265_6570, // configfs
-    0xcafe_4a11, // bpf
-    0x6e73_6673, // nsfs
-    0xde5e_81e4, // efivarfs
-];
 
 /// What the helper says.
 #[derive(Serialize, Deserialize)]
@@ -205,8 +189,7 @@ impl Looker<'_> {
                 if kind == FileType::Directory { "a directory of secret files" } else { "a secret file" }.into()
             );
         }
-        let file_system = fstatfs(&place).map_err(|error| reason(&error.into()))?.f_type;
-        if OF_THE_KERNEL.contains(&file_system) {
+        if is_of_the_kernel(place.as_fd()).map_err(|error| reason(&error))? {
             return Err("the kernel's own file system".into());
         }
         match kind {

@@ -1,0 +1,318 @@
+//! Tar archives on this side: what came out of a container is unpacked, what goes into one is packed.
+//!
+//! Both are done by a thread of their own, because files and archives are read and written in one go; what goes between it
+//! and the call waits in a short queue, so that the slower one of the two is waited for. Nothing is written but below the
+//! destination ([`crate::destination`]), whatever the archive says.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use tar::{Builder, EntryType, Header};
+use tokio::sync::mpsc;
+
+use crate::destination::{Place, Tree};
+use crate::failure::Failure;
+use crate::view::table::plain;
+
+/// Bytes of a piece.
+const PIECE: usize = 32 << 10;
+
+/// How much was copied, and what was not.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
+    /// Devices, pipes and sockets.
+    pub(crate) left_out: Vec<String>,
+}
+
+/// Pieces of an archive that come over a queue, as a file.
+pub(crate) struct Pieces {
+    queue: mpsc::Receiver<Vec<u8>>,
+    piece: io::Cursor<Vec<u8>>,
+}
+
+impl Pieces {
+    pub(crate) fn new(queue: mpsc::Receiver<Vec<u8>>) -> Self {
+        Self { queue, piece: io::Cursor::default() }
+    }
+}
+
+impl Read for Pieces {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.piece.read(buffer)? {
+                0 if buffer.is_empty() => return Ok(0),
+                0 => match self.queue.blocking_recv() {
+                    Some(piece) => self.piece = io::Cursor::new(piece),
+                    None => return Ok(0),
+                },
+                length => return Ok(length),
+            }
+        }
+    }
+}
+
+/// Where a queue for pieces begins, as a file.
+struct Queue<T> {
+    queue: mpsc::Sender<T>,
+    wrap: fn(Vec<u8>) -> T,
+}
+
+impl<T> Write for Queue<T> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let piece = &bytes[..bytes.len().min(PIECE)];
+        let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
+        self.queue.blocking_send((self.wrap)(piece.to_vec())).map_err(gone)?;
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Unpacks an archive whose entries lie below the first name of each path. That name is the place's, or falls away.
+pub(crate) fn unpack(archive: impl Read, place: &Place) -> Result<Tally, Failure> {
+    let damaged = |error: io::Error| Failure::Archive { path: place.directory.clone(), source: error };
+    let tree = Tree::open(place)?;
+    let mut archive = tar::Archive::new(archive);
+    let (mut tally, mut directories) = (Tally::default(), Vec::new());
+    for entry in archive.entries().map_err(damaged)? {
+        let mut entry = entry.map_err(damaged)?;
+        let path = local(&entry.path_bytes(), place)?;
+        let mode = entry.header().mode().map_err(damaged)?;
+        match entry.header().entry_type() {
+            EntryType::Directory => {
+                tree.directory(&path)?;
+                directories.push((path, mode));
+            }
+            EntryType::Regular => {
+                let mut partial = tree.file(&path, mode & 0o700)?;
+                let mut buffer = vec![0; PIECE];
+                let mut left = entry.size();
+                while left > 0 {
+                    let length = entry.read(&mut buffer).map_err(damaged)?;
+                    if length == 0 {
+                        return Err(damaged(io::ErrorKind::UnexpectedEof.into()));
+                    }
+                    partial.write(&buffer[..length])?;
+                    left -= length as u64;
+                    tally.bytes += length as u64;
+                }
+                partial.mark(mode)?;
+                partial.finish()?;
+            }
+            EntryType::Symlink => tree.symlink(&path, &linked(&entry.link_name_bytes())?)?,
+            EntryType::Link => {
+                let of = linked(&entry.link_name_bytes())?;
+                tree.hard_link(&path, &local(of.as_os_str().as_bytes(), place)?)?;
+            }
+            _ => {
+                tally.left_out.push(path.display().to_string());
+                continue;
+            }
+        }
+        tally.entries += 1;
+    }
+    // The lowest first, and all after what is in them: one that may not be written can still be filled.
+    for (path, mode) in directories.into_iter().rev().filter(|(path, _)| !path.as_os_str().is_empty()) {
+        tree.mark(&path, mode)?;
+    }
+    Ok(tally)
+}
+
+/// Where an entry goes, below the place's directory.
+fn local(path: &[u8], place: &Place) -> Result<PathBuf, Failure> {
+    let unasked = || Failure::Unasked { path: plain(&String::from_utf8_lossy(path)) };
+    let mut components = Path::new(OsStr::from_bytes(path)).components();
+    let mut local: PathBuf = place.name.iter().collect();
+    match components.next() {
+        Some(Component::Normal(_) | Component::CurDir) => {}
+        _ => return Err(unasked()),
+    }
+    for component in components {
+        match component {
+            Component::Normal(name) if !name.as_bytes().contains(&0) => local.push(name),
+            _ => return Err(unasked()),
+        }
+    }
+    Ok(local)
+}
+
+fn linked(link: &Option<std::borrow::Cow<'_, [u8]>>) -> Result<PathBuf, Failure> {
+    let link = link.as_ref().ok_or_else(|| Failure::Unasked { path: String::new() })?;
+    Ok(OsStr::from_bytes(link).into())
+}
+
+/// Packs a file, or a directory with all below it. `name` is what it is called in the archive; without one there is only
+/// what is in the directory.
+pub(crate) fn pack<T>(
+    source: &Path,
+    follow: bool,
+    name: Option<&Path>,
+    queue: mpsc::Sender<T>,
+    wrap: fn(Vec<u8>) -> T,
+) -> Result<Tally, Failure> {
+    let out = io::BufWriter::with_capacity(PIECE, Queue { queue, wrap });
+    let mut packer = Packer { builder: Builder::new(out), tally: Tally::default() };
+    let meta = if follow { fs::metadata(source) } else { fs::symlink_metadata(source) };
+    let meta = meta.map_err(|error| Failure::Unread { path: source.to_owned(), source: error })?;
+    match name {
+        Some(name) => packer.entry(source, name, &meta)?,
+        None => packer.below(source, Path::new(""))?,
+    }
+    let Packer { builder, tally } = packer;
+    let ended = builder.into_inner().and_then(|mut out| out.flush());
+    // What took it is gone, and tells why.
+    ended.or_else(
+        |error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(Failure::System(error)) },
+    )?;
+    Ok(tally)
+}
+
+struct Packer<W: Write> {
+    builder: Builder<W>,
+    tally: Tally,
+}
+
+impl<W: Write> Packer<W> {
+    fn entry(&mut self, source: &Path, name: &Path, meta: &Metadata) -> Result<(), Failure> {
+        let failed = |error: io::Error| Failure::Unread { path: source.to_owned(), source: error };
+        let mut header = Header::new_gnu();
+        header.set_metadata(meta);
+        let kind = meta.file_type();
+        if kind.is_dir() {
+            header.set_size(0);
+            self.builder.append_data(&mut header, name, io::empty()).map_err(failed)?;
+            self.tally.entries += 1;
+            return self.below(source, name);
+        }
+        if kind.is_symlink() {
+            header.set_size(0);
+            let target = fs::read_link(source).map_err(failed)?;
+            self.builder.append_link(&mut header, name, target).map_err(failed)?;
+        } else if kind.is_file() {
+            let file = File::open(source).map_err(failed)?;
+            let size = meta.len();
+            // So many bytes, whatever the file has by now.
+            let content = file.take(size).chain(io::repeat(0)).take(size);
+            self.builder.append_data(&mut header, name, content).map_err(failed)?;
+            self.tally.bytes += size;
+        } else {
+            self.tally.left_out.push(source.display().to_string());
+            return Ok(());
+        }
+        self.tally.entries += 1;
+        Ok(())
+    }
+
+    fn below(&mut self, directory: &Path, name: &Path) -> Result<(), Failure> {
+        let failed = |error: io::Error| Failure::Unread { path: directory.to_owned(), source: error };
+        let mut names: Vec<_> =
+            fs::read_dir(directory).and_then(Iterator::collect::<io::Result<Vec<_>>>).map_err(failed)?;
+        names.sort_by_key(fs::DirEntry::file_name);
+        for entry in names {
+            let meta = entry.metadata().map_err(failed)?;
+            self.entry(&entry.path(), &name.join(entry.file_name()), &meta)?;
+        }
+        Ok(())
+    }
+}
+
+/// Passes standard input on.
+pub(crate) fn pass_on<T>(mut from: impl Read, queue: &mpsc::Sender<T>, wrap: fn(Vec<u8>) -> T) -> Result<(), Failure> {
+    let mut buffer = vec![0; PIECE];
+    loop {
+        match from.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Failure::System(error)),
+            Ok(0) => return Ok(()),
+            Ok(length) if queue.blocking_send(wrap(buffer[..length].to_vec())).is_err() => return Ok(()),
+            Ok(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn packed(source: &Path, name: Option<&str>) -> Vec<u8> {
+        let (sender, mut receiver) = mpsc::channel(1);
+        let source = source.to_owned();
+        let name = name.map(PathBuf::from);
+        let packing = std::thread::spawn(move || pack(&source, false, name.as_deref(), sender, |bytes| bytes).unwrap());
+        let mut all = Vec::new();
+        while let Some(piece) = receiver.blocking_recv() {
+            all.extend(piece);
+        }
+        packing.join().unwrap();
+        all
+    }
+
+    fn place(directory: &Path, name: Option<&str>) -> Place {
+        Place { directory: directory.to_owned(), make: true, name: name.map(Into::into) }
+    }
+
+    #[test]
+    fn what_is_packed_is_unpacked_as_it_was() {
+        let home = tempfile::tempdir().unwrap();
+        let (from, to) = (home.path().join("from"), home.path().join("to"));
+        let deep = from.join("d".repeat(120)).join("e".repeat(120));
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(deep.join("file"), vec![b'x'; 100_000]).unwrap();
+        fs::set_permissions(deep.join("file"), PermissionsExt::from_mode(0o4666)).unwrap();
+        symlink("/etc/passwd", from.join("link")).unwrap();
+        let _pipe = std::os::unix::net::UnixListener::bind(from.join("socket")).unwrap();
+        fs::set_permissions(&deep, PermissionsExt::from_mode(0o555)).unwrap();
+        let tally = unpack(&packed(&from, Some("top"))[..], &place(&to, Some("other"))).unwrap();
+        assert_eq!((tally.entries, tally.bytes), (5, 100_000));
+        let copied = to.join("other").join(deep.strip_prefix(&from).unwrap());
+        assert_eq!(fs::read(copied.join("file")).unwrap().len(), 100_000);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!((mode(&copied.join("file")), mode(&copied)), (0o666, 0o555));
+        assert_eq!(fs::read_link(to.join("other/link")).unwrap(), Path::new("/etc/passwd"));
+        unpack(&packed(&from, None)[..], &place(&home.path().join("flat"), None)).unwrap_err(); // no name to fall away
+        for writable in [&deep, &copied] {
+            fs::set_permissions(writable, PermissionsExt::from_mode(0o755)).unwrap();
+        }
+    }
+
+    /// What no executord has a reason to send.
+    #[test]
+    fn no_entry_leads_out_of_the_destination() {
+        let home = tempfile::tempdir().unwrap();
+        let precious = home.path().join("precious");
+        fs::write(&precious, "kept").unwrap();
+        let archive = |path: &str, kind: EntryType, link: &str| {
+            let mut builder = Builder::new(Vec::new());
+            let mut header = Header::new_gnu();
+            header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
+            header.set_entry_type(kind);
+            header.set_mode(0o644);
+            header.set_size(0);
+            if !link.is_empty() {
+                header.set_link_name_literal(link).unwrap();
+            }
+            header.set_cksum();
+            builder.append(&header, io::empty()).unwrap();
+            builder.into_inner().unwrap()
+        };
+        let to = home.path().join("to");
+        for path in ["../precious", "/precious", "top/../../precious", "..", "top/../precious"] {
+            assert!(unpack(&archive(path, EntryType::Regular, "")[..], &place(&to, None)).is_err(), "{path}");
+        }
+        let link = archive("top/x", EntryType::Link, "top/../../precious");
+        assert!(unpack(&link[..], &place(&to, None)).is_err());
+        // A link that the archive brought is not written through.
+        unpack(&archive("top/out", EntryType::Symlink, "..")[..], &place(&to, None)).unwrap();
+        assert!(unpack(&archive("top/out/precious", EntryType::Regular, "")[..], &place(&to, None)).is_err());
+        assert_eq!(fs::read(&precious).unwrap(), b"kept");
+    }
+}

@@ -1,0 +1,122 @@
+//! Files out of a container that runs and into it, as a tar archive.
+//!
+//! ```text
+//!  get   stdout: what the path is, and then it and what is below it as an archive             (archive/get.rs)
+//!  put   stdin: an archive, which is unpacked below a directory; stdout: how much it was      (archive/put.rs)
+//! ```
+//! It is done by a process that came into the container like one that is executed there, and that executes nothing: it is
+//! this program, so that no program and no library of the image has a part in it (CVE-2019-14271). It has the container's
+//! root, mounts, user, capabilities, filter and limits from its first step on, so that no link and no rename while it works
+//! leads to anything of the host's (CVE-2018-15664), and it reads and writes what the container's own user may. Nobody in the
+//! container may look into it.
+//!
+//! What cannot be begun is told as a program that cannot be executed is. What fails later is told on standard error, in one
+//! line, with the exit status 1. Files of the secret volume and of the kernel's file systems are left out.
+
+mod get;
+mod put;
+
+use std::convert::Infallible;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use executor_core::payload::ProcessPayload;
+use executor_core::protocol::{ARCHIVE_FOLLOW, ARCHIVE_STAT, ArchiveWork};
+use executor_sys::memfile::MemFile;
+use executor_sys::mount::open_dir;
+use executor_sys::process;
+use executor_sys::seqpacket::Seqpacket;
+use rustix::fs::Mode;
+
+use crate::dirs::plain;
+use crate::program::{StartFailure, confine};
+use crate::seccomp::Filter;
+
+/// Longest account of a failure, in bytes.
+const TOLD_MAX: usize = 4096;
+
+/// What is asked for.
+pub(super) struct Asked {
+    work: ArchiveWork,
+    path: PathBuf,
+    /// A link at the end of the path is followed.
+    follow: bool,
+    /// What the path is, and no more.
+    stat: bool,
+}
+
+/// Why it was given up, in one line.
+struct Failed(String);
+
+impl Failed {
+    fn of(path: &Path, error: impl Into<io::Error>) -> Self {
+        Self(format!("{}: {}", shown(path), plain(&error.into())))
+    }
+}
+
+/// A path in a message: whatever is in it, one line.
+fn shown(path: &Path) -> String {
+    path.as_os_str().as_encoded_bytes().iter().take(1024).copied().collect::<Vec<u8>>().escape_ascii().to_string()
+}
+
+impl Asked {
+    /// Reads a payload: the path, and flags as arguments.
+    ///
+    /// # Errors
+    /// It is malformed.
+    pub(super) fn read(work: ArchiveWork, payload: &MemFile) -> Result<Self, StartFailure> {
+        let asked = payload.read(|bytes| {
+            let payload = ProcessPayload::decode(bytes)
+                .map_err(|error| StartFailure::new("read what to copy", io::Error::other(error.to_string())))?;
+            let has = |flag: &str| payload.args.contains(&flag.as_bytes());
+            let path = String::from_utf8_lossy(payload.path).into_owned().into();
+            Ok(Self { work, path, follow: has(ARCHIVE_FOLLOW), stat: has(ARCHIVE_STAT) })
+        });
+        asked.map_err(|error| StartFailure::new("map what to copy", error))?
+    }
+
+    /// Does it. Comes back only with why it did not begin; what is told on `socket` ends when it has begun.
+    pub(super) fn carry_out(
+        &self,
+        socket: &Seqpacket,
+        filter: &Filter,
+        secret_devices: &[u64],
+    ) -> Result<Infallible, StartFailure> {
+        rustix::process::umask(Mode::from_raw_mode(0o022));
+        process::close_all_but(&[socket.as_fd()]).map_err(|error| StartFailure::new("close descriptors", error))?;
+        confine(filter)?;
+        let failed = |error: io::Error| StartFailure::new(shown(&self.path), error);
+        let root = open_dir(Path::new("/")).map_err(failed)?;
+        let done = match self.work {
+            ArchiveWork::Put => {
+                let target = put::Target::open(root.as_fd(), &self.path).map_err(failed)?;
+                begun(&[target.as_fd()])?;
+                target.unpack()
+            }
+            ArchiveWork::Get => {
+                let source = get::Source::open(root.as_fd(), self, secret_devices).map_err(failed)?;
+                begun(&[root.as_fd(), source.as_fd()])?;
+                source.send(self.stat)
+            }
+            ArchiveWork::Nothing => Err(Failed("it is not said which way to copy".into())), // the server refuses it
+        };
+        let Err(Failed(why)) = done else { process::exit_now(0) };
+        let mut why = why;
+        why.truncate(why.floor_char_boundary(TOLD_MAX));
+        let _ = own(rustix::stdio::stderr()).and_then(|mut stderr| stderr.write_all(why.as_bytes())); // nobody listens
+        process::exit_now(1)
+    }
+}
+
+/// Closes the socket, which says that it has begun.
+fn begun(kept: &[BorrowedFd<'_>]) -> Result<(), StartFailure> {
+    process::close_all_but(kept).map_err(|error| StartFailure::new("close descriptors", error))
+}
+
+/// One of the three standard descriptors, to be read or written.
+fn own(standard: BorrowedFd<'_>) -> io::Result<File> {
+    let fd: OwnedFd = standard.try_clone_to_owned()?;
+    Ok(fd.into())
+}

@@ -1,0 +1,364 @@
+//! Out of a container: what a path is, and it and what is below it as an archive in GNU's form.
+//!
+//! The tree may change meanwhile. A file that became shorter is filled up with zeros, one that became longer is cut; what
+//! vanished is left out. Links are links, and other names of one file are told as such.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::fs::File;
+use std::io::{self, BufWriter, Read as _, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use executor_core::outputs::DEPTH_MAX;
+use executor_core::protocol::ArchiveStat;
+use executor_sys::mount::{Follow, open_in_root};
+use prost::Message as _;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
+use rustix::io::Errno;
+
+use super::{Asked, Failed, own};
+use crate::kernel_files::is_of_the_kernel;
+
+/// Bytes of a block of an archive.
+const BLOCK: usize = 512;
+/// Other names of files that are remembered; beyond that each is sent as a file of its own.
+const LINKS_MAX: usize = 100_000;
+/// What is at a path of something that has no name of its own.
+const NAMELESS: &[u8] = b".";
+
+/// What is to be sent, open.
+pub(super) struct Source<'a> {
+    /// Its content, or only where it is.
+    object: OwnedFd,
+    readable: bool,
+    stat: Stat,
+    link: Vec<u8>,
+    name: Vec<u8>,
+    path: PathBuf,
+    secret_devices: &'a [u64],
+}
+
+impl AsFd for Source<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.object.as_fd()
+    }
+}
+
+impl<'a> Source<'a> {
+    /// Opens what is asked for.
+    ///
+    /// # Errors
+    /// It is not there, or must not be read.
+    pub(super) fn open(root: BorrowedFd<'_>, asked: &Asked, secret_devices: &'a [u64]) -> io::Result<Self> {
+        let at_end = if asked.follow { OFlags::empty() } else { OFlags::NOFOLLOW };
+        let open =
+            |flags: OFlags| open_in_root(root, &asked.path, flags | at_end, Mode::empty(), Follow::LinksWithinRoot);
+        let place = open(OFlags::PATH)?;
+        let stat = fstat(&place)?;
+        if secret_devices.contains(&stat.st_dev) {
+            return Err(io::Error::other("is on the volume of secret files, which is not copied"));
+        }
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if !asked.stat && is_of_the_kernel(place.as_fd())? {
+            return Err(io::Error::other("is on a file system that shows the kernel, which is not copied"));
+        }
+        let readable = match kind {
+            FileType::Directory => Some(OFlags::RDONLY | OFlags::DIRECTORY),
+            FileType::RegularFile => Some(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY),
+            FileType::Socket if !asked.stat => return Err(io::Error::other("is a socket, which no archive holds")),
+            _ => None,
+        };
+        let content = readable.filter(|_| !asked.stat).map(open).transpose()?;
+        if let Some(content) = &content {
+            let now = fstat(content)?;
+            if (now.st_dev, now.st_ino) != (stat.st_dev, stat.st_ino) {
+                return Err(io::Error::other("changed while it was opened"));
+            }
+        }
+        let link = match kind {
+            FileType::Symlink => readlinkat(&place, c"", Vec::new())?.into_bytes(),
+            _ => Vec::new(),
+        };
+        let name = asked.path.file_name().map_or(NAMELESS, |name| name.as_encoded_bytes()).to_vec();
+        let (object, readable) = match content {
+            Some(content) => (content, true),
+            None => (place, false),
+        };
+        Ok(Self { object, readable, stat, link, name, path: asked.path.clone(), secret_devices })
+    }
+
+    /// Sends it: what it is, and then, unless that is all that is wanted, the archive.
+    pub(super) fn send(self, stat_only: bool) -> Result<(), Failed> {
+        let failed = |error: io::Error| Failed::of(&self.path, error);
+        let stdout = own(rustix::stdio::stdout()).map_err(failed)?;
+        let mut archive = Archive { out: BufWriter::with_capacity(64 << 10, stdout), known: HashMap::new() };
+        let told = ArchiveStat {
+            size: u64::try_from(self.stat.st_size).unwrap_or(0),
+            mode: self.stat.st_mode,
+            link: self.link.clone(),
+            mtime: self.stat.st_mtime,
+        };
+        let told = told.encode_to_vec();
+        let head = (told.len() as u32).to_le_bytes();
+        archive.out.write_all(&head).and_then(|()| archive.out.write_all(&told)).map_err(failed)?;
+        if !stat_only {
+            let Self { object, readable, stat, link, name, path, secret_devices } = &self;
+            archive.entry(readable.then_some(object), stat, link, name, path, secret_devices, 0)?;
+            archive.end().map_err(failed)?;
+        }
+        archive.out.flush().map_err(failed)
+    }
+}
+
+/// An archive on its way.
+struct Archive {
+    out: BufWriter<File>,
+    /// Under which name a file of several was sent.
+    known: HashMap<(u64, u64), Vec<u8>>,
+}
+
+impl Archive {
+    /// Sends an entry and all below it. `content` is a file or a directory, open.
+    #[allow(clippy::too_many_arguments)] // what one entry is
+    fn entry(
+        &mut self,
+        content: Option<&OwnedFd>,
+        stat: &Stat,
+        link: &[u8],
+        name: &[u8],
+        path: &Path,
+        secret_devices: &[u64],
+        depth: usize,
+    ) -> Result<(), Failed> {
+        let failed = |error: io::Error| Failed::of(path, error);
+        let (kind, size) = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => (b'0', u64::try_from(stat.st_size).unwrap_or(0)),
+            FileType::Directory => (b'5', 0),
+            FileType::Symlink => (b'2', 0),
+            FileType::Fifo => (b'6', 0),
+            FileType::CharacterDevice => (b'3', 0),
+            FileType::BlockDevice => (b'4', 0),
+            FileType::Socket | FileType::Unknown => return Ok(()), // no archive holds one
+        };
+        if kind == b'0' && stat.st_nlink > 1 {
+            let file = (stat.st_dev, stat.st_ino);
+            if let Some(first) = self.known.get(&file).cloned() {
+                return self.header(name, &first, b'1', 0, stat).map_err(failed);
+            }
+            if self.known.len() < LINKS_MAX {
+                self.known.insert(file, name.to_vec());
+            }
+        }
+        let slash = if kind == b'5' { [name, b"/"].concat() } else { name.to_vec() };
+        self.header(&slash, link, kind, size, stat).map_err(failed)?;
+        match (kind, content) {
+            (b'0', Some(file)) => self.content(file, size).map_err(failed),
+            (b'5', Some(directory)) if depth < DEPTH_MAX => self.below(directory, name, path, secret_devices, depth),
+            (b'5', Some(_)) => Err(failed(io::Error::other(format!("lies below {DEPTH_MAX} directories")))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends what is in a directory.
+    fn below(
+        &mut self,
+        directory: &OwnedFd,
+        name: &[u8],
+        path: &Path,
+        secret_devices: &[u64],
+        depth: usize,
+    ) -> Result<(), Failed> {
+        let failed = |error: io::Error| Failed::of(path, error);
+        if is_of_the_kernel(directory.as_fd()).map_err(failed)? {
+            return Ok(());
+        }
+        for entry in Dir::read_from(directory).map_err(|error| failed(error.into()))? {
+            let entry = entry.map_err(|error| failed(error.into()))?;
+            let own = entry.file_name();
+            if matches!(own.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let path = path.join(std::ffi::OsStr::new(&*String::from_utf8_lossy(own.to_bytes())));
+            let name = [name, b"/", own.to_bytes()].concat();
+            let found = look(directory, own, secret_devices).map_err(|error| Failed::of(&path, error))?;
+            if let Some(Found { content, stat, link }) = found {
+                self.entry(content.as_ref(), &stat, &link, &name, &path, secret_devices, depth + 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends so many bytes, whatever the file has by now.
+    fn content(&mut self, file: &OwnedFd, size: u64) -> io::Result<()> {
+        let file = File::from(file.try_clone()?);
+        io::copy(&mut file.take(size).chain(io::repeat(0)).take(size), &mut self.out)?;
+        self.fill(size)
+    }
+
+    /// Fills up the last block.
+    fn fill(&mut self, size: u64) -> io::Result<()> {
+        self.out.write_all(&[0; BLOCK][..(size.wrapping_neg() % BLOCK as u64) as usize])
+    }
+
+    /// Sends a header, with what is too long for it before it.
+    fn header(&mut self, name: &[u8], link: &[u8], kind: u8, size: u64, stat: &Stat) -> io::Result<()> {
+        for (long, kind) in [(link, b'K'), (name, b'L')] {
+            if long.len() > 100 {
+                let header = Header { name: b"././@LongLink", link: b"", kind, size: long.len() as u64 + 1, of: None };
+                self.out.write_all(&header.block())?;
+                self.out.write_all(long)?;
+                self.out.write_all(&[0])?;
+                self.fill(long.len() as u64 + 1)?;
+            }
+        }
+        let cut = |bytes: &'_ [u8]| bytes[..bytes.len().min(100)].to_vec();
+        self.out.write_all(&Header { name: &cut(name), link: &cut(link), kind, size, of: Some(stat) }.block())
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.out.write_all(&[0; 2 * BLOCK])
+    }
+}
+
+/// What is at a name in a directory.
+struct Found {
+    content: Option<OwnedFd>,
+    stat: Stat,
+    link: Vec<u8>,
+}
+
+/// Looks at a name; `None` where nothing is that is sent.
+fn look(directory: &OwnedFd, name: &CStr, secret_devices: &[u64]) -> io::Result<Option<Found>> {
+    let mut stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(None),
+        stat => stat?,
+    };
+    let flags = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => OFlags::DIRECTORY,
+        FileType::RegularFile => OFlags::NONBLOCK | OFlags::NOCTTY,
+        FileType::Symlink => {
+            return match readlinkat(directory, name, Vec::new()) {
+                Err(Errno::NOENT | Errno::INVAL) => Ok(None), // gone, or something else by now
+                link => Ok(Some(Found { content: None, stat, link: link?.into_bytes() })),
+            };
+        }
+        _ => return Ok(Some(Found { content: None, stat, link: Vec::new() })),
+    };
+    if secret_devices.contains(&stat.st_dev) {
+        return Ok(None);
+    }
+    let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let content = match openat(directory, name, flags, Mode::empty()) {
+        Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR | Errno::NXIO) => return Ok(None),
+        content => content?,
+    };
+    let now = fstat(&content)?;
+    if FileType::from_raw_mode(now.st_mode) != FileType::from_raw_mode(stat.st_mode)
+        || secret_devices.contains(&now.st_dev)
+    {
+        return Ok(None);
+    }
+    stat = now;
+    Ok(Some(Found { content: Some(content), stat, link: Vec::new() }))
+}
+
+/// A block before a content.
+struct Header<'a> {
+    name: &'a [u8],
+    link: &'a [u8],
+    kind: u8,
+    size: u64,
+    of: Option<&'a Stat>,
+}
+
+impl Header<'_> {
+    fn block(&self) -> [u8; BLOCK] {
+        let mut block = [0; BLOCK];
+        block[..self.name.len()].copy_from_slice(self.name);
+        let (mode, uid, gid, mtime, device) = self.of.map_or((0o644, 0, 0, 0, 0), |stat| {
+            (stat.st_mode & 0o7777, stat.st_uid, stat.st_gid, stat.st_mtime.max(0).cast_unsigned(), stat.st_rdev)
+        });
+        number(&mut block[100..108], mode.into());
+        number(&mut block[108..116], uid.into());
+        number(&mut block[116..124], gid.into());
+        number(&mut block[124..136], self.size);
+        number(&mut block[136..148], mtime);
+        block[156] = self.kind;
+        block[157..157 + self.link.len()].copy_from_slice(self.link);
+        block[257..265].copy_from_slice(b"ustar  \0");
+        if matches!(self.kind, b'3' | b'4') {
+            number(&mut block[329..337], rustix::fs::major(device).into());
+            number(&mut block[337..345], rustix::fs::minor(device).into());
+        }
+        block[148..156].fill(b' ');
+        let sum: u64 = block.iter().map(|byte| u64::from(*byte)).sum();
+        block[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+        block
+    }
+}
+
+/// Octal digits and a byte 0, or, where they do not fit, GNU's binary form.
+fn number(field: &mut [u8], value: u64) {
+    let digits = field.len() - 1;
+    let text = format!("{value:0digits$o}");
+    if text.len() == digits {
+        field[..digits].copy_from_slice(text.as_bytes());
+        return;
+    }
+    let bytes = value.to_be_bytes();
+    let length = bytes.len().min(field.len());
+    let at = field.len() - length;
+    field[at..].copy_from_slice(&bytes[bytes.len() - length..]);
+    field[0] |= 0x80;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use executor_layers::Limits;
+    use executor_layers::archive::{Kind, Reader};
+
+    /// What is written is read again, by a reader that is strict.
+    #[test]
+    fn entries_of_any_length_are_read_again() {
+        let home = tempfile::tempdir().unwrap();
+        let (long, deep) = ("n".repeat(200), home.path().join("top").join("d".repeat(90)));
+        std::fs::create_dir_all(&deep).unwrap();
+        std::fs::write(deep.join(&long), vec![b'x'; 1000]).unwrap();
+        std::fs::hard_link(deep.join(&long), deep.join("same")).unwrap();
+        std::os::unix::fs::symlink("l".repeat(300), deep.join("link")).unwrap();
+        let out = tempfile::tempfile().unwrap();
+        let mut archive = Archive { out: BufWriter::new(out.try_clone().unwrap()), known: HashMap::new() };
+        let top = OwnedFd::from(File::open(home.path().join("top")).unwrap());
+        let stat = fstat(&top).unwrap();
+        let path = Path::new("/top");
+        archive.entry(Some(&top), &stat, b"", b"top", path, &[], 0).ok().unwrap();
+        archive.end().unwrap();
+        archive.out.flush().unwrap();
+        let mut bytes = Vec::new();
+        io::Seek::rewind(&mut &out).unwrap();
+        (&out).read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes.len() % BLOCK, 0);
+        let mut reader = Reader::new(&bytes[..], Limits::default());
+        let mut kinds = Vec::new();
+        while let Some(entry) = reader.next_entry().unwrap() {
+            assert!(entry.kind != Kind::Symlink || entry.link == "l".repeat(300).into_bytes());
+            assert!(entry.kind != Kind::File || entry.size == 1000);
+            kinds.push(entry.kind);
+        }
+        kinds.sort_by_key(|kind| format!("{kind:?}"));
+        assert_eq!(kinds, [Kind::Directory, Kind::Directory, Kind::File, Kind::HardLink, Kind::Symlink]);
+    }
+
+    #[test]
+    fn numbers_that_do_not_fit_are_binary() {
+        let of = |value| {
+            let mut field = [0; 12];
+            number(&mut field, value);
+            field
+        };
+        assert_eq!(&of(8), b"00000000010\0");
+        assert_eq!(of(1 << 40), [0x80, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
+    }
+}

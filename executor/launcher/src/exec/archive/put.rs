@@ -1,0 +1,268 @@
+//! Into a container: an archive, unpacked below a directory.
+//!
+//! Each entry is made under a name of its own and then renamed, so that a file is there whole or not at all. What is below the
+//! directory is reached through no link, whoever made that: the archive or the container. A directory that is there stays
+//! as it is; what is none gives way to another that is none.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use executor_core::protocol::ArchiveDone;
+use executor_layers::archive::{Entry, Kind, Reader, Time};
+use executor_layers::{Limits, UnpackError};
+use executor_sys::mount::{Follow, open_in_root};
+use prost::Message as _;
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, chmodat, fchmod, futimens, linkat, makedev, mkdirat,
+    mknodat, openat, renameat, statat, symlinkat, unlinkat, utimensat,
+};
+use rustix::io::Errno;
+
+use super::{Failed, own, shown};
+
+/// Bytes that are written at a time.
+const PIECE: usize = 64 << 10;
+/// What the name of an entry begins with while it is made.
+const PARTIAL: &str = ".executor-archive-";
+/// Permissions of a directory that no entry describes.
+const DIR_MODE: u32 = 0o755;
+
+/// The directory that is unpacked below, open.
+pub(super) struct Target {
+    root: OwnedFd,
+    path: PathBuf,
+    /// Directories that were made and are not marked yet, each below the one before: what comes into them is made first.
+    unmarked: Vec<(PathBuf, u32, Time)>,
+    done: ArchiveDone,
+}
+
+impl AsFd for Target {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+}
+
+/// Standard input as a source of an archive.
+struct Input(File);
+
+impl executor_layers::archive::Source for Input {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, UnpackError> {
+        loop {
+            match self.0.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => return read.map_err(|error| UnpackError::Host { about: "the archive".into(), error }),
+            }
+        }
+    }
+}
+
+impl Target {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// It is not there, or no directory.
+    pub(super) fn open(root: BorrowedFd<'_>, path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let root = open_in_root(root, path, flags, Mode::empty(), Follow::LinksWithinRoot)?;
+        Ok(Self { root, path: path.to_owned(), unmarked: Vec::new(), done: ArchiveDone::default() })
+    }
+
+    /// Unpacks standard input, and tells how much it was.
+    pub(super) fn unpack(mut self) -> Result<(), Failed> {
+        let input = own(rustix::stdio::stdin()).map_err(|error| Failed::of(&self.path, error))?;
+        let mut reader = Reader::new(Input(input), Limits::default());
+        let damaged = |error: UnpackError| Failed(error.to_string());
+        while let Some(entry) = reader.next_entry().map_err(damaged)? {
+            let path = names(&entry.path).ok_or_else(|| outside(&entry.path))?;
+            self.mark_but_above(&path)?;
+            let failed = |error: io::Error| Failed::of(&self.path.join(&path), error);
+            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { continue }; // the directory itself
+            let parent = self.parent(parent).map_err(failed)?;
+            if entry.kind == Kind::Directory {
+                if self.directory(&parent, Path::new(name)).map_err(failed)? {
+                    self.unmarked.push((path.clone(), entry.mode, entry.mtime));
+                }
+            } else {
+                self.replace(&parent, Path::new(name), &entry, &mut reader)
+                    .map_err(|error| error.map_or_else(damaged, |error| Failed::of(&self.path.join(&path), error)))?;
+            }
+            self.done.entries += 1;
+            self.done.bytes += entry.size;
+        }
+        self.mark_but_above(Path::new(""))?;
+        let told = own(rustix::stdio::stdout())
+            .and_then(|mut stdout| io::Write::write_all(&mut stdout, &self.done.encode_to_vec()));
+        told.map_err(|error| Failed::of(&self.path, error))
+    }
+
+    /// The directory that an entry lies in; what it lacks is made.
+    fn parent(&self, path: &Path) -> io::Result<OwnedFd> {
+        let open = |path: &Path| {
+            open_in_root(self.root.as_fd(), path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), Follow::NoLinks)
+        };
+        match open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            opened => return opened.map_err(behind_a_link),
+        }
+        let mut above: Vec<&Path> = path.ancestors().filter(|path| path.file_name().is_some()).collect();
+        above.reverse();
+        for path in above {
+            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { continue };
+            match mkdirat(open(parent).map_err(behind_a_link)?, name, Mode::from_raw_mode(DIR_MODE)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        open(path).map_err(behind_a_link)
+    }
+
+    /// Makes a directory, which only its owner may enter until it is marked; `false` where one is there.
+    fn directory(&self, parent: &OwnedFd, name: &Path) -> io::Result<bool> {
+        match mkdirat(parent, name, Mode::RWXU) {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => {
+                let there = FileType::from_raw_mode(statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode);
+                match there {
+                    FileType::Directory => Ok(false),
+                    _ => Err(io::Error::other("is there and is no directory")),
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes what is no directory in the place of what is there. An error of the archive's is the inner one.
+    fn replace(
+        &self,
+        parent: &OwnedFd,
+        name: &Path,
+        entry: &Entry,
+        reader: &mut Reader<Input>,
+    ) -> Result<(), Result<io::Error, UnpackError>> {
+        let partial = format!("{PARTIAL}{}", std::process::id());
+        let _ = unlinkat(parent, &*partial, AtFlags::empty()); // of one that was killed
+        let made = self.make(parent, &partial, entry, reader).and_then(|()| {
+            renameat(parent, &*partial, parent, name).map_err(|error| match error {
+                Errno::ISDIR => Ok(io::Error::other("is there and is a directory")),
+                error => Ok(error.into()),
+            })
+        });
+        // Two names of one file are left alone by a rename.
+        if made.is_err() || entry.kind == Kind::HardLink {
+            let _ = unlinkat(parent, &*partial, AtFlags::empty());
+        }
+        made
+    }
+
+    fn make(
+        &self,
+        parent: &OwnedFd,
+        name: &str,
+        entry: &Entry,
+        reader: &mut Reader<Input>,
+    ) -> Result<(), Result<io::Error, UnpackError>> {
+        let failed = |error: Errno| Ok(error.into());
+        let mode = Mode::from_raw_mode(entry.mode);
+        match entry.kind {
+            Kind::File => {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let file = File::from(openat(parent, name, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?);
+                let mut buffer = vec![0; PIECE];
+                while let Some((at, length)) = reader.content(&mut buffer).map_err(Err)? {
+                    file.write_all_at(&buffer[..length], at).map_err(Ok)?;
+                }
+                file.set_len(entry.size).map_err(Ok)?;
+                fchmod(&file, mode).map_err(failed)?;
+                return futimens(&file, &times(entry.mtime)).map_err(failed);
+            }
+            Kind::HardLink => {
+                let target = names(&entry.link).ok_or_else(|| Ok(io::Error::other("links to outside")))?;
+                let (Some(above), Some(of)) = (target.parent(), target.file_name()) else {
+                    return Err(Ok(io::Error::other("links to a directory")));
+                };
+                let flags = OFlags::PATH | OFlags::DIRECTORY;
+                let above = open_in_root(self.root.as_fd(), above, flags, Mode::empty(), Follow::NoLinks);
+                let above = above.map_err(|error| Ok(behind_a_link(error)))?;
+                return linkat(&above, of, parent, name, AtFlags::empty()).map_err(failed);
+            }
+            Kind::Symlink => symlinkat(entry.link.as_slice(), parent, name).map_err(failed)?,
+            Kind::Fifo => mknodat(parent, name, FileType::Fifo, mode, 0).map_err(failed)?,
+            Kind::CharDevice(major, minor) => {
+                mknodat(parent, name, FileType::CharacterDevice, mode, makedev(major, minor)).map_err(failed)?;
+            }
+            Kind::BlockDevice(major, minor) => {
+                mknodat(parent, name, FileType::BlockDevice, mode, makedev(major, minor)).map_err(failed)?;
+            }
+            Kind::Directory => return Err(Ok(io::ErrorKind::InvalidInput.into())), // made elsewhere
+        }
+        if entry.kind != Kind::Symlink {
+            chmodat(parent, name, mode, AtFlags::empty()).map_err(failed)?;
+        }
+        utimensat(parent, name, &times(entry.mtime), AtFlags::SYMLINK_NOFOLLOW).map_err(failed)
+    }
+
+    /// Gives directories their permissions and times, the lowest first, but those that `path` lies below.
+    fn mark_but_above(&mut self, path: &Path) -> Result<(), Failed> {
+        while let Some((made, mode, mtime)) = self.unmarked.pop_if(|(made, ..)| !path.starts_with(made)) {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+            let marked =
+                open_in_root(self.root.as_fd(), &made, flags, Mode::empty(), Follow::NoLinks).and_then(|dir| {
+                    futimens(&dir, &times(mtime))?;
+                    Ok(fchmod(&dir, Mode::from_raw_mode(mode))?)
+                });
+            marked.map_err(|error| Failed::of(&self.path.join(&made), error))?;
+        }
+        Ok(())
+    }
+}
+
+fn times(Time { seconds, nanoseconds }: Time) -> Timestamps {
+    let at = Timespec { tv_sec: seconds, tv_nsec: nanoseconds.into() };
+    Timestamps { last_access: at, last_modification: at }
+}
+
+/// A path of an archive from the directory on; `None` for one that leads out of it. Nothing is left of the directory itself.
+fn names(path: &[u8]) -> Option<PathBuf> {
+    let mut names = PathBuf::new();
+    for name in path.split(|byte| *byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => return None,
+            name => names.push(std::ffi::OsStr::from_bytes(name)),
+        }
+    }
+    Some(names)
+}
+
+fn outside(path: &[u8]) -> Failed {
+    Failed(format!("{}: leads out of the directory", shown(Path::new(std::ffi::OsStr::from_bytes(path)))))
+}
+
+/// What is told where a link is on the way.
+fn behind_a_link(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ELOOP) => io::Error::other("lies behind a symbolic link"),
+        Some(libc::ENOTDIR) => io::Error::other("lies below what is no directory"),
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_path_leads_out() {
+        let name = |path: &str| names(path.as_bytes());
+        for (path, expected) in [("a/b", "a/b"), ("/a//b/.", "a/b"), ("./", ""), ("", ""), ("...", "...")] {
+            assert_eq!(name(path), Some(expected.into()), "{path}");
+        }
+        for path in ["..", "a/..", "/../a", "a/../../b"] {
+            assert_eq!(name(path), None, "{path}");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Files that are copied out of a container and into it: from the container, which may change what is looked up meanwhile,
+//! and from a client, whose archive names what it likes.
+
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
+use executor_proto::v1::{GetArchiveRequest, PutArchiveRequest, PutArchiveStart, RunRequest};
+use executor_proto::v1::{get_archive_response, put_archive_request};
+use integration::daemon::Daemon;
+use integration::request::{Words as _, sh, sleeper};
+use integration::rootfs::Rootfs;
+use integration::streams::{executed, script};
+use integration::wait;
+use tar::{Builder, EntryType, Header};
+
+use crate::attack::{Attack, Outcome, Position, Scale};
+
+/// All of them.
+pub(crate) const ALL: &[Attack] = &[
+    Attack {
+        name: "copy: a directory that becomes a link",
+        position: Position::Container,
+        claim: "a container that exchanges what is copied leads to nothing of the host's (CVE-2018-15664)",
+        attack: exchanged,
+        control: exchanged_control,
+    },
+    Attack {
+        name: "copy: an archive that leads out",
+        position: Position::Client,
+        claim: "an archive is unpacked below its directory, and through no link, whatever it names",
+        attack: outside,
+        control: outside_control,
+    },
+];
+
+const CANARY: &str = "canary-of-the-copies-52b0";
+
+/// What exchanges a directory and a link to `/`, for ever.
+const EXCHANGES: &str = "cd /; busybox mkdir dir; busybox ln -s / link; echo up
+while :; do busybox mv dir was; busybox mv link dir; busybox mv dir link; busybox mv was dir; done";
+
+/// An archive of entries without content: kind, path, what is linked to.
+fn archive(entries: &[(EntryType, &str, &str)]) -> anyhow::Result<Vec<u8>> {
+    let mut archive = Builder::new(Vec::new());
+    for (kind, path, link) in entries {
+        let mut header = Header::new_ustar();
+        header.set_entry_type(*kind);
+        header.set_mode(0o644);
+        // By hand: the library writes no path that leads out.
+        for (at, text) in [(0, path), (157, link)] {
+            let field = header.as_mut_bytes().get_mut(at..at + text.len()).context("too long")?;
+            field.copy_from_slice(text.as_bytes());
+        }
+        header.set_cksum();
+        archive.append(&header, std::io::empty())?;
+    }
+    Ok(archive.into_inner()?)
+}
+
+fn put(daemon: &Daemon, path: &str, archive: &[u8]) -> Result<(), tonic::Status> {
+    let start = put_archive_request::Part::Start(PutArchiveStart { id: "c".into(), path: path.into() });
+    let parts = [start, put_archive_request::Part::Data(archive.to_vec())];
+    let requests = tokio_stream::iter(parts.map(|part| PutArchiveRequest { part: Some(part) }));
+    daemon.api.block_on(daemon.api.rpc().put_archive(requests)).map(drop)
+}
+
+fn get(daemon: &Daemon, path: &str) -> Result<Vec<u8>, tonic::Status> {
+    let request = GetArchiveRequest { id: "c".into(), path: path.into(), ..GetArchiveRequest::default() };
+    daemon.api.block_on(async {
+        let (mut came, mut answers) = (Vec::new(), daemon.api.rpc().get_archive(request).await?.into_inner());
+        while let Some(answer) = answers.message().await? {
+            if let Some(get_archive_response::Part::Data(data)) = answer.part {
+                came.extend(data);
+            }
+        }
+        Ok(came)
+    })
+}
+
+/// A container that exchanges, and a directory of the host's with a file in it.
+fn exchanging() -> anyhow::Result<(Daemon, Rootfs, tempfile::TempDir, i32)> {
+    let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir()?);
+    std::fs::write(home.path().join("precious"), CANARY)?;
+    let container = daemon.api.started(RunRequest { rootfs: rootfs.reference(), ..sh(EXCHANGES).id("c") });
+    wait::until("it exchanges", || daemon.api.logs_so_far("c").contains("up").then_some(()));
+    Ok((daemon, rootfs, home, integration::api::pid(&container)))
+}
+
+fn has_canary(bytes: &[u8]) -> bool {
+    bytes.windows(CANARY.len()).any(|window| window == CANARY.as_bytes())
+}
+
+pub(crate) fn exchanged(scale: Scale) -> anyhow::Result<Outcome> {
+    let (daemon, _rootfs, home, _) = exchanging()?;
+    let (rounds, above) = (scale.of(100, 3000), home.path().display());
+    let made = archive(&[(EntryType::Regular, "made", "")])?;
+    let mut fault = None;
+    for round in 0..rounds {
+        if get(&daemon, &format!("/dir{above}/precious")).is_ok_and(|came| has_canary(&came)) {
+            fault = Some(format!("round {round}: a file of the host's came out"));
+        }
+        let _ = put(&daemon, &format!("/dir{above}"), &made); // whether there is a directory is the container's luck
+        if home.path().join("made").exists() {
+            fault = Some(format!("round {round}: a file was made on the host"));
+        }
+    }
+    Ok(Outcome::of(fault, format!("{rounds} rounds, and nothing of the host's was read or made")))
+}
+
+/// Looked up from the host, as `docker cp` did, the same name leads out.
+pub(crate) fn exchanged_control(_: Scale) -> anyhow::Result<String> {
+    let (_daemon, _rootfs, home, pid) = exchanging()?;
+    let naive = Path::new("/proc").join(pid.to_string()).join("root/dir");
+    let naive = naive.join(home.path().strip_prefix("/")?).join("precious");
+    let rounds = wait::until("the host's file is read", || {
+        (0..1000).find(|_| std::fs::read(&naive).is_ok_and(|read| has_canary(&read)))
+    });
+    Ok(format!("looked up from the host, it was read after {rounds} rounds"))
+}
+
+/// Names that an archive has for a file beyond its directory, `/tmp/in/below`; each lies where [`is_outside`] looks.
+const OUTSIDE: &[&[(EntryType, &str, &str)]] = &[
+    &[(EntryType::Regular, "../made", "")],
+    &[(EntryType::Regular, "x/../../made", "")],
+    &[(EntryType::Regular, "/tmp/in/made", "")],
+    &[(EntryType::Symlink, "l", ".."), (EntryType::Regular, "l/made", "")],
+    &[(EntryType::Symlink, "m", "/tmp/in/made"), (EntryType::Regular, "m", "")],
+    &[(EntryType::Symlink, "n", "/tmp/in"), (EntryType::Directory, "n", ""), (EntryType::Regular, "n/made", "")],
+    &[(EntryType::Link, "made-link", "../old"), (EntryType::Regular, "made-link", "")],
+    &[(EntryType::Symlink, "o", ".."), (EntryType::Link, "old-link", "o/old")],
+];
+
+/// What is wrong after an archive was unpacked.
+fn is_outside(daemon: &Daemon) -> anyhow::Result<Option<String>> {
+    let look = "cd /tmp/in; ls made 2>/dev/null; test \"$(cat old)\" = old || echo old was written; \
+                test \"$(stat -c %h old)\" = 1 || echo old was linked";
+    let looked = executed(&daemon.api, script("c", look))?.text();
+    Ok((!looked.is_empty()).then_some(looked))
+}
+
+fn with_directories() -> anyhow::Result<Daemon> {
+    let daemon = Daemon::start();
+    daemon.api.started(sleeper("c"));
+    let made = executed(&daemon.api, script("c", "mkdir -p /tmp/in/below; printf old >/tmp/in/old"))?;
+    ensure!(made.exit == Some(Ok(0)), "the directories were not made");
+    Ok(daemon)
+}
+
+pub(crate) fn outside(_: Scale) -> anyhow::Result<Outcome> {
+    let daemon = with_directories()?;
+    for entries in OUTSIDE {
+        let told = put(&daemon, "/tmp/in/below", &archive(entries)?);
+        if let Some(wrong) = is_outside(&daemon)? {
+            return Ok(Outcome::Through(format!("{entries:?}: {wrong} ({told:?})")));
+        }
+    }
+    Ok(Outcome::Held(format!("{} archives, nothing beyond the directory", OUTSIDE.len())))
+}
+
+/// One directory higher the first of them makes just that file, and it is seen.
+pub(crate) fn outside_control(_: Scale) -> anyhow::Result<String> {
+    let daemon = with_directories()?;
+    put(&daemon, "/tmp/in", &archive(&[(EntryType::Regular, "made", "")])?)?;
+    let seen = is_outside(&daemon)?.context("the judge sees nothing")?;
+    Ok(format!("unpacked there on purpose it is seen: {}", seen.trim()))
+}

@@ -1,0 +1,240 @@
+//! Files out of a container that runs and into it, by agent-cli and by hand.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Stdio;
+
+use executor_proto::v1::{GetArchiveRequest, RunRequest};
+use integration::cli::{Ran, command, finish, run};
+use integration::daemon::{Daemon, Setup};
+use integration::request::{Words as _, sh, sleeper};
+use integration::rootfs::Rootfs;
+use integration::streams::{executed, script};
+use integration::wait;
+use tonic::Code;
+
+use crate::sleeping;
+
+const CANARY: &str = "canary-of-the-archives-77e2";
+
+fn said(daemon: &Daemon, text: &str) -> String {
+    let executed = executed(&daemon.api, script("c", text)).expect("it runs");
+    assert_eq!(executed.exit, Some(Ok(0)), "{text}: {}", String::from_utf8_lossy(&executed.stderr));
+    executed.text()
+}
+
+fn cp(daemon: &Daemon, arguments: &[&str]) -> Ran {
+    run(&daemon.socket(), &[&["cp"], arguments].concat())
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).expect("it is there").permissions().mode() & 0o7777
+}
+
+/// A tree goes in and comes back as it was, in an image that has no program any more.
+#[test]
+fn a_tree_goes_in_and_comes_out_as_it_was() {
+    let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir().unwrap());
+    daemon.api.started(RunRequest { rootfs: rootfs.reference(), ..sleeper("c") });
+    let at = |name: &str| home.path().join(name).display().to_string();
+    let from = home.path().join("from");
+    let deep = from.join("d".repeat(120)).join("e".repeat(120));
+    fs::create_dir_all(&deep).unwrap();
+    let content: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_le_bytes).take(3_000_000).collect();
+    fs::write(deep.join("large"), &content).unwrap();
+    fs::set_permissions(deep.join("large"), PermissionsExt::from_mode(0o640)).unwrap();
+    fs::set_permissions(&deep, PermissionsExt::from_mode(0o751)).unwrap();
+    symlink("../nowhere", from.join("link")).unwrap();
+    said(&daemon, "busybox mkdir /there; busybox rm -f /bin/tar; echo old >/file");
+    // To where nothing is, to where a directory is, only what is in it, and a file in the place of another.
+    for (source, destination) in
+        [("from", "c:/new"), ("from", "c:/there"), ("from/.", "c:/there"), ("from/.", "c:/new/")]
+    {
+        let copied = cp(&daemon, &[&at(source), destination]);
+        assert_eq!((copied.status, &*copied.stderr), (0, ""), "{source} {destination}");
+    }
+    fs::write(home.path().join("file"), "new").unwrap();
+    assert_eq!(cp(&daemon, &[&at("file"), "c:/file"]).status, 0);
+    assert_eq!(said(&daemon, "busybox cat /file; busybox stat -c %u:%g /file"), "new0:0\n");
+    assert_eq!(said(&daemon, "busybox ls /there; busybox readlink /there/from/link").lines().count(), 4);
+    said(&daemon, "busybox rm -rf /bin /usr /lib /lib64 2>/dev/null; echo gone");
+    for (source, destination, top) in [
+        ("c:/new", "out", "out"),
+        ("c:/new", "out", "out/new"),
+        ("c:/new/.", "flat", "flat"),
+        ("c:/there/from", "x", "x"),
+    ] {
+        let copied = cp(&daemon, &[source, &at(destination)]);
+        assert_eq!((copied.status, &*copied.stderr), (0, ""), "{source}");
+        let top = home.path().join(top);
+        let there = top.join(deep.strip_prefix(&from).unwrap());
+        assert!(fs::read(there.join("large")).unwrap() == content, "byte for byte");
+        assert_eq!((mode(&there.join("large")), mode(&there)), (0o640, 0o751));
+        assert_eq!(fs::read_link(top.join("link")).unwrap(), Path::new("../nowhere"));
+    }
+    let json = cp(&daemon, &["--json", "c:/file", &at("one")]).json();
+    assert_eq!((&json["entries"], &json["bytes"]), (&1.into(), &3.into()));
+    assert_eq!(fs::read(at("one")).unwrap(), b"new");
+}
+
+/// `-` is an archive, as tar reads and writes it.
+#[test]
+fn a_dash_is_an_archive() {
+    let (daemon, home) = (sleeping("c"), tempfile::tempdir().unwrap());
+    said(
+        &daemon,
+        "mkdir -p /tmp/a/b; echo one >/tmp/a/b/f; ln /tmp/a/b/f /tmp/a/b/g; ln -s f /tmp/a/b/l; mkfifo /tmp/a/p",
+    );
+    let archive = command(Some(&daemon.socket()), &["cp", "c:/tmp/a", "-"]).output().unwrap();
+    assert!(archive.status.success(), "{archive:?}");
+    let tar = |arguments: &[&str]| {
+        let mut tar = std::process::Command::new("tar");
+        let mut tar = tar.args(arguments).current_dir(&home).stdin(Stdio::piped()).spawn().unwrap();
+        tar.stdin.take().unwrap().write_all(&archive.stdout).unwrap();
+        assert!(tar.wait().unwrap().success());
+    };
+    tar(&["-x"]);
+    let below = home.path().join("a/b");
+    assert_eq!(fs::read(below.join("l")).unwrap(), b"one\n");
+    assert_eq!(fs::metadata(below.join("f")).unwrap().nlink(), 2, "two names of one file");
+    let mut into = command(Some(&daemon.socket()), &["cp", "-", "c:/tmp"]).stdin(Stdio::piped()).spawn().unwrap();
+    said(&daemon, "rm -r /tmp/a");
+    into.stdin.take().unwrap().write_all(&archive.stdout).unwrap();
+    assert_eq!(finish(into).status, 0);
+    assert_eq!(said(&daemon, "cat /tmp/a/b/l; stat -c %h /tmp/a/b/f; test -p /tmp/a/p && echo pipe"), "one\n2\npipe\n");
+    let mut damaged = command(Some(&daemon.socket()), &["cp", "-", "c:/tmp"]).stdin(Stdio::piped()).spawn().unwrap();
+    damaged.stdin.take().unwrap().write_all(&archive.stdout[..700]).unwrap();
+    let damaged = finish(damaged);
+    assert!(damaged.status == 125 && damaged.stderr.contains("the archive is damaged"), "{damaged:?}");
+}
+
+/// What may not be, is not there, or is in the way is told; the container's own user reads and writes.
+#[test]
+fn it_is_the_containers_user_who_reads_and_writes() {
+    let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir().unwrap());
+    let closed = rootfs.path().join("closed");
+    fs::write(&closed, CANARY).unwrap();
+    fs::set_permissions(&closed, PermissionsExt::from_mode(0o600)).unwrap();
+    let _ = fs::create_dir(rootfs.path().join("tmp"));
+    fs::set_permissions(rootfs.path().join("tmp"), PermissionsExt::from_mode(0o1777)).unwrap();
+    daemon.api.started(RunRequest { rootfs: rootfs.reference(), ..sleeper("c").user("1000:1000") });
+    let file = home.path().join("file");
+    fs::write(&file, "x").unwrap();
+    let (file, out) = (file.display().to_string(), home.path().join("out").display().to_string());
+    assert_eq!(cp(&daemon, &[&file, "c:/tmp/mine"]).status, 0);
+    assert_eq!(said(&daemon, "busybox stat -c %u:%g /tmp/mine"), "1000:1000\n");
+    said(&daemon, "mkdir /tmp/d; ln -s /tmp/d /tmp/l");
+    for (source, destination, words) in [
+        ("c:/closed", &*out, "Permission denied"),
+        ("c:/nope", &out, "/nope: No such file or directory"),
+        ("c:/proc/version", &out, "shows the kernel"),
+        (&file, "c:/etc", "Permission denied"),
+        (&file, "c:/nope/x", "/nope: No such file or directory"),
+        (&file, "c:/nope/", "is no directory"),
+        (&home.path().display().to_string(), "c:/tmp/mine", "is no directory"),
+        ("nope", "c:/tmp", "cannot read nope"),
+    ] {
+        let told = cp(&daemon, &[source, destination]);
+        assert!(told.status == 125 && told.stderr.contains(words), "{source} {destination}: {told:?}");
+    }
+    assert!(!Path::new(&out).exists());
+    // A link to a directory is one, as a destination; an entry does not go through one.
+    assert_eq!(cp(&daemon, &[&file, "c:/tmp/l"]).status, 0);
+    assert_eq!(said(&daemon, "cat /tmp/d/file"), "x");
+    let tree = home.path().join("tree/l");
+    fs::create_dir_all(&tree).unwrap();
+    fs::write(tree.join("f"), "").unwrap();
+    let through = cp(&daemon, &[&home.path().join("tree/.").display().to_string(), "c:/tmp"]);
+    assert!(through.stderr.contains("/tmp/l: is there and is no directory"), "{through:?}");
+    let asked = GetArchiveRequest { id: "c".into(), path: "relative\0".into(), ..GetArchiveRequest::default() };
+    let told = daemon.api.block_on(daemon.api.rpc().get_archive(asked)).unwrap_err();
+    assert_eq!(told.code(), Code::InvalidArgument);
+    assert!(told.message().contains("not absolute") && told.message().contains("NUL"), "{told}");
+    daemon.api.stop("c", Some(0)).unwrap();
+    daemon.api.wait("c").unwrap();
+    assert!(cp(&daemon, &["c:/tmp/mine", &out]).stderr.contains("declared no outputs"));
+    assert!(cp(&daemon, &[&file, "c:/tmp"]).stderr.contains("one that runs"));
+    let closed = Setup::default().config("[policy]\nallow_exec = false\n").start();
+    closed.api.started(sleeper("c"));
+    assert!(cp(&closed, &["c:/etc/passwd", &out]).stderr.contains("allow_exec"));
+}
+
+/// CVE-2018-15664: links that a container makes, also while a copy goes on, lead to nothing of the host's. The control: what
+/// is looked up from the host, by the same name, is the host's.
+#[test]
+fn links_of_a_container_lead_to_nothing_of_the_hosts() {
+    let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir().unwrap());
+    let precious = home.path().join("precious");
+    fs::write(&precious, CANARY).unwrap();
+    let (name, above) = (precious.display().to_string(), home.path().display().to_string());
+    let swaps = format!(
+        "cd /; busybox mkdir dir; busybox ln -s {name} file; busybox ln -s / link; echo up
+         while :; do busybox mv dir was; busybox mv link dir; busybox mv dir link; busybox mv was dir; done"
+    );
+    let container = daemon.api.started(RunRequest { rootfs: rootfs.reference(), ..sh(&swaps).id("c") });
+    wait::until("it swaps", || daemon.api.logs_so_far("c").contains("up").then_some(()));
+    let naive = format!("/proc/{}/root/file", integration::api::pid(&container));
+    assert_eq!(fs::read_to_string(naive).unwrap(), CANARY, "the control");
+    let out = home.path().join("out").display().to_string();
+    let followed = cp(&daemon, &["-L", "c:/file", &out]);
+    assert!(followed.status == 125 && followed.stderr.contains("No such file"), "{followed:?}");
+    fs::write(home.path().join("new"), "overwritten").unwrap();
+    let new = home.path().join("new").display().to_string();
+    for _ in 0..30 {
+        let source = format!("c:/dir{name}");
+        let read = cp(&daemon, &[&source, &out]);
+        assert!(read.status == 125 && !Path::new(&out).exists(), "{read:?}");
+        // Whether it is written, and where to, is the container's luck.
+        let _ = cp(&daemon, &[&new, &source]);
+        let _ = cp(&daemon, &[&new, &format!("c:/dir{above}/made")]);
+    }
+    assert_eq!(fs::read_to_string(&precious).unwrap(), CANARY);
+    assert!(!home.path().join("made").exists());
+}
+
+/// Secret files are in no archive, whatever is asked for. The control: a file beside them is.
+#[test]
+fn secret_files_are_not_copied() {
+    let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
+    let request = sleeper("c").file("/secrets/a", CANARY.as_bytes()).file("/srv/b", CANARY.as_bytes());
+    daemon.api.started(RunRequest { rootfs: rootfs.reference(), ..request });
+    said(&daemon, "echo plain-content >/srv/plain");
+    for path in ["c:/", "c:/secrets", "c:/srv", "c:/secrets/a", "c:/srv/b", "c:/dev"] {
+        let copied = command(Some(&daemon.socket()), &["cp", "-L", path, "-"]).output().unwrap();
+        let text = String::from_utf8_lossy(&copied.stdout);
+        assert!(!text.contains(CANARY), "{path}");
+        assert!(
+            !matches!(path, "c:/" | "c:/srv") || text.contains("plain-content"),
+            "the control: {path}: {}",
+            String::from_utf8_lossy(&copied.stderr)
+        );
+    }
+    let told = cp(&daemon, &["c:/srv/b", "/nowhere/x"]);
+    assert!(told.stderr.contains("volume of secret files"), "{told:?}");
+}
+
+/// A client that does not read holds the copy up, and nothing of it piles up; one that goes away ends it.
+#[test]
+fn a_slow_reader_holds_the_copy_up() {
+    let daemon = sleeping("c");
+    said(&daemon, "truncate -s 1T /tmp/large");
+    let mut copying = command(Some(&daemon.socket()), &["cp", "c:/tmp/large", "-"]);
+    let mut copying = copying.stdout(Stdio::piped()).spawn().unwrap();
+    let mut some = vec![0; 1 << 20];
+    copying.stdout.as_mut().unwrap().read_exact(&mut some).unwrap();
+    let memory = || -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    };
+    let ours = || said(&daemon, "cat /proc/[0-9]*/comm").lines().filter(|name| name.starts_with("executor-")).count();
+    wait::until("it is held up", || (ours() == 1).then_some(()));
+    let before = memory();
+    copying.stdout.as_mut().unwrap().read_exact(&mut some).unwrap();
+    assert!(memory() < before + (16 << 10), "{before} {}", memory());
+    copying.kill().unwrap();
+    copying.wait().unwrap();
+    wait::until("its process ends", || (ours() == 0).then_some(()));
+}
