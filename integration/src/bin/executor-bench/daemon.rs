@@ -26,16 +26,21 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     /// Starts it, and waits until it can run containers.
-    pub(crate) async fn start(dist: &Path, scratch: &Path, rootfs: &Rootfs) -> anyhow::Result<(Self, Client)> {
-        let mut daemon = Self::spawn(dist, scratch)?;
+    pub(crate) async fn start(
+        dist: &Path,
+        scratch: &Path,
+        run: &Path,
+        rootfs: &Rootfs,
+    ) -> anyhow::Result<(Self, Client)> {
+        let mut daemon = Self::spawn(dist, scratch, run)?;
         let endpoint = Endpoint::from_shared(format!("unix://{}", daemon.run.join("executor.sock").display()))?;
         daemon.wait_until_ready(&endpoint).await?;
         let client = Client::new(endpoint, rootfs).await?;
         Ok((daemon, client))
     }
 
-    fn spawn(dist: &Path, scratch: &Path) -> anyhow::Result<Self> {
-        let (run, log) = (scratch.join("run"), scratch.join("executord.log"));
+    fn spawn(dist: &Path, scratch: &Path, run: &Path) -> anyhow::Result<Self> {
+        let (run, log) = (run.join("executor"), scratch.join("executord.log"));
         let program = dist.join("executord");
         let child = Command::new(&program)
             .arg("--ephemeral")

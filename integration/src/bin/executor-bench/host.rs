@@ -1,9 +1,10 @@
 //! The surroundings of a measurement: a private mount namespace, without a hybrid host's cgroup2 mount;
-//! adoption of the containers' init processes; an end that leaves no cgroup.
+//! adoption of the containers' init processes; a runtime directory on a tmpfs; an end that leaves no cgroup.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -63,6 +64,45 @@ impl Host {
         tokio::task::yield_now().await;
         ensure!(!self.interrupted.load(Ordering::Relaxed), "interrupted");
         Ok(())
+    }
+}
+
+/// Processor time that all of the machine has used so far, kernel threads included and in steps of 10 ms.
+pub(crate) fn processor_time() -> anyhow::Result<Duration> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).context("/proc/stat has no sum")?;
+    let ticks: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+    // user, nice, system, and after idle and iowait what interrupts took.
+    let used: u64 = [0, 1, 2, 5, 6].iter().filter_map(|at| ticks.get(*at)).sum();
+    let second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.unwrap_or(100).unsigned_abs();
+    Ok(Duration::from_millis(used * 1000 / second.max(1)))
+}
+
+/// A tmpfs for what runtimes keep in `/run`, which is one on every host with systemd. Dropped, it is unmounted.
+pub(crate) struct RuntimeDirectory(PathBuf);
+
+impl RuntimeDirectory {
+    /// Mounts it in a directory.
+    pub(crate) fn mount(scratch: &Path) -> anyhow::Result<Self> {
+        let at = scratch.join("run");
+        std::fs::create_dir(&at)?;
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        mount(Some("executor-bench"), &at, Some("tmpfs"), flags, Some("mode=0755"))
+            .with_context(|| format!("a tmpfs at {}", at.display()))?;
+        Ok(Self(at))
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for RuntimeDirectory {
+    fn drop(&mut self) {
+        if let Err(error) = umount2(&self.0, MntFlags::MNT_DETACH) {
+            eprintln!("executor-bench: unmounting {}: {error}", self.0.display());
+        }
     }
 }
 

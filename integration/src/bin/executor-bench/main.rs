@@ -39,7 +39,7 @@ use clap::{Parser, ValueEnum};
 
 use crate::client::Client;
 use crate::daemon::Daemon;
-use crate::host::Host;
+use crate::host::{Host, RuntimeDirectory};
 use crate::images::Images;
 use crate::report::Report;
 use crate::rootfs::Rootfs;
@@ -120,14 +120,15 @@ fn run(options: &Options) -> anyhow::Result<ExitCode> {
 async fn measure(options: &Options, host: &Host) -> anyhow::Result<ExitCode> {
     host.watch_for_interrupt();
     let scratch = tempfile::Builder::new().prefix("executor-bench.").tempdir()?;
+    let run = RuntimeDirectory::mount(scratch.path())?;
     let rootfs = Rootfs::make(scratch.path())?;
     let profile = options.seccomp.as_deref().map(seccomp::load).transpose()?;
-    let runtimes = Runtimes::find(scratch.path(), &rootfs, profile.as_ref(), host)?;
+    let runtimes = Runtimes::find(run.path(), &rootfs, profile.as_ref(), host)?;
     let ours = options.wants_containers() && options.wants_contestant("executor");
     let images = if ours && options.wants(Part::Images) { Some(Images::make(&rootfs)?) } else { None };
     let mut daemon = None;
     if ours {
-        daemon = Some(Daemon::start(&options.dist, scratch.path(), &rootfs).await?);
+        daemon = Some(Daemon::start(&options.dist, scratch.path(), run.path(), &rootfs).await?);
     }
     let mut report = Report::new(options.runs, host, &runtimes, profile.is_some());
     report.head();

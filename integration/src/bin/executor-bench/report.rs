@@ -166,12 +166,23 @@ impl Report {
     }
 
     pub(crate) fn failures(&mut self, failures: &Failures) {
-        println!("\n{} failures in {} runs, {} at once", failures.0.len(), failures::RUNS, failures::LANES);
-        for failure in failures.0.iter().take(5) {
+        println!(
+            "\n{} failures in {} runs, {} at once; {} ms of the machine's processor time each",
+            failures.lines.len(),
+            failures::RUNS,
+            failures::LANES,
+            milliseconds(failures.processor)
+        );
+        for failure in failures.lines.iter().take(5) {
             println!("  {failure}");
         }
-        self.failed |= !failures.0.is_empty();
-        self.json["failures"] = json!({"runs": failures::RUNS, "at_once": failures::LANES, "failed": failures.0.len()});
+        self.failed |= !failures.lines.is_empty();
+        self.json["failures"] = json!({
+            "runs": failures::RUNS,
+            "at_once": failures::LANES,
+            "failed": failures.lines.len(),
+            "processor_us": failures.processor.as_micros() as u64,
+        });
     }
 
     pub(crate) fn redaction(&mut self, speeds: &Speeds) {

@@ -41,7 +41,7 @@ pub(crate) struct Run {
 
 impl Runtimes {
     /// crun and runc, each without a filter and, if there is a profile, with it.
-    pub(crate) fn find(scratch: &Path, rootfs: &Rootfs, seccomp: Option<&Value>, host: &Host) -> anyhow::Result<Self> {
+    pub(crate) fn find(run: &Path, rootfs: &Rootfs, seccomp: Option<&Value>, host: &Host) -> anyhow::Result<Self> {
         let mut found = Vec::new();
         for name in ["crun", "runc"] {
             let Some(program) = program(name) else { continue };
@@ -53,8 +53,8 @@ impl Runtimes {
                     name: if seccomp.is_some() { format!("{name}, full seccomp") } else { name.to_owned() },
                     version: version.clone(),
                     program: program.clone(),
-                    root: scratch.join(name),
-                    bundles: scratch.join("bundles"),
+                    root: run.join(name),
+                    bundles: run.join("bundles"),
                     config: oci::config(rootfs, "ID", &host.cgroup, *seccomp),
                     cgroup: host.cgroup.clone(),
                 });
