@@ -14,8 +14,8 @@ use executor_core::token::RUNTIME_SOURCE;
 use executor_sys::mount::open_dir;
 use executor_sys::privileges::as_user;
 use rustix::fs::{
-    AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, RawMode, ResolveFlags, Uid, chownat, fchmod, fchown,
-    flock, fstat, mkdirat, openat2,
+    AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, RawMode, Uid, chownat, fchmod, fchown, flock, fstat,
+    mkdirat, openat,
 };
 use rustix::io::Errno;
 
@@ -73,12 +73,17 @@ fn make_below(dir: &OwnedFd, name: &str, mode: RawMode) -> io::Result<OwnedFd> {
         Err(Errno::EXIST) => false,
         result => result.map(|()| true)?,
     };
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    let opened = openat2(dir, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), resolve)?;
+    let opened = open_one(dir, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
     if made {
         fchmod(&opened, Mode::from_raw_mode(mode))?; // the caller's umask may have taken more than it should
     }
     Ok(opened)
+}
+
+/// Opens what has a name in a directory, and no link. Not by openat2: the sandbox of the daemon's unit answers that it is
+/// not there, because no filter can look into its arguments (systemd's RestrictSUIDSGID).
+fn open_one(dir: &OwnedFd, name: impl rustix::path::Arg, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+    Ok(openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)?)
 }
 
 /// Gives a directory to the account, and what an earlier daemon left in it that served as another user: so many `levels` of
@@ -96,12 +101,11 @@ fn hand_over(dir: &OwnedFd, levels: Option<usize>, account: &Account) -> io::Res
             if name == c"." || name == c".." {
                 continue;
             }
-            let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-            let open = |flags| openat2(dir, name, flags | OFlags::CLOEXEC, Mode::empty(), resolve);
+            let open = |flags| open_one(dir, name, flags, Mode::empty());
             let Ok(seen) = open(OFlags::PATH) else { continue };
             let found = fstat(&seen)?;
             match FileType::from_raw_mode(found.st_mode) {
-                _ if found.st_uid != before.st_uid => {}
+                _ if found.st_uid != before.st_uid || found.st_dev != before.st_dev => {}
                 FileType::Directory if levels > 0 => {
                     hand_over(&open(OFlags::RDONLY | OFlags::DIRECTORY)?, Some(levels - 1), account)?;
                 }
@@ -198,8 +202,7 @@ pub(super) fn lock(paths: &Paths, ledger: OwnedFd, account: &Account, root: bool
 
 fn open_lock(ledger: &OwnedFd) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
-    let file = File::from(openat2(ledger, LOCK, flags, Mode::RUSR | Mode::WUSR, resolve)?);
+    let file = File::from(open_one(ledger, LOCK, flags, Mode::RUSR | Mode::WUSR)?);
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"));
     }

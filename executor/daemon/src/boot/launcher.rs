@@ -96,7 +96,8 @@ fn start(program: &Path, config: &Config, account: &Account) -> Result<Child, Bo
         .arg(account.uid.to_string())
         .arg("--exit-when-idle");
     if let Some(file) = &config.file {
-        command.arg("--config").arg(file);
+        // Its working directory may be another one.
+        command.arg("--config").arg(std::path::absolute(file).unwrap_or_else(|_| file.clone()));
     }
     if config.ephemeral {
         command.args(["--ephemeral", "--allow-host-network"]);

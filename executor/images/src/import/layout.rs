@@ -1,11 +1,13 @@
 //! OCI layouts (image-spec, image-layout.md), as a directory or in an archive.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use executor_core::image::Digest;
 use oci_spec::image::{Descriptor, ImageIndex};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::io::Errno;
 
 use super::{Found, Section, Source, required};
 use crate::error::ImageError;
@@ -38,10 +40,9 @@ impl Source for Directory {
         let path = self.path.join(name);
         let io = |error: std::io::Error| ImageError::of_callers("open", &path, error);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let file: File = match openat2(&self.dir, name, flags, Mode::empty(), resolve) {
+        let file: File = match open_beneath(&self.dir, name, flags) {
             Ok(file) => file.into(),
-            Err(rustix::io::Errno::NOENT) => return Ok(None),
+            Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(io(error.into())),
         };
         let metadata = file.metadata().map_err(io)?;
@@ -53,6 +54,27 @@ impl Source for Directory {
         }
         Ok(Some(Section { file, at: 0, size: metadata.len() }))
     }
+}
+
+/// Opens what lies beneath a directory.
+fn open_beneath(dir: &File, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    match openat2(dir, name, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS) {
+        // As in the sandbox of the daemon's unit, where no filter can look into its arguments (systemd's RestrictSUIDSGID).
+        Err(Errno::NOSYS) => open_without_links(dir, name, flags),
+        opened => opened,
+    }
+}
+
+/// The same, name by name, and through no link.
+fn open_without_links(dir: &File, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let names: Vec<&str> = name.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
+    let Some((last, above)) = names.split_last().filter(|_| !names.contains(&"..")) else { return Err(Errno::XDEV) };
+    let mut at = OwnedFd::from(dir.try_clone().map_err(|_| Errno::MFILE)?);
+    for name in above {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        at = openat(&at, *name, flags, Mode::empty())?;
+    }
+    openat(&at, *last, flags | OFlags::NOFOLLOW, Mode::empty())
 }
 
 /// The image of a layout.
@@ -128,4 +150,30 @@ fn blob(source: &mut dyn Source, digest: &Digest, size: u64, what: &str) -> Resu
 
 fn path(digest: &Digest) -> String {
     format!("blobs/{}/{}", digest.algorithm().name(), digest.hex())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both ways open what lies beneath; the one for a sandbox takes no link at all.
+    #[test]
+    fn what_is_opened_lies_beneath() {
+        let home = tempfile::tempdir().unwrap();
+        let layout = home.path().join("layout");
+        std::fs::create_dir_all(layout.join("blobs/sha256")).unwrap();
+        std::fs::write(layout.join("blobs/sha256/a"), "blob").unwrap();
+        std::fs::write(home.path().join("outside"), "").unwrap();
+        std::os::unix::fs::symlink("../outside", layout.join("out")).unwrap();
+        std::os::unix::fs::symlink("/etc", layout.join("etc")).unwrap();
+        let dir = File::open(&layout).unwrap();
+        for open in [open_beneath, open_without_links] {
+            let read = |name| open(&dir, name, OFlags::RDONLY | OFlags::CLOEXEC).map(File::from);
+            assert_eq!(std::io::read_to_string(read("blobs/sha256/a").unwrap()).unwrap(), "blob");
+            assert_eq!(read("blobs/nope").err(), Some(Errno::NOENT));
+            for name in ["../outside", "blobs/../../outside", "out", "etc/passwd", "..", ""] {
+                assert!(read(name).is_err(), "{name}");
+            }
+        }
+    }
 }
