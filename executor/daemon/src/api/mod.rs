@@ -14,6 +14,7 @@ mod info;
 mod logs;
 mod outputs;
 mod places;
+mod rates;
 mod remainder;
 mod secrets;
 pub mod serve;

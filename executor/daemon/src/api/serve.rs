@@ -26,6 +26,7 @@ use tonic::service::Routes;
 
 use super::auth::{Access, Door, GET_SECRETS};
 use super::places::{Limits, Owner, Place, Places};
+use super::rates::{Rate, Rates};
 use super::remainder::Remainder;
 use crate::problem::Problem;
 use crate::wire::body::{Answered, Call};
@@ -69,11 +70,22 @@ pub struct Bounds {
 const RUNTIME_BOUNDS: Bounds = Bounds { connections: 128, streams: 4, message_bytes: super::RUNTIME_MESSAGE_MAX };
 /// Connections of one container at once on what containers see.
 const RUNTIME_EACH: usize = 32;
-/// Between two connections that are taken there: clients that come as fast as they can take no more than a part of one
-/// processor from the control plane.
-const RUNTIME_PACE: Duration = Duration::from_millis(1);
+/// Between two connections that are taken there, or so many that are sent away: clients that come as fast as they can take
+/// no more than a part of one processor from the control plane.
+const RUNTIME_PACE: Pace = Pace { pause: Duration::from_millis(1), refused: 32 };
+/// For one container there: it asks once, or again after a rotation.
+const RUNTIME_RATE: Rate = Rate { burst: 64, interval: Duration::from_millis(20) };
 /// For a call to be made and answered there.
 const RUNTIME_LIFETIME: Duration = Duration::from_secs(10);
+
+/// How fast connections are taken from the queue.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// After one that is served.
+    pause: Duration,
+    /// After so many that are sent away: they cost little, and hold up whoever waits behind them.
+    refused: u32,
+}
 
 /// A socket and what is served on it.
 #[derive(Debug)]
@@ -86,7 +98,7 @@ pub(crate) struct Entrance {
     /// The host's ids that are containers'.
     pool: Option<Pool>,
     lifetime: Option<Duration>,
-    pace: Option<Duration>,
+    pace: Option<Pace>,
 }
 
 impl Entrance {
@@ -123,13 +135,19 @@ pub(crate) async fn serve(entrance: Entrance, mut stopping: watch::Receiver<bool
     let (places, budget) = (Places::new(entrance.limits), Budget::new());
     let (alive, mut ended) = mpsc::channel::<Infallible>(1);
     let mut refusals = Refusals::default();
+    // Only containers come in crowds that nobody answers for.
+    let mut rates = entrance.pace.map(|_| Rates::new(RUNTIME_RATE));
+    let mut unpaced = 0;
     let mut spares = Vec::new();
     while !*stopping.borrow() {
         if spares.is_empty() {
             spares = spare(&entrance.listener);
         }
-        if let Some(pace) = entrance.pace {
-            sleep(pace).await;
+        if let Some(Pace { pause, refused }) = entrance.pace
+            && unpaced == 0
+        {
+            sleep(pause).await;
+            unpaced = refused;
         }
         let accepted = tokio::select! {
             accepted = entrance.listener.accept() => accepted,
@@ -161,10 +179,13 @@ pub(crate) async fn serve(entrance: Entrance, mut stopping: watch::Receiver<bool
         };
         let calls = Calls::new(entrance.bounds.streams);
         let owner = entrance.owner(&peer);
-        let Some(place) = places.enter(owner, &calls) else {
+        let admitted = rates.as_mut().is_none_or(|rates| rates.admit(owner, Instant::now().into_std()));
+        let Some(place) = admitted.then(|| places.enter(owner, &calls)).flatten() else {
+            unpaced = unpaced.saturating_sub(1);
             refusals.tell(owner, entrance.limits);
             continue;
         };
+        unpaced = 0;
         let connection = Connection {
             routes: routes.clone(),
             door: entrance.door,

@@ -50,6 +50,13 @@ pub(crate) const ALL: &[Attack] = &[
         attack: starved,
         control: starved_control,
     },
+    Attack {
+        name: "callers: GetSecrets beside one who connects without end",
+        position: Position::Container,
+        claim: "a container that connects as fast as it can keeps no other container from its secrets",
+        attack: flooded,
+        control: starved_control,
+    },
 ];
 
 const LEASE: &str = include_str!("probes/lease.py");
@@ -57,10 +64,13 @@ const REQUESTS: &str = include_str!("probes/requests.py");
 const LOCKS: &str = include_str!("probes/locks.py");
 const NETLINK: &str = include_str!("probes/netlink.py");
 const CROWD: &str = include_str!("probes/crowd.py");
+const FLOOD: &str = include_str!("probes/flood.py");
 const GREETING: &str = include_str!("probes/greeting.py");
 
 /// Memory of a container that attacks the host's.
 const MEMORY: u64 = 48 << 20;
+/// Memory of a container with a crowd of processes in it.
+const CROWD_MEMORY: u64 = 1 << 30;
 /// Within this time a rotation is made, and a container ended by force.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
@@ -203,7 +213,8 @@ pub(crate) fn netlink_control(_: Scale) -> anyhow::Result<String> {
 pub(crate) fn starved(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let users = scale.of("8", "100");
-    daemon.api.started(python("crowd", CROWD, &[users]).runtime_token(TOKEN));
+    // So many users are as many processes, and they are not what is to be limited here.
+    daemon.api.started(python("crowd", CROWD, &[users]).runtime_token(TOKEN).memory(CROWD_MEMORY));
     let crowd = said(&daemon, "crowd", "connected");
     daemon.api.started(python("victim", GREETING, &[]).runtime_token(TOKEN));
     let greeted = said(&daemon, "victim", "greeting");
@@ -222,4 +233,16 @@ pub(crate) fn starved_control(_: Scale) -> anyhow::Result<String> {
     ensure!(alone != "greeting came", "a container without a token is greeted");
     let socket = integration::runtime::socket(&daemon);
     Ok(format!("without a crowd it comes; the socket is of mode {:o}", std::fs::metadata(socket)?.mode() & 0o777))
+}
+
+/// A container asks in the middle of a flood.
+pub(crate) fn flooded(scale: Scale) -> anyhow::Result<Outcome> {
+    let daemon = Daemon::start();
+    let users = scale.of("4", "64");
+    daemon.api.started(python("flood", FLOOD, &[users]).runtime_token(TOKEN).memory(CROWD_MEMORY));
+    let flood = said(&daemon, "flood", "flooding");
+    daemon.api.started(python("victim", GREETING, &[]).runtime_token(TOKEN));
+    let greeted = said(&daemon, "victim", "greeting");
+    let told = format!("{flood}; another container: {greeted}");
+    Ok(Outcome::of((greeted != "greeting came").then(|| told.clone()), told))
 }
