@@ -25,8 +25,25 @@ const PIECE: usize = 32 << 10;
 pub(crate) struct Tally {
     pub(crate) entries: u64,
     pub(crate) bytes: u64,
-    /// Devices, pipes and sockets.
+    /// What was not copied while all else was, and why; so many lines of it.
     pub(crate) left_out: Vec<String>,
+    /// Lines beyond these.
+    pub(crate) more: u64,
+}
+
+/// Lines that are kept of what was not copied.
+const LEFT_OUT_MAX: usize = 1000;
+/// Why something is in no archive.
+const NO_FILE: &str = "a device, a pipe or a socket";
+
+impl Tally {
+    fn leave_out(&mut self, path: &Path, why: impl std::fmt::Display) {
+        if self.left_out.len() < LEFT_OUT_MAX {
+            self.left_out.push(format!("{}: {why}", plain(&path.display().to_string())));
+        } else {
+            self.more += 1;
+        }
+    }
 }
 
 /// Pieces of an archive that come over a queue, as a file.
@@ -84,45 +101,68 @@ pub(crate) fn unpack(archive: impl Read, place: &Place) -> Result<Tally, Failure
     for entry in archive.entries().map_err(damaged)? {
         let mut entry = entry.map_err(damaged)?;
         let path = local(&entry.path_bytes(), place)?;
-        let mode = entry.header().mode().map_err(damaged)?;
-        match entry.header().entry_type() {
-            EntryType::Directory => {
-                tree.directory(&path)?;
-                directories.push((path, mode));
-            }
-            EntryType::Regular => {
-                let mut partial = tree.file(&path, mode & 0o700)?;
-                let mut buffer = vec![0; PIECE];
-                let mut left = entry.size();
-                while left > 0 {
-                    let length = entry.read(&mut buffer).map_err(damaged)?;
-                    if length == 0 {
-                        return Err(damaged(io::ErrorKind::UnexpectedEof.into()));
-                    }
-                    partial.write(&buffer[..length])?;
-                    left -= length as u64;
-                    tally.bytes += length as u64;
+        match unpack_one(&mut entry, &tree, &path, place) {
+            Ok(Some(bytes)) => {
+                tally.entries += 1;
+                tally.bytes += bytes;
+                if entry.header().entry_type() == EntryType::Directory {
+                    let header = entry.header();
+                    directories.push((path, header.mode().map_err(damaged)?, header.mtime().map_err(damaged)?));
                 }
-                partial.mark(mode)?;
-                partial.finish()?;
             }
-            EntryType::Symlink => tree.symlink(&path, &linked(&entry.link_name_bytes())?)?,
-            EntryType::Link => {
-                let of = linked(&entry.link_name_bytes())?;
-                tree.hard_link(&path, &local(of.as_os_str().as_bytes(), place)?)?;
-            }
-            _ => {
-                tally.left_out.push(path.display().to_string());
-                continue;
-            }
+            Ok(None) => tally.leave_out(&path, NO_FILE),
+            // What is in the way of this one is not in the way of the others.
+            Err(Failure::Destination(error)) if !error.is_of_all() => tally.leave_out(&path, error.why()),
+            Err(failure) => return Err(failure),
         }
-        tally.entries += 1;
     }
     // The lowest first, and all after what is in them: one that may not be written can still be filled.
-    for (path, mode) in directories.into_iter().rev().filter(|(path, _)| !path.as_os_str().is_empty()) {
-        tree.mark(&path, mode)?;
+    for (path, mode, mtime) in directories.into_iter().rev().filter(|(path, ..)| !path.as_os_str().is_empty()) {
+        if let Err(error) = tree.mark(&path, mode, mtime) {
+            tally.leave_out(&path, error.why());
+        }
     }
     Ok(tally)
+}
+
+/// Makes what an entry describes, and tells how many bytes it has; nothing of what is no file, directory or link.
+fn unpack_one(
+    entry: &mut tar::Entry<'_, impl Read>,
+    tree: &Tree,
+    path: &Path,
+    place: &Place,
+) -> Result<Option<u64>, Failure> {
+    let damaged = |error: io::Error| Failure::Archive { path: place.directory.clone(), source: error };
+    let (mode, mtime) = (entry.header().mode().map_err(damaged)?, entry.header().mtime().map_err(damaged)?);
+    match entry.header().entry_type() {
+        EntryType::Directory => {
+            tree.directory(path)?;
+        }
+        EntryType::Regular => {
+            let mut partial = tree.file(path, mode & 0o700)?;
+            let mut buffer = vec![0; PIECE];
+            let size = entry.size();
+            let mut left = size;
+            while left > 0 {
+                let length = entry.read(&mut buffer).map_err(damaged)?;
+                if length == 0 {
+                    return Err(damaged(io::ErrorKind::UnexpectedEof.into()));
+                }
+                partial.write(&buffer[..length])?;
+                left -= length as u64;
+            }
+            partial.mark(mode, mtime)?;
+            partial.finish()?;
+            return Ok(Some(size));
+        }
+        EntryType::Symlink => tree.symlink(path, &linked(&entry.link_name_bytes())?)?,
+        EntryType::Link => {
+            let of = linked(&entry.link_name_bytes())?;
+            tree.hard_link(path, &local(of.as_os_str().as_bytes(), place)?)?;
+        }
+        _ => return Ok(None),
+    }
+    Ok(Some(0))
 }
 
 /// Where an entry goes, below the place's directory.
@@ -162,16 +202,23 @@ pub(crate) fn pack<T>(
     let meta = if follow { fs::metadata(source) } else { fs::symlink_metadata(source) };
     let meta = meta.map_err(|error| Failure::Unread { path: source.to_owned(), source: error })?;
     match name {
-        Some(name) => packer.entry(source, name, &meta)?,
-        None => packer.below(source, Path::new(""))?,
+        Some(name) => packer.entry(source, name, &meta).or_else(gone)?,
+        None => packer.below(source, Path::new("")).or_else(gone)?,
     }
     let Packer { builder, tally } = packer;
     let ended = builder.into_inner().and_then(|mut out| out.flush());
-    // What took it is gone, and tells why.
-    ended.or_else(
-        |error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(Failure::System(error)) },
-    )?;
+    ended.map_err(Failure::System).or_else(gone)?;
     Ok(tally)
+}
+
+/// What took the archive is gone, and tells why itself.
+fn gone(failure: Failure) -> Result<(), Failure> {
+    match failure {
+        Failure::Unread { source, .. } | Failure::System(source) if source.kind() == io::ErrorKind::BrokenPipe => {
+            Ok(())
+        }
+        failure => Err(failure),
+    }
 }
 
 struct Packer<W: Write> {
@@ -180,6 +227,12 @@ struct Packer<W: Write> {
 }
 
 impl<W: Write> Packer<W> {
+    /// All else is copied.
+    fn leave_out(&mut self, path: &Path, why: &io::Error) -> Result<(), Failure> {
+        self.tally.leave_out(path, why);
+        Ok(())
+    }
+
     fn entry(&mut self, source: &Path, name: &Path, meta: &Metadata) -> Result<(), Failure> {
         let failed = |error: io::Error| Failure::Unread { path: source.to_owned(), source: error };
         let mut header = Header::new_gnu();
@@ -193,17 +246,23 @@ impl<W: Write> Packer<W> {
         }
         if kind.is_symlink() {
             header.set_size(0);
-            let target = fs::read_link(source).map_err(failed)?;
+            let target = match fs::read_link(source) {
+                Ok(target) => target,
+                Err(error) => return self.leave_out(source, &error),
+            };
             self.builder.append_link(&mut header, name, target).map_err(failed)?;
         } else if kind.is_file() {
-            let file = File::open(source).map_err(failed)?;
+            let file = match File::open(source) {
+                Ok(file) => file,
+                Err(error) => return self.leave_out(source, &error),
+            };
             let size = meta.len();
             // So many bytes, whatever the file has by now.
             let content = file.take(size).chain(io::repeat(0)).take(size);
             self.builder.append_data(&mut header, name, content).map_err(failed)?;
             self.tally.bytes += size;
         } else {
-            self.tally.left_out.push(source.display().to_string());
+            self.tally.leave_out(source, NO_FILE);
             return Ok(());
         }
         self.tally.entries += 1;
@@ -211,12 +270,19 @@ impl<W: Write> Packer<W> {
     }
 
     fn below(&mut self, directory: &Path, name: &Path) -> Result<(), Failure> {
-        let failed = |error: io::Error| Failure::Unread { path: directory.to_owned(), source: error };
-        let mut names: Vec<_> =
-            fs::read_dir(directory).and_then(Iterator::collect::<io::Result<Vec<_>>>).map_err(failed)?;
+        let mut names = match fs::read_dir(directory).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
+            Ok(names) => names,
+            Err(error) => return self.leave_out(directory, &error),
+        };
         names.sort_by_key(fs::DirEntry::file_name);
         for entry in names {
-            let meta = entry.metadata().map_err(failed)?;
+            let meta = match entry.metadata() {
+                Ok(meta) => meta,
+                Err(error) => {
+                    self.leave_out(&entry.path(), &error)?;
+                    continue;
+                }
+            };
             self.entry(&entry.path(), &name.join(entry.file_name()), &meta)?;
         }
         Ok(())

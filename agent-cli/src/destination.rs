@@ -11,7 +11,10 @@ use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, fchmod, linkat, mkdirat, openat, renameat, symlinkat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, fchmod, futimens, linkat, mkdirat, openat, renameat, symlinkat,
+    unlinkat,
+};
 
 use crate::view::table::plain;
 
@@ -54,6 +57,23 @@ pub(crate) enum WriteError {
     Refused { path: PathBuf, why: &'static str },
     #[error("cannot write {}", plain(&.path.display().to_string()))]
     Io { path: PathBuf, source: io::Error },
+}
+
+impl WriteError {
+    /// Nothing else could be written, either.
+    pub(crate) fn is_of_all(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+        let Self::Io { source, .. } = self else { return false };
+        matches!(source.kind(), QuotaExceeded | ReadOnlyFilesystem | StorageFull)
+    }
+
+    /// The reason, without the path.
+    pub(crate) fn why(&self) -> String {
+        match self {
+            Self::Refused { why, .. } => (*why).to_owned(),
+            Self::Io { source, .. } => source.to_string(),
+        }
+    }
 }
 
 /// What is at a path. A link to a directory is one, as for cp.
@@ -191,10 +211,11 @@ impl Tree {
         renamed.map_err(failed)
     }
 
-    /// Gives a directory its permissions, but no set-id bits.
-    pub(crate) fn mark(&self, path: &Path, mode: u32) -> Result<(), WriteError> {
+    /// Gives a directory its permissions, but no set-id bits, and the time of its last change (seconds since the epoch).
+    pub(crate) fn mark(&self, path: &Path, mode: u32, mtime: u64) -> Result<(), WriteError> {
         let directory = self.directory(path)?;
-        fchmod(&directory, Mode::from_raw_mode(mode & 0o1777))
+        futimens(&directory, &changed_at(mtime))
+            .and_then(|()| fchmod(&directory, Mode::from_raw_mode(mode & 0o1777)))
             .map_err(|error| WriteError::Io { path: self.shown.join(path), source: error.into() })
     }
 
@@ -212,15 +233,22 @@ impl Tree {
     }
 }
 
+fn changed_at(seconds: u64) -> Timestamps {
+    let at = Timespec { tv_sec: i64::try_from(seconds).unwrap_or(i64::MAX), tv_nsec: 0 };
+    Timestamps { last_access: at, last_modification: at }
+}
+
 /// What something is called until it is whole.
 fn partial_name() -> String {
     format!(".agent-cli-{}.part", uuid::Uuid::new_v4().simple())
 }
 
 impl Partial {
-    /// Gives it all of its permissions, whatever the umask here says, but no set-user-id bits.
-    pub(crate) fn mark(&self, mode: u32) -> Result<(), WriteError> {
-        fchmod(&self.file, Mode::from_raw_mode(mode & 0o777))
+    /// Gives it all of its permissions, whatever the umask here says, but no set-user-id bits, and the time of its last
+    /// change (seconds since the epoch).
+    pub(crate) fn mark(&self, mode: u32, mtime: u64) -> Result<(), WriteError> {
+        futimens(&self.file, &changed_at(mtime))
+            .and_then(|()| fchmod(&self.file, Mode::from_raw_mode(mode & 0o777)))
             .map_err(|error| WriteError::Io { path: self.shown.clone(), source: error.into() })
     }
 

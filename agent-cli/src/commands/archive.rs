@@ -2,6 +2,7 @@
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use executor_proto::v1::get_archive_response::Part as Got;
 use executor_proto::v1::path_stat::Kind;
@@ -24,6 +25,8 @@ use crate::view::table::plain;
 
 /// Pieces that wait.
 const DEPTH: usize = 4;
+/// For what is not whole to be taken away.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What is copied in.
 #[derive(Clone, Copy)]
@@ -68,22 +71,55 @@ pub(super) async fn get(session: &Session, source: &CpSource, to: &Path) -> Resu
     };
     let place = place(what, to, at(to)?)?;
     let (sender, receiver) = mpsc::channel(DEPTH);
-    let unpacking = tokio::task::spawn_blocking(move || archive::unpack(Pieces::new(receiver), &place));
+    let (alive, ended) = std::sync::mpsc::channel::<()>();
+    let unpacking = tokio::task::spawn_blocking(move || {
+        let _alive = alive;
+        archive::unpack(Pieces::new(receiver), &place)
+    });
+    let mut feed = Feed { sender: Some(sender), ended };
     let received = async {
         while let Some(answer) = answers.message().await? {
-            if let Some(Got::Data(data)) = answer.part
+            if let (Some(Got::Data(data)), Some(sender)) = (answer.part, &feed.sender)
                 && sender.send(data).await.is_err()
             {
                 break; // it failed, and tells why
             }
         }
-        drop(sender);
         Ok(())
     };
     let received: Result<(), Status> = received.await;
+    feed.sender = None;
     let unpacked = unpacking.await.map_err(|error| Failure::System(std::io::Error::other(error)))?;
-    received.map_err(failed)?; // an archive that breaks off is damaged for this reason
+    if let Err(status) = received {
+        // An archive that breaks off is damaged for this reason.
+        unpacked.iter().for_each(|tally| note(session, tally));
+        return Err(failed(status));
+    }
     tell(session, id, live, &unpacked?).await
+}
+
+/// What an unpacking thread is fed by. It takes away what is not whole when this ends, and is waited for: a program that is
+/// interrupted ends next.
+struct Feed {
+    sender: Option<mpsc::Sender<Vec<u8>>>,
+    ended: std::sync::mpsc::Receiver<()>,
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.sender = None;
+        let _ = self.ended.recv_timeout(PATIENCE); // nothing is ever sent: it ends with the thread
+    }
+}
+
+/// A line for each entry that was not copied.
+fn note(session: &Session, tally: &Tally) {
+    for line in &tally.left_out {
+        session.output.note(format!("not copied: {line}"));
+    }
+    if tally.more > 0 {
+        session.output.note(format!("not copied: {} more", tally.more));
+    }
 }
 
 /// Tells what was copied, and each of what was not.
@@ -92,10 +128,8 @@ async fn tell(session: &Session, id: &str, path: &str, tally: &Tally) -> Result<
         let copied = json::Archived { id: id.into(), path: path.into(), entries: tally.entries, bytes: tally.bytes };
         session.output.text(json::document(&json::Cp::Archive(copied))).await;
     }
-    for path in &tally.left_out {
-        session.output.note(format!("not copied: {}: a device, a pipe or a socket", plain(path)));
-    }
-    match tally.left_out.len() {
+    note(session, tally);
+    match tally.left_out.len() + usize::try_from(tally.more).unwrap_or(usize::MAX) {
         0 => Ok(0),
         left_out => Err(Failure::LeftOut { left_out, copied: tally.entries }),
     }

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Stdio;
 
-use executor_proto::v1::{GetArchiveRequest, RunRequest};
+use executor_proto::v1::{GetArchiveRequest, RunRequest, Tmpfs};
 use integration::cli::{Ran, command, finish, run};
 use integration::daemon::{Daemon, Setup};
 use integration::request::{Words as _, sh, sleeper};
@@ -237,4 +237,111 @@ fn a_slow_reader_holds_the_copy_up() {
     copying.kill().unwrap();
     copying.wait().unwrap();
     wait::until("its process ends", || (ours() == 0).then_some(()));
+}
+
+/// What cannot be copied is told by name, and all else is copied, both ways.
+#[test]
+fn one_entry_that_cannot_be_copied_ends_nothing() {
+    let (daemon, home) = (Daemon::start(), tempfile::tempdir().unwrap());
+    daemon.api.started(sleeper("c").user("1000:1000"));
+    said(&daemon, "mkdir -p /tmp/t/closed /tmp/t/z; echo 1 >/tmp/t/a; echo 2 >/tmp/t/z/b; chmod 0 /tmp/t/closed");
+    said(&daemon, "echo 3 >/tmp/t/secret; chmod 0 /tmp/t/secret");
+    let out = home.path().join("out");
+    let copied = cp(&daemon, &["c:/tmp/t", &out.display().to_string()]);
+    assert_eq!(copied.status, 125);
+    for name in ["/tmp/t/closed: Permission denied", "/tmp/t/secret: Permission denied"] {
+        assert!(copied.stderr.contains(name), "{name}: {copied:?}");
+    }
+    assert_eq!(
+        (fs::read(out.join("a")).unwrap(), fs::read(out.join("z/b")).unwrap()),
+        (b"1\n".to_vec(), b"2\n".to_vec())
+    );
+    let times = |path: &Path| fs::metadata(path).unwrap().mtime().to_string();
+    assert_eq!(said(&daemon, "stat -c %Y /tmp/t/z/b").trim(), times(&out.join("z/b")));
+    // Into it: a file whose name a directory has, and one below a closed directory.
+    let tree = home.path().join("tree");
+    fs::create_dir_all(tree.join("closed")).unwrap();
+    for name in ["closed/x", "before", "z", "zz"] {
+        fs::write(tree.join(name), "new").unwrap();
+    }
+    said(&daemon, "chmod 0500 /tmp/t/closed");
+    let copied = cp(&daemon, &[&tree.join(".").display().to_string(), "c:/tmp/t"]);
+    assert_eq!(copied.status, 125);
+    for name in ["/tmp/t/closed/x: Permission denied", "/tmp/t/z: is there and is a directory"] {
+        assert!(copied.stderr.contains(name), "{name}: {copied:?}");
+    }
+    assert_eq!(said(&daemon, "cat /tmp/t/before /tmp/t/zz /tmp/t/z/b"), "newnew2\n");
+    // And out of it, where the names clash here.
+    fs::remove_file(out.join("a")).unwrap();
+    fs::create_dir(out.join("a")).unwrap();
+    let copied = cp(&daemon, &["c:/tmp/t/.", &out.display().to_string()]);
+    assert!(copied.status == 125 && copied.stderr.contains("not copied: a: Is a directory"), "{copied:?}");
+    assert_eq!(fs::read(out.join("zz")).unwrap(), b"new");
+}
+
+/// The cause of a refusal is told, however much of the archive is still to come.
+#[test]
+fn a_large_upload_tells_why_it_is_refused() {
+    let (daemon, home) = (Daemon::start(), tempfile::tempdir().unwrap());
+    let small = Tmpfs { path: "/small".into(), size_bytes: 1 << 20, ..Tmpfs::default() };
+    daemon.api.started(RunRequest { tmpfs: vec![small], ..sleeper("c") });
+    let large = home.path().join("large");
+    fs::write(&large, vec![b'x'; 8 << 20]).unwrap();
+    let large = large.display().to_string();
+    for (destination, words) in [
+        ("c:/nodir/x", "/nodir: No such file or directory"),
+        ("c:/etc/passwd/x", "Not a directory"),
+        ("c:/small/", "No space left on device"),
+        ("c:/proc/x", "/proc"),
+    ] {
+        let told = cp(&daemon, &[&large, destination]);
+        assert!(told.status == 125 && told.stderr.contains(words), "{destination}: {told:?}");
+        assert!(!told.stderr.contains("broken pipe"), "{told:?}");
+    }
+}
+
+/// Names in a directory of a container that begin as those of what is not whole do.
+fn partial(pid: i32) -> usize {
+    let names = fs::read_dir(format!("/proc/{pid}/root/tmp")).unwrap();
+    names.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(".executor-archive-")).count()
+}
+
+/// What is not whole goes, whoever is killed or interrupted.
+#[test]
+fn what_is_not_whole_goes() {
+    let (mut daemon, home) = (Daemon::start(), tempfile::tempdir().unwrap());
+    let pid = integration::api::pid(&daemon.api.started(sleeper("c")));
+    let mut header = tar::Header::new_gnu();
+    header.set_size(1 << 30);
+    header.set_path("file").unwrap();
+    header.set_mode(0o644);
+    header.set_cksum();
+    let begin = |daemon: &Daemon| {
+        let mut copying =
+            command(Some(&daemon.socket()), &["cp", "-", "c:/tmp"]).stdin(Stdio::piped()).spawn().unwrap();
+        let input = copying.stdin.as_mut().unwrap();
+        input.write_all(header.as_bytes()).unwrap();
+        input.write_all(&vec![b'x'; 1 << 20]).unwrap();
+        wait::until("it is being written", || (partial(pid) == 1).then_some(()));
+        copying
+    };
+    let mut copying = begin(&daemon);
+    copying.kill().unwrap();
+    copying.wait().unwrap();
+    wait::until("the client was killed", || (partial(pid) == 0).then_some(()));
+    // Out of it, interrupted.
+    said(&daemon, "truncate -s 64G /tmp/large");
+    let out = home.path().join("out");
+    fs::create_dir(&out).unwrap();
+    let copying = command(Some(&daemon.socket()), &["cp", "c:/tmp/large", &out.display().to_string()]);
+    let copying = { copying }.spawn().unwrap();
+    wait::until("it comes", || (fs::read_dir(&out).unwrap().count() == 1).then_some(()));
+    integration::daemon::kill(copying.id() as i32, 2);
+    assert_eq!(finish(copying).status, 130);
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
+    let mut copying = begin(&daemon);
+    daemon.kill();
+    wait::until("executord was killed", || (partial(pid) == 0).then_some(()));
+    copying.kill().unwrap();
+    copying.wait().unwrap();
 }

@@ -28,6 +28,7 @@ use executor_sys::memfile::MemFile;
 use executor_sys::mount::open_dir;
 use executor_sys::process;
 use executor_sys::seqpacket::Seqpacket;
+use nix::sys::signal::{SigSet, Signal};
 use rustix::fs::Mode;
 
 use crate::dirs::plain;
@@ -53,6 +54,37 @@ struct Failed(String);
 impl Failed {
     fn of(path: &Path, error: impl Into<io::Error>) -> Self {
         Self(format!("{}: {}", shown(path), plain(&error.into())))
+    }
+}
+
+/// What is not copied while all else is, and why.
+#[derive(Default)]
+struct LeftOut {
+    told: Vec<String>,
+    count: usize,
+}
+
+impl LeftOut {
+    /// Entries that are told, and bytes of them.
+    const MAX: (usize, usize) = (50, TOLD_MAX - 128);
+
+    fn add(&mut self, path: &Path, error: impl Into<io::Error>) {
+        self.count += 1;
+        let Failed(line) = Failed::of(path, error);
+        let bytes: usize = self.told.iter().map(|line| line.len() + 2).sum();
+        if self.told.len() < Self::MAX.0 && bytes + line.len() < Self::MAX.1 {
+            self.told.push(line);
+        }
+    }
+
+    /// All of it in one line, if there is any.
+    fn end(self) -> Result<(), Failed> {
+        let more = self.count - self.told.len();
+        match (self.count, more) {
+            (0, _) => Ok(()),
+            (_, 0) => Err(Failed(format!("all else was copied, but not {}", self.told.join("; ")))),
+            _ => Err(Failed(format!("all else was copied, but not {}; and {more} more", self.told.join("; ")))),
+        }
     }
 }
 
@@ -91,6 +123,10 @@ impl Asked {
         let root = open_dir(Path::new("/")).map_err(failed)?;
         let done = match self.work {
             ArchiveWork::Put => {
+                // Whoever sent the archive is gone: its input ends then, and it takes away what is not whole.
+                let mut hangup = SigSet::empty();
+                hangup.add(Signal::SIGHUP);
+                hangup.thread_block().map_err(|error| StartFailure::new("block SIGHUP", io::Error::from(error)))?;
                 let target = put::Target::open(root.as_fd(), &self.path).map_err(failed)?;
                 begun(&[target.as_fd()])?;
                 target.unpack()

@@ -17,7 +17,7 @@ use prost::Message as _;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 use rustix::io::Errno;
 
-use super::{Asked, Failed, own};
+use super::{Asked, Failed, LeftOut, own};
 use crate::kernel_files::is_of_the_kernel;
 
 /// Bytes of a block of an archive.
@@ -26,6 +26,9 @@ const BLOCK: usize = 512;
 const LINKS_MAX: usize = 100_000;
 /// What is at a path of something that has no name of its own.
 const NAMELESS: &[u8] = b".";
+
+/// Why a secret file is not sent.
+const SECRET: &str = "is on the volume of secret files, which is not copied";
 
 /// What is to be sent, open.
 pub(super) struct Source<'a> {
@@ -57,7 +60,7 @@ impl<'a> Source<'a> {
         let place = open(OFlags::PATH)?;
         let stat = fstat(&place)?;
         if secret_devices.contains(&stat.st_dev) {
-            return Err(io::Error::other("is on the volume of secret files, which is not copied"));
+            return Err(io::Error::other(SECRET));
         }
         let kind = FileType::from_raw_mode(stat.st_mode);
         if !asked.stat && is_of_the_kernel(place.as_fd())? {
@@ -92,7 +95,7 @@ impl<'a> Source<'a> {
     pub(super) fn send(self, stat_only: bool) -> Result<(), Failed> {
         let failed = |error: io::Error| Failed::of(&self.path, error);
         let stdout = own(rustix::stdio::stdout()).map_err(failed)?;
-        let mut archive = Archive { out: BufWriter::with_capacity(64 << 10, stdout), known: HashMap::new() };
+        let mut archive = Archive::new(stdout);
         let told = ArchiveStat {
             size: u64::try_from(self.stat.st_size).unwrap_or(0),
             mode: self.stat.st_mode,
@@ -107,7 +110,8 @@ impl<'a> Source<'a> {
             archive.entry(readable.then_some(object), stat, link, name, path, secret_devices, 0)?;
             archive.end().map_err(failed)?;
         }
-        archive.out.flush().map_err(failed)
+        archive.out.flush().map_err(failed)?;
+        archive.left_out.end()
     }
 }
 
@@ -116,9 +120,15 @@ struct Archive {
     out: BufWriter<File>,
     /// Under which name a file of several was sent.
     known: HashMap<(u64, u64), Vec<u8>>,
+    left_out: LeftOut,
 }
 
 impl Archive {
+    fn new(out: File) -> Self {
+        let out = BufWriter::with_capacity(64 << 10, out);
+        Self { out, known: HashMap::new(), left_out: LeftOut::default() }
+    }
+
     /// Sends an entry and all below it. `content` is a file or a directory, open.
     #[allow(clippy::too_many_arguments)] // what one entry is
     fn entry(
@@ -155,7 +165,10 @@ impl Archive {
         match (kind, content) {
             (b'0', Some(file)) => self.content(file, size).map_err(failed),
             (b'5', Some(directory)) if depth < DEPTH_MAX => self.below(directory, name, path, secret_devices, depth),
-            (b'5', Some(_)) => Err(failed(io::Error::other(format!("lies below {DEPTH_MAX} directories")))),
+            (b'5', Some(_)) => {
+                self.left_out.add(path, io::Error::other(format!("lies below {DEPTH_MAX} directories")));
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -181,9 +194,12 @@ impl Archive {
             }
             let path = path.join(std::ffi::OsStr::new(&*String::from_utf8_lossy(own.to_bytes())));
             let name = [name, b"/", own.to_bytes()].concat();
-            let found = look(directory, own, secret_devices).map_err(|error| Failed::of(&path, error))?;
-            if let Some(Found { content, stat, link }) = found {
-                self.entry(content.as_ref(), &stat, &link, &name, &path, secret_devices, depth + 1)?;
+            match look(directory, own, secret_devices) {
+                Ok(Some(Found { content, stat, link })) => {
+                    self.entry(content.as_ref(), &stat, &link, &name, &path, secret_devices, depth + 1)?;
+                }
+                Ok(None) => {}
+                Err(error) => self.left_out.add(&path, error),
             }
         }
         Ok(())
@@ -246,7 +262,7 @@ fn look(directory: &OwnedFd, name: &CStr, secret_devices: &[u64]) -> io::Result<
         _ => return Ok(Some(Found { content: None, stat, link: Vec::new() })),
     };
     if secret_devices.contains(&stat.st_dev) {
-        return Ok(None);
+        return Err(io::Error::other(SECRET));
     }
     let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let content = match openat(directory, name, flags, Mode::empty()) {
@@ -329,7 +345,7 @@ mod tests {
         std::fs::hard_link(deep.join(&long), deep.join("same")).unwrap();
         std::os::unix::fs::symlink("l".repeat(300), deep.join("link")).unwrap();
         let out = tempfile::tempfile().unwrap();
-        let mut archive = Archive { out: BufWriter::new(out.try_clone().unwrap()), known: HashMap::new() };
+        let mut archive = Archive::new(out.try_clone().unwrap());
         let top = OwnedFd::from(File::open(home.path().join("top")).unwrap());
         let stat = fstat(&top).unwrap();
         let path = Path::new("/top");

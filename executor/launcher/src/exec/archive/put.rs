@@ -22,7 +22,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{Failed, own, shown};
+use super::{Failed, LeftOut, own, shown};
 
 /// Bytes that are written at a time.
 const PIECE: usize = 64 << 10;
@@ -38,6 +38,7 @@ pub(super) struct Target {
     /// Directories that were made and are not marked yet, each below the one before: what comes into them is made first.
     unmarked: Vec<(PathBuf, u32, Time)>,
     done: ArchiveDone,
+    left_out: LeftOut,
 }
 
 impl AsFd for Target {
@@ -68,7 +69,13 @@ impl Target {
     pub(super) fn open(root: BorrowedFd<'_>, path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let root = open_in_root(root, path, flags, Mode::empty(), Follow::LinksWithinRoot)?;
-        Ok(Self { root, path: path.to_owned(), unmarked: Vec::new(), done: ArchiveDone::default() })
+        Ok(Self {
+            root,
+            path: path.to_owned(),
+            unmarked: Vec::new(),
+            done: ArchiveDone::default(),
+            left_out: LeftOut::default(),
+        })
     }
 
     /// Unpacks standard input, and tells how much it was.
@@ -78,25 +85,40 @@ impl Target {
         let damaged = |error: UnpackError| Failed(error.to_string());
         while let Some(entry) = reader.next_entry().map_err(damaged)? {
             let path = names(&entry.path).ok_or_else(|| outside(&entry.path))?;
-            self.mark_but_above(&path)?;
-            let failed = |error: io::Error| Failed::of(&self.path.join(&path), error);
-            let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { continue }; // the directory itself
-            let parent = self.parent(parent).map_err(failed)?;
-            if entry.kind == Kind::Directory {
-                if self.directory(&parent, Path::new(name)).map_err(failed)? {
-                    self.unmarked.push((path.clone(), entry.mode, entry.mtime));
+            self.mark_but_above(&path);
+            match self.entry(&path, &entry, &mut reader) {
+                Ok(()) => {
+                    self.done.entries += 1;
+                    self.done.bytes += entry.size;
                 }
-            } else {
-                self.replace(&parent, Path::new(name), &entry, &mut reader)
-                    .map_err(|error| error.map_or_else(damaged, |error| Failed::of(&self.path.join(&path), error)))?;
+                Err(Err(error)) => return Err(damaged(error)),
+                Err(Ok(error)) if is_of_all(&error) => return Err(Failed::of(&self.path.join(&path), error)),
+                Err(Ok(error)) => self.left_out.add(&self.path.join(&path), error),
             }
-            self.done.entries += 1;
-            self.done.bytes += entry.size;
         }
-        self.mark_but_above(Path::new(""))?;
+        self.mark_but_above(Path::new(""));
+        self.left_out.end()?;
         let told = own(rustix::stdio::stdout())
             .and_then(|mut stdout| io::Write::write_all(&mut stdout, &self.done.encode_to_vec()));
         told.map_err(|error| Failed::of(&self.path, error))
+    }
+
+    /// Makes what an entry describes. An error of the archive's is the inner one.
+    fn entry(
+        &mut self,
+        path: &Path,
+        entry: &Entry,
+        reader: &mut Reader<Input>,
+    ) -> Result<(), Result<io::Error, UnpackError>> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) }; // the directory itself
+        let parent = self.parent(parent).map_err(Ok)?;
+        if entry.kind != Kind::Directory {
+            return self.replace(&parent, Path::new(name), entry, reader);
+        }
+        if self.directory(&parent, Path::new(name)).map_err(Ok)? {
+            self.unmarked.push((path.to_owned(), entry.mode, entry.mtime));
+        }
+        Ok(())
     }
 
     /// The directory that an entry lies in; what it lacks is made.
@@ -206,7 +228,7 @@ impl Target {
     }
 
     /// Gives directories their permissions and times, the lowest first, but those that `path` lies below.
-    fn mark_but_above(&mut self, path: &Path) -> Result<(), Failed> {
+    fn mark_but_above(&mut self, path: &Path) {
         while let Some((made, mode, mtime)) = self.unmarked.pop_if(|(made, ..)| !path.starts_with(made)) {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
             let marked =
@@ -214,10 +236,18 @@ impl Target {
                     futimens(&dir, &times(mtime))?;
                     Ok(fchmod(&dir, Mode::from_raw_mode(mode))?)
                 });
-            marked.map_err(|error| Failed::of(&self.path.join(&made), error))?;
+            if let Err(error) = marked {
+                self.left_out.add(&self.path.join(&made), error);
+            }
         }
-        Ok(())
     }
+}
+
+/// No other entry could be made, either.
+fn is_of_all(error: &io::Error) -> bool {
+    use io::ErrorKind::{OutOfMemory, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), OutOfMemory | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
+        || error.raw_os_error() == Some(libc::EIO)
 }
 
 fn times(Time { seconds, nanoseconds }: Time) -> Timestamps {
