@@ -201,7 +201,8 @@ fn explain(socket: &Path, doing: &str, status: &Status) -> String {
         Code::AlreadyExists => {
             format!("{doing}: {said}; choose another --id, or remove that container with `agent-cli rm -f`")
         }
-        Code::PermissionDenied if !violations.is_empty() => format!("{doing}: {said}"),
+        // Only what is said of a uid is about who calls; the rest is the operator's policy, or a registry's.
+        Code::PermissionDenied if !said.starts_with("uid ") => format!("{doing}: {said}"),
         Code::PermissionDenied | Code::Unauthenticated => format!(
             "{doing}: executord at {} does not serve uid {}: {said}; it serves root, its own user and the members of its \
              --allow-group",

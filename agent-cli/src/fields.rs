@@ -99,7 +99,25 @@ const WORDS: [(&str, &str); 4] = [
 
 /// Executord's words, fit for a terminal, with the flags of the fields that they name.
 pub(crate) fn in_words(text: &str) -> String {
-    WORDS.iter().fold(crate::view::table::plain(text), |text, (field, flag)| text.replace(field, flag))
+    let text = WORDS.iter().fold(crate::view::table::plain(text), |text, (field, flag)| text.replace(field, flag));
+    elements(&text)
+}
+
+/// The same for an element of a list that is named in the middle of a sentence.
+fn elements(text: &str) -> String {
+    const FILES: &str = "action.run.volume_mounted_files[";
+    let mut parts = text.split(FILES);
+    let mut said = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(']') {
+            Some((index, rest)) if index.parse::<usize>().is_ok() => {
+                said += &flag(&format!("{FILES}{index}]"), "");
+                said += rest;
+            }
+            _ => said.extend([FILES, part]),
+        }
+    }
+    said
 }
 
 /// `env[3].name` -> `env` and `3`; what follows the index belongs to the same flag.
@@ -119,6 +137,10 @@ mod tests {
     fn words_become_flags() {
         assert_eq!(in_words("was not run with `stdin`"), "was not run with --interactive");
         assert_eq!(flag("id", "run web-1"), "--id");
+        let twice =
+            "`/a` is also the path of action.run.volume_mounted_files[0], not of action.run.volume_mounted_files[x";
+        let said = in_words(twice);
+        assert!(said.contains("path of --file (number 1), not of action.run.volume_mounted_files[x"), "{said}");
     }
 
     #[test]

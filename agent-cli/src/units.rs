@@ -23,7 +23,8 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 /// Thousandths of a processor from `2`, `0.5`, `1.25`.
 pub(crate) fn cpus(text: &str) -> Result<u64, String> {
     let millis = scaled(text, 1000).ok_or("processors are a number such as 2, 0.5 or 1.25")?;
-    if millis == 0 { Err("must be at least 0.001".into()) } else { Ok(millis) }
+    // The daemon's bounds, which it would tell in thousandths.
+    if (10..=4_096_000).contains(&millis) { Ok(millis) } else { Err(format!("is {text}; 0.01 to 4096 is allowed")) }
 }
 
 /// A count: 1 or more (0 means "the daemon's default" on the wire, which nobody would read into `--pids 0`).
@@ -153,7 +154,7 @@ mod tests {
 
     #[test]
     fn processors_and_counts() {
-        for (text, millis) in [("2", 2000), ("0.5", 500), ("1.25", 1250), ("0.001", 1)] {
+        for (text, millis) in [("2", 2000), ("0.5", 500), ("1.25", 1250), ("0.01", 10), ("4096", 4_096_000)] {
             assert_eq!(cpus(text), Ok(millis), "{text}");
         }
         for text in ["0", "0.0001", "-1", "two", "1M", ""] {

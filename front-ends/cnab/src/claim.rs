@@ -156,6 +156,11 @@ impl Claim {
         Secret::new(serde_json::to_vec(&claim).unwrap_or_default())
     }
 
+    /// Whether it was made here, and not by another tool.
+    pub fn is_ours(&self) -> bool {
+        self.custom.get(OURS).is_some()
+    }
+
     /// What an action after it starts from.
     pub fn earlier(&self) -> Earlier {
         let supplied = self.custom.get(OURS).and_then(|ours| ours.get("supplied")).and_then(Value::as_array);

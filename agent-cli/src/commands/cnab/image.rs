@@ -35,7 +35,11 @@ pub(super) async fn reference(session: &Session, invocation: &Invocation, wanted
     let as_it_is = |reference: &str| Rootfs { reference: reference.to_owned(), policy: PullPolicy::IfMissing };
     let here = |reference: String| Rootfs { reference, policy: PullPolicy::Never };
     match (&wanted.replacement, digest) {
-        (Some(reference), None) => Ok(as_it_is(reference)),
+        (Some(reference), None) => {
+            let on_disk = ON_DISK.iter().any(|scheme| reference.starts_with(scheme));
+            let sent = on_disk && image::send_first(session, reference).await?;
+            Ok(if sent { here(reference.clone()) } else { as_it_is(reference) })
+        }
         (Some(reference), Some(digest)) => {
             if let Some(image) = reference.strip_prefix("docker://") {
                 return Ok(as_it_is(&pinned(image, Some(digest))?));

@@ -1,7 +1,7 @@
 //! What an agent-cli that is gone left unfinished: a claim whose last result is pending or running (rule 47).
 //!
 //! Its container is known by name. executord tells whether it runs, ended or never was, and that becomes the result. The
-//! caller has the installation's lock, so that nobody else is at it.
+//! caller has the installation's lock, so that nobody else is at it. What another tool left unfinished is that tool's.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -33,7 +33,7 @@ pub(super) async fn settle(
     mut interrupts: Option<&mut Interrupts>,
 ) -> Result<(), Failure> {
     let history = store.history(installation).map_err(CnabError::from)?;
-    for unfinished in history.iter().filter(|record| record.is_unfinished()) {
+    for unfinished in history.iter().filter(|record| record.is_unfinished() && record.claim.is_ours()) {
         let id = unfinished.claim.container();
         let container = match get(session, &id).await {
             Ok(container) => container,
