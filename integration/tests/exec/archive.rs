@@ -302,7 +302,7 @@ fn a_large_upload_tells_why_it_is_refused() {
 
 /// Names in a directory of a container that begin as those of what is not whole do.
 fn partial(pid: i32) -> usize {
-    let names = fs::read_dir(format!("/proc/{pid}/root/tmp")).unwrap();
+    let names = fs::read_dir(format!("/proc/{pid}/root/tmp")).expect("it is there");
     names.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(".executor-archive-")).count()
 }
 
