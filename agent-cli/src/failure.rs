@@ -248,7 +248,7 @@ mod tests {
     fn codes_say_what_to_do() {
         let table = [
             (Code::AlreadyExists, "choose another --id"),
-            (Code::PermissionDenied, "--allow-group"),
+            (Code::PermissionDenied, "run web-1: because"),
             (Code::ResourceExhausted, "agent-cli info"),
             (Code::Unavailable, "executord cannot do it now: because"),
             (Code::NotFound, "run web-1: because"),
@@ -259,6 +259,7 @@ mod tests {
             let text = told(&Status::new(code, "because"));
             assert!(text.contains(expected) && text.starts_with("run web-1: "), "{text}");
         }
+        assert!(told(&Status::permission_denied("uid 7 is not served")).contains("--allow-group"));
         assert_eq!(told(&Status::not_found("no container \u{1b}[31mx")), "run web-1: no container \\u{1b}[31mx");
     }
 

@@ -161,6 +161,6 @@ mod tests {
                 }
             }
         }
-        assert_eq!(methods, 21);
+        assert_eq!(methods, 23);
     }
 }
