@@ -61,6 +61,15 @@ fn the_daemons_sandbox_is_tight() {
     run(command.arg(directory.path().join("executord.service")));
 }
 
+/// A unit's limit is the most that its processes may have: with 0 the launcher could give no container the limit of 1, which
+/// is what the kernel heeds where core_pattern is a pipe (core(5)).
+#[test]
+fn the_limit_on_core_files_is_the_one_that_is_heeded() {
+    for unit in ["executord.service", "executor-launcher.service"] {
+        assert_eq!(settings(unit, "LimitCORE"), ["1"], "{unit}");
+    }
+}
+
 #[test]
 fn no_restart_reaches_the_containers() {
     for relation in ["Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "Conflicts", "StopWhenUnneeded"] {

@@ -5,11 +5,12 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use executor_core::limits::CORE_FILE_MAX;
 use executor_core::plan::Principal;
 use executor_core::users;
 use executor_core::validate::Policy;
 use executor_secrets::volume;
-use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sha2::{Digest, Sha256};
 
 use crate::cgroup::Hierarchies;
@@ -54,6 +55,7 @@ impl Host {
     /// Finds out. `mounts` is the mount namespace of the host.
     pub(crate) fn probe(args: &Args, config: Config, mounts: OwnedFd) -> io::Result<Self> {
         let (daemon_uid, daemon_gid) = daemon_user(&args.daemon_user)?;
+        allow_core_limit()?;
         let run_dir = std::path::absolute(&args.run_dir)?;
         let digest = Sha256::digest(run_dir.as_os_str().as_encoded_bytes());
         Ok(Self {
@@ -95,6 +97,20 @@ impl Host {
     pub(crate) fn containers_state(&self) -> PathBuf {
         self.state_dir.join("containers")
     }
+}
+
+/// Lets containers have the limit on core files that keeps the kernel from piping them: it is 1, and a hard limit of 0, as
+/// a unit with `LimitCORE=0` has, is below it.
+fn allow_core_limit() -> io::Result<()> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_CORE)?;
+    if hard >= CORE_FILE_MAX {
+        return Ok(());
+    }
+    setrlimit(Resource::RLIMIT_CORE, soft, CORE_FILE_MAX).map_err(|error| {
+        let why =
+            "the hard limit on core files (RLIMIT_CORE) is 0 and cannot be raised: start with 1, as LimitCORE=1 does";
+        io::Error::new(io::Error::from(error).kind(), why)
+    })
 }
 
 /// The daemon's ids, from the host's own files: this binary is static and asks no name service.
