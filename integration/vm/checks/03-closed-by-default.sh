@@ -9,13 +9,12 @@ done
 same 125 "$(status_of agent-cli image pull docker.io/library/debian)" 'to pull, as installed'
 same 125 "$(status_of agent-cli image import /etc/hostname)" 'to import, as installed'
 has "$(agent-cli info)" 'images +no repository; no imports; no archives'
-journal_on_failure() {
-    [ $? = 0 ] || { journalctl -u executor-launcher -u executord -n 25 --no-pager; dmesg | tail -15; }
-}
-trap journal_on_failure EXIT
+closed=$(status_of agent-cli run --rootfs "dir:$ROOTFS" --publish 8080:80 --network blue -- true 2>&1)
+has "$closed" 'ports_allowed'
 same 3 "$(status_of run -- sh -c 'exit 3')" 'the control: the directory that is allowed'
 sed -i -e 's/^allow_host_rootfs = false/allow_host_rootfs = true/' -e 's/^allow = \[\]/allow = ["*"]/' \
-    -e 's/^\(allow_import\|allow_archives\) = false/\1 = true/' /etc/executor/executor.toml
+    -e 's/^\(allow_import\|allow_archives\) = false/\1 = true/' \
+    -e 's/^ports_allowed = \[\]/ports_allowed = ["8000-8099"]/' /etc/executor/executor.toml
 systemctl restart executor-launcher executord
 eventually 60 serves
 same 3 "$(status_of agent-cli run -- sh -c 'exit 3')" 'rootfs host, once it is allowed'
