@@ -20,20 +20,20 @@ use crate::view::table::plain;
 /// Bytes of a piece.
 const PIECE: usize = 32 << 10;
 
-/// How much was copied, and what was not.
+/// Counts of a copy, and the entries that are missing in it.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) entries: u64,
     pub(crate) bytes: u64,
-    /// What was not copied while all else was, and why; so many lines of it.
+    /// One line with path and reason for each entry that could not be copied: the first [`LEFT_OUT_MAX`].
     pub(crate) left_out: Vec<String>,
-    /// Lines beyond these.
+    /// Number of such entries beyond these.
     pub(crate) more: u64,
 }
 
-/// Lines that are kept of what was not copied.
+/// Most lines of a [`Tally`].
 const LEFT_OUT_MAX: usize = 1000;
-/// Why something is in no archive.
+/// Reason given for an entry that is no file, directory or link.
 const NO_FILE: &str = "a device, a pipe or a socket";
 
 impl Tally {
@@ -46,7 +46,7 @@ impl Tally {
     }
 }
 
-/// Pieces of an archive that come over a queue, as a file.
+/// Reads the pieces of an archive from a queue.
 pub(crate) struct Pieces {
     queue: mpsc::Receiver<Vec<u8>>,
     piece: io::Cursor<Vec<u8>>,
@@ -73,7 +73,7 @@ impl Read for Pieces {
     }
 }
 
-/// Where a queue for pieces begins, as a file.
+/// Writes into a queue, piece by piece.
 struct Queue<T> {
     queue: mpsc::Sender<T>,
     wrap: fn(Vec<u8>) -> T,
@@ -165,7 +165,7 @@ fn unpack_one(
     Ok(Some(0))
 }
 
-/// Where an entry goes, below the place's directory.
+/// Path of an entry below the place's directory.
 fn local(path: &[u8], place: &Place) -> Result<PathBuf, Failure> {
     let unasked = || Failure::Unasked { path: plain(&String::from_utf8_lossy(path)) };
     let mut components = Path::new(OsStr::from_bytes(path)).components();
@@ -211,7 +211,7 @@ pub(crate) fn pack<T>(
     Ok(tally)
 }
 
-/// What took the archive is gone, and tells why itself.
+/// Passes over a broken pipe: the receiver has ended, and its answer has the reason.
 fn gone(failure: Failure) -> Result<(), Failure> {
     match failure {
         Failure::Unread { source, .. } | Failure::System(source) if source.kind() == io::ErrorKind::BrokenPipe => {
@@ -227,12 +227,6 @@ struct Packer<W: Write> {
 }
 
 impl<W: Write> Packer<W> {
-    /// All else is copied.
-    fn leave_out(&mut self, path: &Path, why: &io::Error) -> Result<(), Failure> {
-        self.tally.leave_out(path, why);
-        Ok(())
-    }
-
     fn entry(&mut self, source: &Path, name: &Path, meta: &Metadata) -> Result<(), Failure> {
         let failed = |error: io::Error| Failure::Unread { path: source.to_owned(), source: error };
         let mut header = Header::new_gnu();
@@ -248,13 +242,19 @@ impl<W: Write> Packer<W> {
             header.set_size(0);
             let target = match fs::read_link(source) {
                 Ok(target) => target,
-                Err(error) => return self.leave_out(source, &error),
+                Err(error) => {
+                    self.tally.leave_out(source, error);
+                    return Ok(());
+                }
             };
             self.builder.append_link(&mut header, name, target).map_err(failed)?;
         } else if kind.is_file() {
             let file = match File::open(source) {
                 Ok(file) => file,
-                Err(error) => return self.leave_out(source, &error),
+                Err(error) => {
+                    self.tally.leave_out(source, error);
+                    return Ok(());
+                }
             };
             let size = meta.len();
             // So many bytes, whatever the file has by now.
@@ -272,14 +272,17 @@ impl<W: Write> Packer<W> {
     fn below(&mut self, directory: &Path, name: &Path) -> Result<(), Failure> {
         let mut names = match fs::read_dir(directory).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
             Ok(names) => names,
-            Err(error) => return self.leave_out(directory, &error),
+            Err(error) => {
+                self.tally.leave_out(directory, error);
+                return Ok(());
+            }
         };
         names.sort_by_key(fs::DirEntry::file_name);
         for entry in names {
             let meta = match entry.metadata() {
                 Ok(meta) => meta,
                 Err(error) => {
-                    self.leave_out(&entry.path(), &error)?;
+                    self.tally.leave_out(&entry.path(), error);
                     continue;
                 }
             };
@@ -351,7 +354,7 @@ mod tests {
         }
     }
 
-    /// What no executord has a reason to send.
+    /// Hostile archives: paths and links that leave the destination.
     #[test]
     fn no_entry_leads_out_of_the_destination() {
         let home = tempfile::tempdir().unwrap();

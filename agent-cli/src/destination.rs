@@ -60,7 +60,7 @@ pub(crate) enum WriteError {
 }
 
 impl WriteError {
-    /// Nothing else could be written, either.
+    /// Tells whether every other write would fail, too: no room, or a read-only file system.
     pub(crate) fn is_of_all(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
         let Self::Io { source, .. } = self else { return false };
@@ -238,7 +238,7 @@ fn changed_at(seconds: u64) -> Timestamps {
     Timestamps { last_access: at, last_modification: at }
 }
 
-/// What something is called until it is whole.
+/// A temporary name, for a file until it is complete.
 fn partial_name() -> String {
     format!(".agent-cli-{}.part", uuid::Uuid::new_v4().simple())
 }

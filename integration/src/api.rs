@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use executor_proto::v1::executor_client::ExecutorClient;
 use executor_proto::v1::{
-    Container, DeleteRequest, GetRequest, InfoRequest, InfoResponse, ListRequest, ListResponse, LogStream,
-    Result as Ending, RunRequest, RunResponse, SignalRequest, State, StopRequest, StreamLogsRequest,
-    StreamLogsResponse, UpdateFilesRequest, WaitRequest, WatchEventsRequest, WatchEventsResponse, exit_status,
+    Container, DeleteRequest, GetArchiveRequest, GetRequest, InfoRequest, InfoResponse, ListRequest, ListResponse,
+    LogStream, PutArchiveRequest, PutArchiveResponse, PutArchiveStart, Result as Ending, RunRequest, RunResponse,
+    SignalRequest, State, StopRequest, StreamLogsRequest, StreamLogsResponse, UpdateFilesRequest, WaitRequest,
+    WatchEventsRequest, WatchEventsResponse, exit_status, get_archive_response, put_archive_request,
 };
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -88,6 +89,41 @@ impl Api {
     /// The daemon's.
     pub fn run(&self, request: RunRequest) -> Result<RunResponse, Status> {
         self.call(async |mut rpc| rpc.run(request).await)
+    }
+
+    /// PutArchive, in pieces of so many bytes.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn put_archive(
+        &self,
+        id: &str,
+        path: &str,
+        archive: &[u8],
+        piece: usize,
+    ) -> Result<PutArchiveResponse, Status> {
+        let start = put_archive_request::Part::Start(PutArchiveStart { id: id.into(), path: path.into() });
+        let pieces = archive.chunks(piece).map(|piece| put_archive_request::Part::Data(piece.to_vec()));
+        let parts = std::iter::once(start).chain(pieces).map(|part| PutArchiveRequest { part: Some(part) });
+        let requests = tokio_stream::iter(parts.collect::<Vec<_>>());
+        self.call(async |mut rpc| rpc.put_archive(requests).await)
+    }
+
+    /// GetArchive: all of the archive.
+    ///
+    /// # Errors
+    /// The daemon's.
+    pub fn get_archive(&self, id: &str, path: &str) -> Result<Vec<u8>, Status> {
+        let request = GetArchiveRequest { id: id.into(), path: path.into(), ..GetArchiveRequest::default() };
+        self.block_on(async {
+            let (mut archive, mut answers) = (Vec::new(), self.rpc().get_archive(request).await?.into_inner());
+            while let Some(answer) = answers.message().await? {
+                if let Some(get_archive_response::Part::Data(data)) = answer.part {
+                    archive.extend(data);
+                }
+            }
+            Ok(archive)
+        })
     }
 
     /// Run of a request that works, and the container.

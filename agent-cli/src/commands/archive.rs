@@ -28,7 +28,7 @@ const DEPTH: usize = 4;
 /// For what is not whole to be taken away.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What is copied in.
+/// A file or directory of this machine that is copied into a container.
 #[derive(Clone, Copy)]
 pub(super) struct Local<'a> {
     /// `-` is standard input.
@@ -98,8 +98,8 @@ pub(super) async fn get(session: &Session, source: &CpSource, to: &Path) -> Resu
     tell(session, id, live, &unpacked?).await
 }
 
-/// What an unpacking thread is fed by. It takes away what is not whole when this ends, and is waited for: a program that is
-/// interrupted ends next.
+/// Feeds an unpacking thread. Dropping it ends the thread's input and waits until the thread has removed its unfinished file,
+/// because an interrupted program exits next.
 struct Feed {
     sender: Option<mpsc::Sender<Vec<u8>>>,
     ended: std::sync::mpsc::Receiver<()>,
@@ -167,7 +167,7 @@ pub(super) async fn put(session: &Session, from: Local<'_>, id: String, path: &s
     tell(session, &id, path, &Tally { entries: answer.entries, bytes: answer.bytes, ..packed }).await
 }
 
-/// What is at a path of a container; `None` where nothing is.
+/// Asks for kind and size of a path in a container; `None` where it does not exist.
 async fn stat(session: &Session, id: &str, path: &str) -> Result<Option<PathStat>, Failure> {
     let doing = format!("cp {}:{}", plain(id), plain(path));
     let request = GetArchiveRequest { id: id.to_owned(), path: path.to_owned(), follow_link: true, stat_only: true };

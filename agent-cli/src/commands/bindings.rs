@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 
 use executor_bindings::{BYTES_MAX, Bindings, Layout};
 use executor_proto::v1::executor_client::ExecutorClient;
-use executor_proto::v1::{GetRequest, InfoRequest, UpdateFilesRequest, UpdateFilesResponse};
+use executor_proto::v1::{InfoRequest, UpdateFilesRequest, UpdateFilesResponse};
 use tonic::{Code, Status};
 
 use super::Session;
@@ -154,12 +154,7 @@ pub(super) async fn replace(
     let mut attempts = 0;
     loop {
         attempts += 1;
-        let get = |mut rpc: ExecutorClient<_>| {
-            let request = GetRequest { id: base.id.clone() };
-            async move { rpc.get(request).await }
-        };
-        let container = session.client.patiently(&doing, is_lost, get).await?;
-        let container = super::expected(container.container, &doing)?;
+        let container = super::container(session, &base.id, &doing, is_lost).await?;
         let update = delivery.update(base, &container, &root)?;
         let answer = session.client.rpc().update_files(update.message()).await;
         match answer {

@@ -6,13 +6,12 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use executor_proto::v1::executor_client::ExecutorClient;
 use executor_proto::v1::get_outputs_response::Part;
-use executor_proto::v1::{GetOutputsRequest, GetRequest, OutputFile, Outputs, SkippedOutput, State};
+use executor_proto::v1::{GetOutputsRequest, OutputFile, Outputs, SkippedOutput, State};
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::{Session, archive, expected};
+use super::{Session, archive, container};
 use crate::cli::{Copy, CpArgs, CpSource};
 use crate::connect::{Patience, is_away};
 use crate::destination::{Partial, Place, Source, Tree, below, place, there};
@@ -66,7 +65,7 @@ pub(super) async fn cp(session: &Session, args: CpArgs) -> Result<u8, Failure> {
     }
 }
 
-/// What a container left behind; where it runs, what is there.
+/// Copies outputs of a completed container, or files of a running one.
 async fn copy_out(session: &Session, source: CpSource, to: &Path) -> Result<u8, Failure> {
     let live = (!source.live.is_empty()).then(|| source.clone());
     // Standard output takes an archive of anything that is there, and of outputs one file.
@@ -86,11 +85,7 @@ async fn copy_out(session: &Session, source: CpSource, to: &Path) -> Result<u8, 
 
 async fn is_running(session: &Session, id: &str) -> Result<bool, Failure> {
     let doing = format!("cp {id}:");
-    let call = |mut rpc: ExecutorClient<_>| {
-        let request = GetRequest { id: id.to_owned() };
-        async move { rpc.get(request).await }
-    };
-    let container = expected(session.client.patiently(&doing, is_away, call).await?.container, &doing)?;
+    let container = container(session, id, &doing, is_away).await?;
     Ok(matches!(container.state(), State::Running | State::Stopping))
 }
 
@@ -127,11 +122,7 @@ async fn copy(session: &Session, source: CpSource, destination: &Path) -> Result
 /// What a container declared. One that declared nothing is executord's to complain about.
 async fn declared(session: &Session, id: &str) -> Result<Outputs, Failure> {
     let doing = format!("cp {id}:");
-    let call = |mut rpc: ExecutorClient<_>| {
-        let request = GetRequest { id: id.to_owned() };
-        async move { rpc.get(request).await }
-    };
-    let container = expected(session.client.patiently(&doing, is_away, call).await?.container, &doing)?;
+    let container = container(session, id, &doing, is_away).await?;
     Ok(container.spec.and_then(|spec| spec.outputs).unwrap_or_default())
 }
 

@@ -24,9 +24,11 @@ mod stop;
 mod wait;
 
 pub(crate) use cnab::{Ended, drive};
-use executor_proto::v1::Container;
+use executor_proto::v1::executor_client::ExecutorClient;
+use executor_proto::v1::{Container, GetRequest};
 pub(crate) use image::send::OnDisk;
 use serde::Serialize;
+use tonic::Status;
 
 use crate::bindings::Delivery;
 use crate::cli::{AttachArgs, AuditArgs, Cli, Command, DeliveryArgs, ExecArgs, Global, IdArg, LogsArgs, SignalArgs};
@@ -373,6 +375,15 @@ impl Session {
             _ => {}
         }
     }
+}
+
+/// Asks for a container, over the failures that `away` tells.
+async fn container(session: &Session, id: &str, doing: &str, away: fn(&Status) -> bool) -> Result<Container, Failure> {
+    let call = |mut rpc: ExecutorClient<_>| {
+        let request = GetRequest { id: id.to_owned() };
+        async move { rpc.get(request).await }
+    };
+    expected(session.client.patiently(doing, away, call).await?.container, doing)
 }
 
 /// A container that an answer must carry.

@@ -144,7 +144,7 @@ impl PlannedFile {
     }
 }
 
-/// What is masked in a container's output (secrets.md, redaction).
+/// Which secret values are masked in a container's output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Redaction {

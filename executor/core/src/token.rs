@@ -1,4 +1,4 @@
-//! The runtime token of a container: the one key to GetSecrets (secrets.md, rule 4).
+//! The runtime token of a container: the one key to GetSecrets.
 //!
 //! `ID.HEX`: the container's id and 32 random bytes. The shim makes it, writes it into the container's secret
 //! file system and keeps its digest; whoever presents it is sent on to that shim with its digest. The digest of 32

@@ -2,7 +2,7 @@
 //! limit and the value's size, and none repeats a secret.
 //!
 //! In goes a [`Draft`] that borrows from the decoded message, so that validation copies no secret; out comes
-//! the public part. Paths of files follow DESIGN's rules: no `.`, `..`, NUL, newline, nothing under `/proc`,
+//! the public part. Paths of files keep these rules: no `.`, `..`, NUL, newline, nothing under `/proc`,
 //! `/sys` or `/dev`, no duplicate, no file that is also another's directory, no name that begins with `..`
 //! (reserved for atomic rotation, as in Kubernetes).
 

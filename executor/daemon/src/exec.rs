@@ -172,8 +172,9 @@ pub(crate) async fn begin(node: &Arc<Node>, start: Start) -> Result<Begun, Probl
         stdin: request.stdin,
         created_at: facts.created_at.0,
     };
+    let terminal = exec.terminal;
     drop(start);
-    hand_over(node, LauncherCall::Exec(exec.clone()), &exec, payload).await
+    hand_over(node, handle.id(), LauncherCall::Exec(exec), terminal, payload).await
 }
 
 /// Has files copied by a process of the executor's own.
@@ -198,8 +199,8 @@ pub(crate) async fn archive(node: &Arc<Node>, id: &str, path: &str, way: Way) ->
         created_at: facts.created_at.0,
         ..protocol::Exec::default()
     };
-    let call = LauncherCall::Archive(protocol::Archive { exec: Some(exec.clone()), work: work.into() });
-    hand_over(node, call, &exec, payload).await
+    let call = LauncherCall::Archive(protocol::Archive { exec: Some(exec), work: work.into() });
+    hand_over(node, handle.id(), call, false, payload).await
 }
 
 /// Which way files are copied.
@@ -232,13 +233,17 @@ fn exhausted(id: &ContainerId, error: &std::io::Error) -> Problem {
 }
 
 /// Gives it to the launcher, and waits until it runs.
-async fn hand_over(node: &Node, call: LauncherCall, exec: &protocol::Exec, payload: Payload) -> Result<Begun, Problem> {
-    let id = exec.container_id.parse().map_err(|_| Problem::no_container(&exec.container_id))?;
-    let exhausted = |error: std::io::Error| exhausted(&id, &error);
+async fn hand_over(
+    node: &Node,
+    id: &ContainerId,
+    call: LauncherCall,
+    terminal: bool,
+    payload: Payload,
+) -> Result<Begun, Problem> {
+    let exhausted = |error: std::io::Error| exhausted(id, &error);
     let session = node.launcher.session()?;
     let (ours, theirs) = Seqpacket::pair().map_err(exhausted)?;
     let packets = Packets::new(ours).map_err(exhausted)?;
-    let terminal = exec.terminal;
     let lost = || Problem::new(Kind::Unavailable, "the launcher was lost while it executed a process");
     match session.call(call, &[theirs.as_fd(), payload.0.as_fd()]).await {
         Ok(LauncherAnswer::Done(_)) => {}

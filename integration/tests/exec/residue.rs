@@ -1,8 +1,7 @@
 //! What a process is executed with, and what is typed into it, stays in none of our processes.
 
 use executor_proto::v1::exec_request::Part;
-use executor_proto::v1::{EnvironmentVariable, ExecStart, GetArchiveRequest, PutArchiveRequest, PutArchiveStart};
-use executor_proto::v1::{get_archive_response, put_archive_request};
+use executor_proto::v1::{EnvironmentVariable, ExecStart};
 use executor_residue::process::Process;
 use executor_residue::{Canary, Needles, Report, Search};
 use integration::daemon::{Daemon, Setup};
@@ -114,26 +113,9 @@ fn copied(setup: Setup) -> (Daemon, Needles) {
     header.set_mode(0o600);
     archive.append_data(&mut header, "file", canary.as_bytes()).expect("it is copied");
     let archive = archive.into_inner().expect("it is copied");
-    let begin = put_archive_request::Part::Start(PutArchiveStart { id: "c".into(), path: "/tmp".into() });
-    let pieces = archive.chunks(1000).map(|piece| put_archive_request::Part::Data(piece.to_vec()));
-    let parts: Vec<_> = [begin].into_iter().chain(pieces).map(|part| PutArchiveRequest { part: Some(part) }).collect();
-    let done = daemon
-        .api
-        .block_on(daemon.api.rpc().put_archive(tokio_stream::iter(parts)))
-        .expect("it is copied")
-        .into_inner();
+    let done = daemon.api.put_archive("c", "/tmp", &archive, 1000).expect("it is copied");
     assert_eq!((done.entries, done.bytes), (1, SIZE as u64));
-    let request = GetArchiveRequest { id: "c".into(), path: "/tmp/file".into(), ..GetArchiveRequest::default() };
-    let came = daemon.api.block_on(async {
-        let mut came = Vec::new();
-        let mut answers = daemon.api.rpc().get_archive(request).await.expect("it is copied").into_inner();
-        while let Some(answer) = answers.message().await.expect("it is copied") {
-            if let Some(get_archive_response::Part::Data(data)) = answer.part {
-                came.extend(data);
-            }
-        }
-        came
-    });
+    let came = daemon.api.get_archive("c", "/tmp/file").expect("it is copied");
     assert!(came.windows(SIZE).any(|window| window == canary.as_bytes()), "it came back");
     (daemon, needles)
 }

@@ -11,12 +11,11 @@ use executor_cnab::bundle::Bundle;
 use executor_cnab::claim::{ClaimResult, Status};
 use executor_cnab::invocation::outputs;
 use executor_cnab::store::{Record, Store};
-use executor_proto::v1::executor_client::ExecutorClient;
-use executor_proto::v1::{Container, GetRequest, State, StreamLogsRequest};
+use executor_proto::v1::{Container, State, StreamLogsRequest};
 use tonic::Code;
 
 use super::super::logs::{Form, Printer, follow};
-use super::super::{Session, expected, run};
+use super::super::{Session, container, run};
 use super::ended::{Ended, LOG_MAX, conclude, delete, judge, record};
 use crate::cnab::CnabError;
 use crate::connect::is_away;
@@ -95,11 +94,5 @@ async fn ended(session: &Session, unfinished: &Record, container: &Container) ->
 }
 
 async fn get(session: &Session, id: &str) -> Result<Container, Failure> {
-    let doing = format!("look for {id}");
-    let call = |mut rpc: ExecutorClient<_>| {
-        let request = GetRequest { id: id.to_owned() };
-        async move { rpc.get(request).await }
-    };
-    let answer = session.client.patiently(&doing, is_away, call).await?;
-    expected(answer.container, &doing)
+    container(session, id, &format!("look for {id}"), is_away).await
 }

@@ -20,7 +20,7 @@ fn spec_of(draft: Draft<'_>, uid: u32) -> serde_json::Value {
     serde_json::to_value(build(&plan, &resolved).unwrap()).unwrap()
 }
 
-/// DESIGN 2: the spec on disk names no argument, no variable, no directory of the process, no secret.
+/// The specification on disk names no argument, no variable, no directory of the process, no secret.
 #[test]
 fn the_spec_holds_nothing_of_the_process() {
     let draft = Draft {
@@ -46,7 +46,7 @@ fn a_user_other_than_root_holds_no_capability() {
     assert_eq!(caps(0)["ambient"].as_array().map_or(0, Vec::len), 0);
 }
 
-/// DESIGN 2: with HOME unset libcontainer calls getpwuid inside the image.
+/// With HOME unset libcontainer calls getpwuid inside the image.
 #[test]
 fn home_is_always_set_and_new_privileges_never() {
     let spec = spec_of(Draft::default(), 0);

@@ -108,6 +108,16 @@ async fn fill(end: &End, buffer: &mut [u8]) -> bool {
     true
 }
 
+/// Reads to the end, or so much as a process may tell.
+async fn all(end: &End) -> Vec<u8> {
+    let (mut told, mut length) = (vec![0; TOLD_MAX], 0);
+    while let Ok(more @ 1..) = end.read(&mut told[length..]).await {
+        length += more;
+    }
+    told.truncate(length);
+    told
+}
+
 fn stat(told: &[u8]) -> Result<v1::PathStat, Problem> {
     let malformed = |error: prost::DecodeError| Problem::new(Kind::Internal, format!("what was copied: {error}"));
     let ArchiveStat { size, mode, link, mtime } = ArchiveStat::decode(told).map_err(malformed)?;
@@ -162,11 +172,7 @@ async fn unpack(
         exit = session.ended() => exit,
     };
     succeeded(exit, failure).await?;
-    let (mut told, mut length) = (vec![0; TOLD_MAX], 0);
-    while let Ok(more @ 1..) = stdout.read(&mut told[length..]).await {
-        length += more;
-    }
-    let ArchiveDone { entries, bytes } = ArchiveDone::decode(&told[..length])
+    let ArchiveDone { entries, bytes } = ArchiveDone::decode(&*all(&stdout).await)
         .map_err(|error| Problem::new(Kind::Internal, format!("what was unpacked: {error}")))?;
     Ok(v1::PutArchiveResponse { entries, bytes })
 }
@@ -195,13 +201,7 @@ async fn give(requests: &mut Requests<v1::PutArchiveRequest>, input: Option<Arc<
 fn failure(stderr: Option<Arc<End>>) -> JoinSet<String> {
     let mut reading = JoinSet::new();
     if let Some(stderr) = stderr {
-        reading.spawn(async move {
-            let (mut told, mut length) = (vec![0; TOLD_MAX], 0);
-            while let Ok(more @ 1..) = stderr.read(&mut told[length..]).await {
-                length += more;
-            }
-            String::from_utf8_lossy(&told[..length]).into_owned()
-        });
+        reading.spawn(async move { String::from_utf8_lossy(&all(&stderr).await).into_owned() });
     }
     reading
 }

@@ -133,13 +133,13 @@ impl Asked {
             }
             ArchiveWork::Get => {
                 let source = get::Source::open(root.as_fd(), self, secret_devices).map_err(failed)?;
-                begun(&[root.as_fd(), source.as_fd()])?;
+                let kept: Vec<_> = std::iter::once(root.as_fd()).chain(source.kept()).collect();
+                begun(&kept)?;
                 source.send(self.stat)
             }
             ArchiveWork::Nothing => Err(Failed("it is not said which way to copy".into())), // the server refuses it
         };
-        let Err(Failed(why)) = done else { process::exit_now(0) };
-        let mut why = why;
+        let Err(Failed(mut why)) = done else { process::exit_now(0) };
         why.truncate(why.floor_char_boundary(TOLD_MAX));
         let _ = own(rustix::stdio::stderr()).and_then(|mut stderr| stderr.write_all(why.as_bytes())); // nobody listens
         process::exit_now(1)

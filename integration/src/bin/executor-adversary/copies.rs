@@ -4,8 +4,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
-use executor_proto::v1::{GetArchiveRequest, PutArchiveRequest, PutArchiveStart, RunRequest};
-use executor_proto::v1::{get_archive_response, put_archive_request};
+use executor_proto::v1::RunRequest;
 use integration::daemon::Daemon;
 use integration::request::{Words as _, sh, sleeper};
 use integration::rootfs::Rootfs;
@@ -58,23 +57,7 @@ fn archive(entries: &[(EntryType, &str, &str)]) -> anyhow::Result<Vec<u8>> {
 }
 
 fn put(daemon: &Daemon, path: &str, archive: &[u8]) -> Result<(), tonic::Status> {
-    let start = put_archive_request::Part::Start(PutArchiveStart { id: "c".into(), path: path.into() });
-    let parts = [start, put_archive_request::Part::Data(archive.to_vec())];
-    let requests = tokio_stream::iter(parts.map(|part| PutArchiveRequest { part: Some(part) }));
-    daemon.api.block_on(daemon.api.rpc().put_archive(requests)).map(drop)
-}
-
-fn get(daemon: &Daemon, path: &str) -> Result<Vec<u8>, tonic::Status> {
-    let request = GetArchiveRequest { id: "c".into(), path: path.into(), ..GetArchiveRequest::default() };
-    daemon.api.block_on(async {
-        let (mut came, mut answers) = (Vec::new(), daemon.api.rpc().get_archive(request).await?.into_inner());
-        while let Some(answer) = answers.message().await? {
-            if let Some(get_archive_response::Part::Data(data)) = answer.part {
-                came.extend(data);
-            }
-        }
-        Ok(came)
-    })
+    daemon.api.put_archive("c", path, archive, archive.len()).map(drop)
 }
 
 /// A container that exchanges, and a directory of the host's with a file in it.
@@ -96,7 +79,7 @@ pub(crate) fn exchanged(scale: Scale) -> anyhow::Result<Outcome> {
     let made = archive(&[(EntryType::Regular, "made", "")])?;
     let mut fault = None;
     for round in 0..rounds {
-        if get(&daemon, &format!("/dir{above}/precious")).is_ok_and(|came| has_canary(&came)) {
+        if daemon.api.get_archive("c", &format!("/dir{above}/precious")).is_ok_and(|came| has_canary(&came)) {
             fault = Some(format!("round {round}: a file of the host's came out"));
         }
         let _ = put(&daemon, &format!("/dir{above}"), &made); // whether there is a directory is the container's luck

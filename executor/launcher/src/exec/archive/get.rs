@@ -32,20 +32,12 @@ const SECRET: &str = "is on the volume of secret files, which is not copied";
 
 /// What is to be sent, open.
 pub(super) struct Source<'a> {
-    /// Its content, or only where it is.
-    object: OwnedFd,
-    readable: bool,
-    stat: Stat,
-    link: Vec<u8>,
+    found: Found,
+    /// The place, where there is no content to be read.
+    place: Option<OwnedFd>,
     name: Vec<u8>,
     path: PathBuf,
     secret_devices: &'a [u64],
-}
-
-impl AsFd for Source<'_> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.object.as_fd()
-    }
 }
 
 impl<'a> Source<'a> {
@@ -84,30 +76,32 @@ impl<'a> Source<'a> {
             _ => Vec::new(),
         };
         let name = asked.path.file_name().map_or(NAMELESS, |name| name.as_encoded_bytes()).to_vec();
-        let (object, readable) = match content {
-            Some(content) => (content, true),
-            None => (place, false),
-        };
-        Ok(Self { object, readable, stat, link, name, path: asked.path.clone(), secret_devices })
+        let place = content.is_none().then_some(place);
+        Ok(Self { found: Found { content, stat, link }, place, name, path: asked.path.clone(), secret_devices })
+    }
+
+    /// The one descriptor that it needs.
+    pub(super) fn kept(&self) -> Option<BorrowedFd<'_>> {
+        self.found.content.as_ref().or(self.place.as_ref()).map(AsFd::as_fd)
     }
 
     /// Sends it: what it is, and then, unless that is all that is wanted, the archive.
     pub(super) fn send(self, stat_only: bool) -> Result<(), Failed> {
         let failed = |error: io::Error| Failed::of(&self.path, error);
         let stdout = own(rustix::stdio::stdout()).map_err(failed)?;
-        let mut archive = Archive::new(stdout);
+        let mut archive = Archive::new(stdout, self.secret_devices);
+        let Found { stat, link, .. } = &self.found;
         let told = ArchiveStat {
-            size: u64::try_from(self.stat.st_size).unwrap_or(0),
-            mode: self.stat.st_mode,
-            link: self.link.clone(),
-            mtime: self.stat.st_mtime,
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            mode: stat.st_mode,
+            link: link.clone(),
+            mtime: stat.st_mtime,
         };
         let told = told.encode_to_vec();
         let head = (told.len() as u32).to_le_bytes();
         archive.out.write_all(&head).and_then(|()| archive.out.write_all(&told)).map_err(failed)?;
         if !stat_only {
-            let Self { object, readable, stat, link, name, path, secret_devices } = &self;
-            archive.entry(readable.then_some(object), stat, link, name, path, secret_devices, 0)?;
+            archive.entry(&self.found, &self.name, &self.path, 0)?;
             archive.end().map_err(failed)?;
         }
         archive.out.flush().map_err(failed)?;
@@ -116,31 +110,23 @@ impl<'a> Source<'a> {
 }
 
 /// An archive on its way.
-struct Archive {
+struct Archive<'a> {
     out: BufWriter<File>,
+    secret_devices: &'a [u64],
     /// Under which name a file of several was sent.
     known: HashMap<(u64, u64), Vec<u8>>,
     left_out: LeftOut,
 }
 
-impl Archive {
-    fn new(out: File) -> Self {
+impl<'a> Archive<'a> {
+    fn new(out: File, secret_devices: &'a [u64]) -> Self {
         let out = BufWriter::with_capacity(64 << 10, out);
-        Self { out, known: HashMap::new(), left_out: LeftOut::default() }
+        Self { out, secret_devices, known: HashMap::new(), left_out: LeftOut::default() }
     }
 
-    /// Sends an entry and all below it. `content` is a file or a directory, open.
-    #[allow(clippy::too_many_arguments)] // what one entry is
-    fn entry(
-        &mut self,
-        content: Option<&OwnedFd>,
-        stat: &Stat,
-        link: &[u8],
-        name: &[u8],
-        path: &Path,
-        secret_devices: &[u64],
-        depth: usize,
-    ) -> Result<(), Failed> {
+    /// Sends an entry and all below it.
+    fn entry(&mut self, found: &Found, name: &[u8], path: &Path, depth: usize) -> Result<(), Failed> {
+        let Found { content, stat, link } = found;
         let failed = |error: io::Error| Failed::of(path, error);
         let (kind, size) = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => (b'0', u64::try_from(stat.st_size).unwrap_or(0)),
@@ -164,7 +150,7 @@ impl Archive {
         self.header(&slash, link, kind, size, stat).map_err(failed)?;
         match (kind, content) {
             (b'0', Some(file)) => self.content(file, size).map_err(failed),
-            (b'5', Some(directory)) if depth < DEPTH_MAX => self.below(directory, name, path, secret_devices, depth),
+            (b'5', Some(directory)) if depth < DEPTH_MAX => self.below(directory, name, path, depth),
             (b'5', Some(_)) => {
                 self.left_out.add(path, io::Error::other(format!("lies below {DEPTH_MAX} directories")));
                 Ok(())
@@ -174,14 +160,7 @@ impl Archive {
     }
 
     /// Sends what is in a directory.
-    fn below(
-        &mut self,
-        directory: &OwnedFd,
-        name: &[u8],
-        path: &Path,
-        secret_devices: &[u64],
-        depth: usize,
-    ) -> Result<(), Failed> {
+    fn below(&mut self, directory: &OwnedFd, name: &[u8], path: &Path, depth: usize) -> Result<(), Failed> {
         let failed = |error: io::Error| Failed::of(path, error);
         if is_of_the_kernel(directory.as_fd()).map_err(failed)? {
             return Ok(());
@@ -194,10 +173,8 @@ impl Archive {
             }
             let path = path.join(std::ffi::OsStr::new(&*String::from_utf8_lossy(own.to_bytes())));
             let name = [name, b"/", own.to_bytes()].concat();
-            match look(directory, own, secret_devices) {
-                Ok(Some(Found { content, stat, link })) => {
-                    self.entry(content.as_ref(), &stat, &link, &name, &path, secret_devices, depth + 1)?;
-                }
+            match look(directory, own, self.secret_devices) {
+                Ok(Some(found)) => self.entry(&found, &name, &path, depth + 1)?,
                 Ok(None) => {}
                 Err(error) => self.left_out.add(&path, error),
             }
@@ -237,8 +214,9 @@ impl Archive {
     }
 }
 
-/// What is at a name in a directory.
+/// A file, directory, link or device that was found.
 struct Found {
+    /// A file or a directory, open.
     content: Option<OwnedFd>,
     stat: Stat,
     link: Vec<u8>,
@@ -345,11 +323,12 @@ mod tests {
         std::fs::hard_link(deep.join(&long), deep.join("same")).unwrap();
         std::os::unix::fs::symlink("l".repeat(300), deep.join("link")).unwrap();
         let out = tempfile::tempfile().unwrap();
-        let mut archive = Archive::new(out.try_clone().unwrap());
+        let mut archive = Archive::new(out.try_clone().unwrap(), &[]);
         let top = OwnedFd::from(File::open(home.path().join("top")).unwrap());
         let stat = fstat(&top).unwrap();
         let path = Path::new("/top");
-        archive.entry(Some(&top), &stat, b"", b"top", path, &[], 0).ok().unwrap();
+        let found = Found { content: Some(top), stat, link: Vec::new() };
+        archive.entry(&found, b"top", path, 0).ok().unwrap();
         archive.end().unwrap();
         archive.out.flush().unwrap();
         let mut bytes = Vec::new();
