@@ -29,17 +29,17 @@ impl Crate {
     fn read(root: &Path) -> Self {
         let mut read = Self::default();
         let beside = root.parent().expect("a root has a directory").to_owned();
-        read.file(root, &beside, Vec::new());
+        read.file(root, &beside, &Vec::new());
         read
     }
 
-    fn file(&mut self, file: &Path, below: &Path, module: ModulePath) {
+    fn file(&mut self, file: &Path, below: &Path, module: &ModulePath) {
         let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let parsed = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         self.items(&parsed.items, below, module);
     }
 
-    fn items(&mut self, items: &[Item], below: &Path, module: ModulePath) {
+    fn items(&mut self, items: &[Item], below: &Path, module: &ModulePath) {
         self.modules.insert(module.clone());
         for item in items.iter().filter(|item| !is_for_tests(attributes(item))) {
             match item {
@@ -47,18 +47,18 @@ impl Crate {
                     let name = child.ident.to_string();
                     let path = [module.as_slice(), std::slice::from_ref(&name)].concat();
                     match &child.content {
-                        Some((_, items)) => self.items(items, &below.join(&name), path),
+                        Some((_, items)) => self.items(items, &below.join(&name), &path),
                         None => {
                             let inside = below.join(&name);
                             let candidates = [inside.with_extension("rs"), inside.join("mod.rs")];
                             let file = candidates.iter().find(|file| file.exists());
                             let file = file.unwrap_or_else(|| panic!("no file for {path:?}"));
-                            self.file(file, &inside, path);
+                            self.file(file, &inside, &path);
                         }
                     }
                 }
-                Item::Use(item) => self.import(&item.tree, &mut Vec::new(), &module),
-                item => Names { found: self, module: &module }.visit_item(item),
+                Item::Use(item) => self.import(&item.tree, &mut Vec::new(), module),
+                item => Names { found: self, module }.visit_item(item),
             }
         }
     }
