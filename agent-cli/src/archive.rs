@@ -13,9 +13,9 @@ use std::path::{Component, Path, PathBuf};
 use tar::{Builder, EntryType, Header};
 use tokio::sync::mpsc;
 
-use crate::destination::{Place, Tree};
+use crate::destination::{Place, Tree, WriteError};
 use crate::failure::Failure;
-use crate::view::table::plain;
+use crate::text::plain;
 
 /// Bytes of a piece.
 const PIECE: usize = 32 << 10;
@@ -112,8 +112,10 @@ pub(crate) fn unpack(archive: impl Read, place: &Place) -> Result<Tally, Failure
             }
             Ok(None) => tally.leave_out(&path, NO_FILE),
             // What is in the way of this one is not in the way of the others.
-            Err(Failure::Destination(error)) if !error.is_of_all() => tally.leave_out(&path, error.why()),
-            Err(failure) => return Err(failure),
+            Err(failure) => match failure.wrapped::<WriteError>() {
+                Some(error) if !error.is_of_all() => tally.leave_out(&path, error.why()),
+                _ => return Err(failure),
+            },
         }
     }
     // The lowest first, and all after what is in them: one that may not be written can still be filled.

@@ -17,7 +17,7 @@ use crate::cli::{BindingArgs, DeliveryArgs};
 use crate::failure::Failure;
 use crate::request::Request;
 use crate::source::{self, Argument, Flag, Source, SourceError};
-use crate::view::table::plain;
+use crate::text::plain;
 
 pub(crate) use tree::TreeError;
 pub(crate) use write::{WriteError, write};
@@ -46,6 +46,12 @@ pub(crate) enum BindingsError {
     Root { path: String },
     #[error("{VCAP_SERVICES} is not set beside {variable}: programs would not know which to believe; leave out {flag}")]
     Both { variable: &'static str, flag: &'static str },
+}
+
+impl From<BindingsError> for Failure {
+    fn from(error: BindingsError) -> Self {
+        Self::wrap(error, crate::exit::OURS)
+    }
 }
 
 /// Reads and judges the bindings that the flags name; `None` where they name none. `others` are the arguments of other

@@ -16,6 +16,8 @@ use executor_cnab::id::NoRandomness;
 use executor_cnab::store::StoreError;
 use executor_cnab::violation::Violations;
 
+use crate::failure::Failure;
+
 /// Why a command about bundles ended without doing what it was asked to.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CnabError {
@@ -56,12 +58,12 @@ pub(crate) enum CnabError {
     Driver(String),
 }
 
-impl CnabError {
-    /// The status to exit with.
-    pub(crate) fn exit_status(&self) -> u8 {
-        match self {
-            Self::Ended { exit, .. } => *exit,
+impl From<CnabError> for Failure {
+    fn from(error: CnabError) -> Self {
+        let status = match &error {
+            CnabError::Ended { exit, .. } => *exit,
             _ => crate::exit::OURS,
-        }
+        };
+        Self::wrap(error, status)
     }
 }

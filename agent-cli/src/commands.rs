@@ -363,11 +363,11 @@ impl Session {
             self.output.note(human::OUTPUT_INCOMPLETE);
         }
         if let Some(outputs) = &result.outputs {
-            self.output.note(format!("outputs: {}", crate::view::table::plain(&human::outputs(outputs))));
+            self.output.note(format!("outputs: {}", crate::text::plain(&human::outputs(outputs))));
         }
         match &result.failure {
             Some(failure) if !told.iter().any(|line| line.contains(&failure.message)) => {
-                self.output.note(crate::view::table::plain(&failure.message));
+                self.output.note(crate::text::plain(&failure.message));
             }
             None if Outcome::of(Some(result)).status() == OURS && result.exit.is_none() => {
                 self.output.note(format!("executord does not know how {} ended", container.id));

@@ -2,7 +2,7 @@
 //!
 //! The channel connects anew by itself when the connection is gone; [`Client::patiently`] repeats a call that
 //! may be repeated until executord is back, for [`PATIENCE`] at most. An answer of the daemon's is final, but for
-//! UNAVAILABLE to a call that waits ([`is_away`]).
+//! UNAVAILABLE to a call that waits ([`status::is_away`]).
 
 use std::error::Error as _;
 use std::future::Future;
@@ -14,9 +14,10 @@ use std::time::Duration;
 use executor_proto::v1::executor_client::ExecutorClient;
 use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Response, Status};
+use tonic::{Response, Status};
 
 use crate::failure::Failure;
+use crate::{exit, status};
 
 /// Where executord listens when nobody says otherwise.
 pub(crate) const DEFAULT_SOCKET: &str = "/run/executor/executor.sock";
@@ -42,6 +43,12 @@ pub(crate) enum ConnectError {
     BadPath(PathBuf),
     #[error("cannot connect to {}: {reason}", .socket.display())]
     Other { socket: PathBuf, reason: String },
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Self {
+        Self::wrap(error, exit::OURS)
+    }
 }
 
 /// A client of one executord. Cheap to clone: clones share the connection.
@@ -84,7 +91,12 @@ impl Client {
 
     /// What `status` means for somebody who tried to `doing`.
     pub(crate) fn failure(&self, doing: &str, status: &Status) -> Failure {
-        Failure::of_status(&self.socket, doing, status)
+        status::failure(&self.socket, doing, status)
+    }
+
+    /// Returns the failure of somebody who tried to `doing` and waited for executord in vain.
+    pub(crate) fn gave_up(&self, doing: &str) -> Failure {
+        Failure::GaveUp { doing: doing.to_owned(), socket: self.socket().into(), patience: PATIENCE }
     }
 
     /// Calls until there is an answer: over a connection that breaks, and over the time executord needs to
@@ -106,7 +118,7 @@ impl Client {
                 Err(status) if away(&status) => {
                     patience.since(begun);
                     if !patience.pause().await {
-                        return Err(Failure::GaveUp { doing: doing.to_owned(), socket: self.socket().into() });
+                        return Err(self.gave_up(doing));
                     }
                 }
                 Err(status) => return Err(self.failure(doing, &status)),
@@ -132,19 +144,6 @@ fn connect_error(socket: PathBuf, error: &tonic::transport::Error) -> ConnectErr
         cause = error.source();
     }
     ConnectError::Other { socket, reason }
-}
-
-/// Whether `status` was made up on this side because the connection broke: then nobody knows what became of
-/// the call. What executord itself answers carries no source.
-///
-/// `Unknown` is what a stream yields that ends without its trailers; executord never answers it.
-pub(crate) fn is_lost(status: &Status) -> bool {
-    status.source().is_some() || status.code() == Code::Unknown
-}
-
-/// As [`is_lost`], or executord says that it cannot answer now: what a restart looks like to a call that waits.
-pub(crate) fn is_away(status: &Status) -> bool {
-    is_lost(status) || status.code() == Code::Unavailable
 }
 
 /// Counts the time since executord was last heard of, and makes pauses that grow.
@@ -209,15 +208,6 @@ mod tests {
         while patience.pause().await {}
         patience.since(begun);
         assert!(patience.pause().await, "an attempt of seconds had a connection");
-    }
-
-    #[test]
-    fn an_answer_is_told_from_a_lost_connection() {
-        for code in [Code::Unavailable, Code::NotFound, Code::Internal, Code::InvalidArgument] {
-            assert!(!is_lost(&Status::new(code, "said executord")), "{code:?}");
-        }
-        let broken = io::Error::from(io::ErrorKind::BrokenPipe);
-        assert!(is_lost(&Status::from_error(Box::new(broken))));
     }
 
     #[tokio::test]

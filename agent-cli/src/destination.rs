@@ -16,7 +16,8 @@ use rustix::fs::{
     unlinkat,
 };
 
-use crate::view::table::plain;
+use crate::failure::Failure;
+use crate::text::plain;
 
 /// What is fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +58,12 @@ pub(crate) enum WriteError {
     Refused { path: PathBuf, why: &'static str },
     #[error("cannot write {}", plain(&.path.display().to_string()))]
     Io { path: PathBuf, source: io::Error },
+}
+
+impl From<WriteError> for Failure {
+    fn from(error: WriteError) -> Self {
+        Self::wrap(error, crate::exit::OURS)
+    }
 }
 
 impl WriteError {

@@ -25,7 +25,8 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::connect::Client;
-use crate::view::table::plain;
+use crate::failure::Failure;
+use crate::text::plain;
 
 /// How long executord may take until it serves.
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -65,6 +66,12 @@ pub(crate) enum LocalError {
     Ended { status: String, last: Vec<String> },
     #[error("the private executord was not ready within {} s; its last words:\n  {}", READY_WITHIN.as_secs(), .last.join("\n  "))]
     NotReady { last: Vec<String> },
+}
+
+impl From<LocalError> for Failure {
+    fn from(error: LocalError) -> Self {
+        Self::wrap(error, crate::exit::OURS)
+    }
 }
 
 /// A running private executord.

@@ -27,8 +27,10 @@ mod output;
 mod request;
 mod signals;
 mod source;
+mod status;
 mod surroundings;
 mod terminal;
+mod text;
 mod units;
 mod view;
 

@@ -13,6 +13,8 @@ use std::path::PathBuf;
 use executor_proto::v1;
 use zeroize::Zeroizing;
 
+use crate::failure::Failure;
+
 /// Most bytes of all secrets together. The daemon's limit is lower; this one only keeps `@/dev/zero` from
 /// filling the memory.
 pub(crate) const TOTAL_MAX: usize = 64 << 20;
@@ -149,6 +151,12 @@ pub(crate) enum SourceError {
     TooLarge { flag: Flag, key: String, source_name: String, size: String },
     #[error("{flag} {key}: {source_name} {why}; only a file can hold that")]
     NoText { flag: Flag, key: String, source_name: String, why: &'static str },
+}
+
+impl From<SourceError> for Failure {
+    fn from(error: SourceError) -> Self {
+        Self::wrap(error, crate::exit::OURS)
+    }
 }
 
 impl Argument {

@@ -76,7 +76,7 @@ impl RegistryArgs {
         let Some(path) = self.registry_auth_file else { return Ok(None) };
         let wrong = |why: String| Failure::Usage(format!("--registry-auth-file {}: {why}", path.display()));
         let Some((registry, repository)) = repository(reference) else {
-            return Err(wrong(format!("{} is of no registry", crate::view::table::plain(reference))));
+            return Err(wrong(format!("{} is of no registry", crate::text::plain(reference))));
         };
         let mut content = Zeroizing::new(Vec::with_capacity(FILE_MAX + 1));
         let file = std::fs::File::open(&path).map_err(|error| wrong(error.to_string()))?;

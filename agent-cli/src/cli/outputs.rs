@@ -74,7 +74,7 @@ impl CpArgs {
     pub(crate) fn parse(&self) -> Result<Copy, Failure> {
         let Self { follow_link, source, destination } = self;
         let usage = |text: &str| {
-            let (source, destination) = (crate::view::table::plain(source), crate::view::table::plain(destination));
+            let (source, destination) = (crate::text::plain(source), crate::text::plain(destination));
             Err(Failure::Usage(format!("cp {source} {destination}: {text}")))
         };
         let inside = |text: &str| {

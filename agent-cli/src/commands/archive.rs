@@ -20,8 +20,8 @@ use crate::destination::{Source, place};
 use crate::failure::Failure;
 use crate::ids;
 use crate::output::Stream;
+use crate::text::plain;
 use crate::view::json;
-use crate::view::table::plain;
 
 /// Pieces that wait.
 const DEPTH: usize = 4;

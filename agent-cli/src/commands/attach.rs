@@ -16,10 +16,11 @@ use super::feed::{DEPTH, Said, feed};
 use super::logs::{Form, Printer, follow};
 use super::{Session, wait};
 use crate::cli::AttachArgs;
-use crate::connect::{Patience, is_away};
+use crate::connect::Patience;
 use crate::exit::Outcome;
 use crate::failure::Failure;
 use crate::output::Stream;
+use crate::status::is_away;
 use crate::terminal::{self, DetachKeys, Keyboard, Raw};
 
 /// What is wanted of a process.
@@ -113,7 +114,7 @@ pub(super) async fn stream(
         again = true;
         patience.since(begun);
         if !patience.pause().await {
-            return Err(Failure::GaveUp { doing, socket: session.client.socket().into() });
+            return Err(session.client.gave_up(&doing));
         }
     }
 }

@@ -20,10 +20,10 @@ use crate::audit::findings::Findings;
 use crate::audit::inputs::{AGAIN, Inputs, Kind, READY, add_token, mounts, taken};
 use crate::audit::scene::{Scene, Sight, holds};
 use crate::cli::AuditArgs;
-use crate::connect::is_lost;
 use crate::exit;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
+use crate::status::is_lost;
 use crate::view::audit::{About, Json, human};
 
 /// By then nothing may be left of a container that has ended, or of a file that was replaced: the old one stays for half a
@@ -151,7 +151,7 @@ impl Log<'_> {
         let answer = self.session.client.rpc().get(GetRequest { id: self.id.to_owned() }).await;
         let result = answer.ok().and_then(|answer| answer.into_inner().container?.result);
         let why = match result.and_then(|result| result.failure) {
-            Some(failure) => crate::view::table::plain(&failure.message),
+            Some(failure) => crate::text::plain(&failure.message),
             None => "its script did not get as far as it should".to_owned(),
         };
         Failure::AuditEnded(why)

@@ -10,10 +10,10 @@ use tonic::{Code, Status};
 use super::Session;
 use crate::bindings::{self, BindingsError, Delivery};
 use crate::cli::{BindingArgs, BindingsCommand, CheckArgs, ShowArgs, WriteArgs};
-use crate::connect::is_lost;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::request::Request;
+use crate::status::is_lost;
 use crate::view::style::{Role, Style};
 use crate::view::table::Table;
 use crate::view::{human, json};
@@ -91,8 +91,10 @@ fn summary(bindings: &Bindings) -> String {
 fn checked(result: &Result<Bindings, Failure>) -> Option<json::CheckedBindings> {
     match result {
         Ok(bindings) => Some(json::CheckedBindings::fine(bindings)),
-        Err(Failure::Bindings(BindingsError::Refused(refused))) => Some(json::CheckedBindings::bad(refused)),
-        Err(_) => None,
+        Err(failure) => match failure.wrapped() {
+            Some(BindingsError::Refused(refused)) => Some(json::CheckedBindings::bad(refused)),
+            _ => None,
+        },
     }
 }
 

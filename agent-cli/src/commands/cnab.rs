@@ -53,7 +53,7 @@ pub(super) fn begin(global: &Global, args: &CnabArgs) -> Result<Begun, Failure> 
         let plan = Plan::build(args, action, &directory, &mut stdin, &|name| std::env::var_os(name));
         // Somebody else is at work on it: that is no failure of the uninstall, which was not tried.
         let plan = match plan {
-            Err(failure) if !force || matches!(failure, Failure::Cnab(CnabError::Busy(_))) => return Err(failure),
+            Err(failure) if !force || matches!(failure.wrapped(), Some(CnabError::Busy(_))) => return Err(failure),
             plan => plan,
         };
         Ok(Begun::Work(Box::new(Work { plan, forget: force.then(|| (directory, args.name.clone())) })))
@@ -87,7 +87,7 @@ pub(super) async fn carry_out(session: &Session, work: Box<Work>, interrupts: &m
     let store = Store::new(directory);
     let locked = store.lock(&name).map_err(CnabError::from)?.ok_or_else(|| CnabError::Busy(name.clone()))?;
     store.forget(&locked).map_err(CnabError::from)?;
-    session.output.note(format!("{}: forgotten", crate::view::table::plain(&name)));
+    session.output.note(format!("{}: forgotten", crate::text::plain(&name)));
     Ok(0)
 }
 

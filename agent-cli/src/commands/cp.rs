@@ -13,12 +13,13 @@ use tonic::Status;
 
 use super::{Session, archive, container};
 use crate::cli::{Copy, CpArgs, CpSource};
-use crate::connect::{Patience, is_away};
+use crate::connect::Patience;
 use crate::destination::{Partial, Place, Source, Tree, below, place, there};
 use crate::failure::Failure;
 use crate::ids;
 use crate::output::Stream;
-use crate::view::table::plain;
+use crate::status::is_away;
+use crate::text::plain;
 use crate::view::{human, json};
 
 /// When a person is told how far it is: at first, and from then on.
@@ -180,7 +181,7 @@ pub(super) async fn fetch(session: &Session, id: &str, wanted: &Wanted, to: To<'
         }
         patience.since(begun);
         if !patience.pause().await {
-            return Err(Failure::GaveUp { doing, socket: session.client.socket().into() });
+            return Err(session.client.gave_up(&doing));
         }
     }
 }
@@ -234,9 +235,8 @@ pub(super) fn check_destination(outputs: &Outputs, destination: &Path) -> Result
 }
 
 pub(super) fn at(destination: &Path) -> Result<crate::destination::There, Failure> {
-    there(destination).map_err(|source| {
-        Failure::Destination(crate::destination::WriteError::Io { path: destination.to_owned(), source })
-    })
+    there(destination)
+        .map_err(|source| crate::destination::WriteError::Io { path: destination.to_owned(), source }.into())
 }
 
 /// Takes a stream apart into files.

@@ -7,9 +7,10 @@ use tokio::time::Instant;
 
 use super::Session;
 use crate::cli::EventsArgs;
-use crate::connect::{Patience, is_away};
+use crate::connect::Patience;
 use crate::failure::Failure;
 use crate::ids;
+use crate::status::is_away;
 use crate::view::{human, json};
 
 const DOING: &str = "events";
@@ -52,7 +53,7 @@ pub(super) async fn events(session: &Session, args: EventsArgs) -> Result<u8, Fa
         }
         patience.since(begun);
         if !patience.pause().await {
-            return Err(Failure::GaveUp { doing: DOING.into(), socket: session.client.socket().into() });
+            return Err(session.client.gave_up(DOING));
         }
     }
 }

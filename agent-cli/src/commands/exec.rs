@@ -67,7 +67,7 @@ pub(super) async fn exec(session: &Session, args: ExecArgs) -> Result<u8, Failur
             Some(Response::Stderr(bytes)) => session.output.bytes(Stream::Err, bytes).await,
             Some(Response::Exit(exit)) => return Ok(Outcome::of_exit(&exit).status()),
             Some(Response::Failure(failure)) => {
-                session.output.note(crate::view::table::plain(&failure.message));
+                session.output.note(crate::text::plain(&failure.message));
                 return Ok(Outcome::NotExecuted(failure.errno).status());
             }
             Some(Response::Started(started)) if args.detach => {

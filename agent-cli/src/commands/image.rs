@@ -113,7 +113,7 @@ pub(super) async fn send_first(session: &Session, reference: &str) -> Result<boo
 }
 
 async fn fetch(session: &Session, request: &PullImageRequest, shown: bool) -> Result<v1::Image, Failure> {
-    let doing = format!("pull {}", crate::view::table::plain(&request.reference));
+    let doing = format!("pull {}", crate::text::plain(&request.reference));
     let failed = |status: &Status| session.client.failure(&doing, status);
     let answer = client(session).pull(request.clone()).await.map_err(|status| failed(&status))?;
     let mut news = answer.into_inner();
@@ -172,7 +172,7 @@ async fn import(session: &Session, args: &ImportArgs) -> Result<u8, Failure> {
 pub(super) fn warn(session: &Session, image: &v1::Image) {
     if !session.json {
         for warning in &image.warnings {
-            session.output.note(format!("warning: {}", crate::view::table::plain(warning)));
+            session.output.note(format!("warning: {}", crate::text::plain(warning)));
         }
     }
 }
@@ -190,7 +190,7 @@ async fn ls(session: &Session, args: &LsArgs) -> Result<u8, Failure> {
 }
 
 async fn inspect(session: &Session, args: &ImageNameArg) -> Result<u8, Failure> {
-    let doing = format!("image inspect {}", crate::view::table::plain(&args.image));
+    let doing = format!("image inspect {}", crate::text::plain(&args.image));
     let answer = client(session).inspect(InspectImageRequest { image: args.image.clone() }).await;
     let answer = answer.map_err(|status| session.client.failure(&doing, &status))?.into_inner();
     let (image, config) = (expected(answer.image, &doing)?, answer.config.unwrap_or_default());
@@ -203,7 +203,7 @@ async fn rm(session: &Session, args: &ImageRmArgs) -> Result<u8, Failure> {
     let mut done = Vec::with_capacity(args.images.len());
     let mut failures = Vec::new();
     for image in &args.images {
-        let shown = crate::view::table::plain(image);
+        let shown = crate::text::plain(image);
         let error = match client(session).remove(RemoveImageRequest { image: image.clone() }).await {
             Ok(answer) => {
                 let removed = answer.get_ref().removed;

@@ -9,11 +9,12 @@ use tokio::time::Instant;
 
 use super::Session;
 use crate::cli::LogsArgs;
-use crate::connect::{Client, Patience, is_away};
+use crate::connect::{Client, Patience};
 use crate::failure::Failure;
 use crate::output::{Output, Stream};
+use crate::status::is_away;
+use crate::text::plain;
 use crate::view::json;
-use crate::view::table::plain;
 
 pub(super) async fn logs(session: &Session, args: LogsArgs) -> Result<u8, Failure> {
     let form = if session.json { Form::Json } else { Form::AsItWas };
@@ -202,7 +203,7 @@ pub(super) async fn follow(
         }
         patience.since(begun);
         if !patience.pause().await {
-            return Err(Failure::GaveUp { doing, socket: client.socket().into() });
+            return Err(client.gave_up(&doing));
         }
         if place.sequence > 0 || place.offset > 0 {
             request.offset = Some(place.offset);

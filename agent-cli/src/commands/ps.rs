@@ -8,7 +8,7 @@ use executor_proto::v1::{ListRequest, State};
 use super::Session;
 use crate::cli::{PsArgs, StateArg};
 use crate::failure::Failure;
-use crate::view::table::plain;
+use crate::text::plain;
 use crate::view::{human, json};
 
 /// As many as a page may have.

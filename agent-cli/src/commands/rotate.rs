@@ -13,10 +13,10 @@ use zeroize::Zeroize as _;
 use super::{Session, bindings, expected};
 use crate::bindings::Delivery;
 use crate::cli::RotateArgs;
-use crate::connect::is_lost;
 use crate::failure::Failure;
 use crate::ids;
 use crate::source::{self, Argument, Content, Flag};
+use crate::status::is_lost;
 use crate::view::json;
 
 /// A request that wipes itself.

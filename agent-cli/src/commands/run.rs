@@ -23,11 +23,11 @@ use super::logs::Printer;
 use super::{Session, bindings, expected, image};
 use crate::bindings::Delivery;
 use crate::cli::StreamArgs;
-use crate::connect::is_lost;
 use crate::exit::Outcome;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::request::Request;
+use crate::status::is_lost;
 use crate::view::{human, json};
 
 /// What a process gets at most between SIGTERM and SIGKILL when nobody reads its output any more. On its own it
@@ -78,7 +78,7 @@ pub(super) async fn run(
         // Of its image: everything else that `inspect` has is about what the caller asked for.
         let of_image = |warning: &&String| warning.starts_with("rootfs: ");
         for warning in container.spec.iter().flat_map(|spec| &spec.warnings).filter(of_image) {
-            session.output.note(format!("warning: {}", crate::view::table::plain(warning)));
+            session.output.note(format!("warning: {}", crate::text::plain(warning)));
         }
     }
     if ending.detach && pressed.times == 0 {

@@ -15,8 +15,8 @@ use super::Session;
 use crate::cli::SecretsArgs;
 use crate::failure::Failure;
 use crate::output::Stream;
+use crate::text::plain;
 use crate::view::json;
-use crate::view::table::plain;
 
 /// Where a container that has a token finds executord.
 pub(crate) const SOCKET: &str = "/run/executor/runtime.sock";

@@ -7,9 +7,10 @@ use executor_proto::v1::{Container, StopRequest};
 
 use super::{Session, expected, wait};
 use crate::cli::StopArgs;
-use crate::connect::{Client, is_lost};
+use crate::connect::Client;
 use crate::failure::Failure;
 use crate::request::to_proto;
+use crate::status::is_lost;
 
 pub(super) async fn stop(session: &Session, args: StopArgs) -> Result<u8, Failure> {
     let StopArgs { grace, no_wait, ids } = args;

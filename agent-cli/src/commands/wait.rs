@@ -5,9 +5,10 @@ use executor_proto::v1::{Container, WaitRequest};
 
 use super::{Session, expected};
 use crate::cli::WaitArgs;
-use crate::connect::{Client, is_away};
+use crate::connect::Client;
 use crate::exit::Outcome;
 use crate::failure::Failure;
+use crate::status::is_away;
 
 pub(super) async fn wait(session: &Session, args: WaitArgs) -> Result<u8, Failure> {
     let several = args.ids.len() > 1;

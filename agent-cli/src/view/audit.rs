@@ -5,9 +5,10 @@ use serde::Serialize;
 
 use super::human::bytes;
 use super::style::{Role, Style};
-use super::table::{Table, plain};
+use super::table::Table;
 use crate::audit::findings::{Findings, Row, Seen};
 use crate::audit::inputs::Kind;
+use crate::text::plain;
 
 /// Hits that are told one by one to people.
 const TOLD: usize = 20;

@@ -11,8 +11,9 @@ use serde_json::{Map, Value};
 
 use crate::cnab::plan::{State, Step, state};
 use crate::commands::Ended;
+use crate::text::plain;
 use crate::view::style::{Role, Style};
-use crate::view::table::{Table, plain};
+use crate::view::table::Table;
 
 /// A value that stands in for one that is not shown.
 const HIDDEN: &str = "(writeOnly)";

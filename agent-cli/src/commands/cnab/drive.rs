@@ -30,8 +30,8 @@ use crate::interrupt::Interrupts;
 use crate::network::Chosen;
 use crate::output::Output;
 use crate::request::forbid_dumps;
+use crate::text::plain;
 use crate::view::style::Style;
-use crate::view::table::plain;
 
 const USAGE: &str = "cnab-executor is a command driver for cnab-go and Porter: `cnab-executor --handles` prints the types of \
                      images that it runs, and without arguments it reads an operation from standard input";

@@ -17,10 +17,11 @@ use tonic::Code;
 
 use super::super::Session;
 use crate::cnab::CnabError;
-use crate::connect::{Patience, is_away, is_lost};
+use crate::connect::Patience;
 use crate::exit::{OURS, Outcome};
 use crate::failure::Failure;
-use crate::view::table::plain;
+use crate::status::{is_away, is_lost};
+use crate::text::plain;
 
 /// Most bytes of what a run tool printed that are kept.
 pub(super) const LOG_MAX: usize = 8 << 20;
@@ -135,7 +136,7 @@ pub(super) async fn outputs(session: &Session, id: &str) -> Result<Files, Failur
         }
         patience.since(begun);
         if !patience.pause().await {
-            return Err(Failure::GaveUp { doing, socket: session.client.socket().into() });
+            return Err(session.client.gave_up(&doing));
         }
     }
 }

@@ -16,8 +16,8 @@ use crate::cnab::request::{self, Options};
 use crate::cnab::{CnabError, view};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
+use crate::text::plain;
 use crate::view::json;
-use crate::view::table::plain;
 
 /// Carries a step out. An action that fails is an error (rule 2).
 pub(super) async fn perform(

@@ -16,9 +16,9 @@ use crate::cnab::{CnabError, input, view};
 use crate::connect::{Client, DEFAULT_SOCKET};
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::text::plain;
 use crate::view::json;
 use crate::view::style::Style;
-use crate::view::table::plain;
 
 pub(super) fn validate(global: &Global, args: &BundleArg) -> Result<u8, Failure> {
     let (violations, warnings, bundle) = match input::bundle(&args.bundle) {

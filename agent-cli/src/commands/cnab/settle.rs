@@ -18,10 +18,10 @@ use super::super::logs::{Form, Printer, follow};
 use super::super::{Session, container, run};
 use super::ended::{Ended, LOG_MAX, conclude, delete, judge, record};
 use crate::cnab::CnabError;
-use crate::connect::is_away;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
-use crate::view::table::plain;
+use crate::status::is_away;
+use crate::text::plain;
 
 /// Settles what can be settled. With `interrupts` it waits for a container that still runs, and shows what it prints;
 /// without, that stays as it is.

@@ -76,7 +76,7 @@ pub(crate) fn instead_of(failure: &Failure, reference: &str) -> Option<OnDisk> {
 
 /// Sends an image of the disk. It is called from then on what `reference` says.
 pub(crate) async fn send(session: &Session, image: OnDisk, reference: &str) -> Result<v1::Image, Failure> {
-    let shown = crate::view::table::plain(reference);
+    let shown = crate::text::plain(reference);
     session.output.note(format!("executord cannot read {shown}: it is sent"));
     let header = ImportHeader { form: image.form.into(), reference: reference.to_owned(), image: image.name.clone() };
     upload(session, &format!("send {shown}"), header, move |to| image.write(to)).await

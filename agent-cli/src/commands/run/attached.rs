@@ -19,11 +19,12 @@ use crate::commands::attach::{self, Left};
 use crate::commands::cp::{self, To, Wanted};
 use crate::commands::logs::{Form, Printer, follow};
 use crate::commands::{Session, stop, wait};
-use crate::connect::{Client, is_lost};
+use crate::connect::Client;
 use crate::exit::{OURS, Outcome};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::signals::KILL;
+use crate::status::is_lost;
 use crate::view::json;
 
 /// How often Ctrl-C is pressed until we leave at once.
