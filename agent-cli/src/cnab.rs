@@ -2,6 +2,7 @@
 //! ([`input`], [`secrets`]), how a lowered action becomes a request ([`request`]), one step of work on an installation
 //! ([`plan`]), and how things look ([`view`]). What talks to executord is in `commands/cnab.rs`.
 
+pub(crate) mod args;
 pub(crate) mod driver;
 pub(crate) mod input;
 pub(crate) mod plan;

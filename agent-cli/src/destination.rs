@@ -83,8 +83,13 @@ impl WriteError {
     }
 }
 
+/// Returns what is at the destination of a copy.
+pub(crate) fn at(destination: &Path) -> Result<There, WriteError> {
+    there(destination).map_err(|source| WriteError::Io { path: destination.to_owned(), source })
+}
+
 /// What is at a path. A link to a directory is one, as for cp.
-pub(crate) fn there(path: &Path) -> io::Result<There> {
+fn there(path: &Path) -> io::Result<There> {
     let meta = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(There::Nothing),
         meta => meta?,

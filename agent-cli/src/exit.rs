@@ -20,6 +20,9 @@ pub(crate) const RESIDUE: u8 = 1;
 /// A bundle breaks the rules.
 pub(crate) const INVALID: u8 = 1;
 
+/// Commands whose exit status says more than done and failed.
+pub(crate) const WITH_STATUSES: [&str; 5] = ["run", "wait", "exec", "attach", "audit"];
+
 /// What each status means, in the words of the manual.
 pub(crate) const TABLE: [(&str, &str); 7] = [
     ("0-255", "run, wait, exec, attach: as the process; cnab: as the run tool; other commands: 0 when done"),

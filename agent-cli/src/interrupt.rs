@@ -27,6 +27,11 @@ impl Interrupts {
         Ok(Self { signals })
     }
 
+    /// Tells of none.
+    pub(crate) fn none() -> Self {
+        Self { signals: [None, None, None] }
+    }
+
     /// The number of the next signal.
     pub(crate) async fn next(&mut self) -> i32 {
         let [interrupt, terminate, hangup] = &mut self.signals;

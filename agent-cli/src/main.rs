@@ -1,38 +1,47 @@
 //! The executor's command line, over gRPC only: it runs containers with secret files and looks after them.
 //!
-//! Where to look: [`cli`] defines the flags, [`commands`] has a module for each command, [`connect`] the way
-//! to executord, [`local`] the private executord of `--local`, [`source`] and [`request`] what becomes of
-//! `--file` and the other flags of `run`, [`audit`] the search for what is left of a secret, [`view`] how things look, [`failure`] and [`exit`] how it ends.
+//! Where to look: [`cli`] reads the command line, [`commands`] has a module for each command with its arguments, [`work`] carries a
+//! command out, over [`connect`], the way to executord, or [`local`], the private executord of `--local`. [`source`] and
+//! [`request`] are about what goes into a container, [`stay`] and [`logs`] about what comes out of one, [`view`] is how things
+//! look, [`failure`] and [`exit`] how it ends.
 
 #![forbid(unsafe_code)]
 
-mod archive;
-mod audit;
+mod attach;
 mod bindings;
 mod cli;
 mod cnab;
 mod commands;
 mod connect;
+mod container;
 mod destination;
-mod envfile;
 mod exit;
 mod failure;
+mod feed;
 mod fields;
+mod generate;
+mod global;
 mod ids;
+mod images;
 mod interrupt;
-mod isolation;
+mod limits;
 mod local;
+mod logs;
 mod network;
 mod output;
+mod registry;
 mod request;
+mod session;
 mod signals;
 mod source;
 mod status;
-mod surroundings;
+mod stay;
 mod terminal;
 mod text;
 mod units;
+mod variables;
 mod view;
+mod work;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -50,7 +59,7 @@ fn main() -> ExitCode {
         }
     };
     let json = cli.global.json;
-    match commands::execute(cli) {
+    match cli.execute() {
         Ok(status) => ExitCode::from(status),
         Err(failure) => {
             // Documents are on standard output; one that was printed says itself what failed.

@@ -1,4 +1,4 @@
-//! Sizes, fractions of a processor, durations and points in time as people write them.
+//! Sizes, fractions of a processor, durations, points in time and labels as people write them.
 //!
 //! In goes the text of a flag, out comes the number that the interface takes. Arithmetic is exact: no
 //! floating point, an overflow is an error.
@@ -103,6 +103,14 @@ pub(crate) fn instant(text: &str, now: SystemTime) -> Result<SystemTime, String>
     let back = humantime::parse_duration(text)
         .map_err(|_| "must be a time such as 2026-01-31T12:00:00Z, or a duration back from now such as 10m")?;
     now.checked_sub(back).ok_or_else(|| "lies before the beginning of time".into())
+}
+
+/// A label: `app=web`.
+pub(crate) fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("a label is NAME=VALUE".into()),
+    }
 }
 
 /// `digits[.digits]` times `unit`, rounded down.

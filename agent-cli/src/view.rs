@@ -3,7 +3,6 @@
 //! Everything here is pure: messages of the interface go in, text comes out. What a container or a caller
 //! chose (labels, paths, messages) is untrusted: it reaches a terminal only through [`crate::text::plain`].
 
-pub(crate) mod audit;
 pub(crate) mod format;
 pub(crate) mod human;
 pub(crate) mod images;

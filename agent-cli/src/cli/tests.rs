@@ -99,7 +99,7 @@ fn lines_that_are_understood() {
         "generate completions --out /tmp/x --shell bash --shell zsh",
     ] {
         let cli = parsed(line).unwrap_or_else(|error| panic!("{line}: {error}"));
-        cli.check().unwrap_or_else(|error| panic!("{line}: {error}"));
+        cli.command.check(&cli.global).unwrap_or_else(|error| panic!("{line}: {error}"));
     }
 }
 
@@ -172,7 +172,7 @@ fn lines_that_are_not() {
         "--local run --keep -- x",
         "run --output /a -- x",
     ] {
-        assert!(parsed(line).unwrap().check().is_err(), "{line}");
+        assert!(parsed(line).is_ok_and(|cli| cli.command.check(&cli.global).is_err()), "{line}");
     }
 }
 

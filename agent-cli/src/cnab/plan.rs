@@ -24,7 +24,7 @@ use executor_cnab::{credentials, extension, names};
 use super::input::{self, Given, Loaded, wrong};
 use super::request::Options;
 use super::{CnabError, secrets};
-use crate::cli::ActionArgs;
+use crate::cnab::args::ActionArgs;
 use crate::failure::Failure;
 
 pub(crate) use prepared::{Prepared, Step};

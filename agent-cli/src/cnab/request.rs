@@ -14,8 +14,8 @@ use executor_proto::v1::{
     WritableFiles,
 };
 
-use crate::cli::LimitArgs;
 use crate::failure::Failure;
+use crate::limits::LimitArgs;
 use crate::network::Chosen;
 use crate::request::{Request, to_proto};
 

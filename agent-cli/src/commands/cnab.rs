@@ -24,12 +24,13 @@ use executor_proto::v1::{InfoRequest, MountKind};
 pub(crate) use drive::drive;
 pub(crate) use ended::Ended;
 
-use super::Session;
-use crate::cli::{ActionArgs, CnabArgs, CnabCommand, Global};
 use crate::cnab::CnabError;
+use crate::cnab::args::{ActionArgs, CnabArgs, CnabCommand};
 use crate::cnab::plan::{Plan, claims_dir};
 use crate::failure::Failure;
+use crate::global::Global;
 use crate::interrupt::Interrupts;
+use crate::session::Session;
 
 /// What becomes of a command.
 pub(super) enum Begun {
@@ -40,7 +41,7 @@ pub(super) enum Begun {
 }
 
 /// Actions that are ready to be carried out.
-pub(super) struct Work {
+pub(crate) struct Work {
     plan: Result<Plan, Failure>,
     /// Forget the installation at the end, whatever happened.
     forget: Option<(PathBuf, String)>,

@@ -14,8 +14,6 @@ use std::str::FromStr as _;
 use executor_cnab::bundle::OUTPUTS;
 use executor_cnab::claim::Status;
 
-use super::super::logs::{Form, Printer};
-use super::super::{Session, run, wait};
 use super::ended::{delete, judge, outputs};
 use super::image;
 use crate::cnab::CnabError;
@@ -23,13 +21,17 @@ use crate::cnab::driver::{HANDLES, Operation};
 use crate::cnab::plan::Wanted;
 use crate::cnab::request::{self, Options};
 use crate::connect::{Client, DEFAULT_SOCKET};
+use crate::container::completed;
 use crate::destination::{Place, Tree, below};
 use crate::exit::{OURS, Outcome};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
+use crate::logs::{Form, Printer};
 use crate::network::Chosen;
 use crate::output::Output;
 use crate::request::forbid_dumps;
+use crate::session::Session;
+use crate::stay;
 use crate::text::plain;
 use crate::view::style::Style;
 
@@ -110,10 +112,10 @@ async fn carry_out(
     let request = request::build(&id, &rootfs, &invocation, None, options, writable)?;
     drop(invocation);
     let mut printer = Printer::new(session.output.clone(), Form::AsItWas);
-    let (container, failure) = match run::attend(session, request, interrupts, &mut printer, || Ok(())).await {
+    let (container, failure) = match stay::attend(session, request, interrupts, &mut printer, || Ok(())).await {
         Ok(container) => (container, None),
         Err(failure @ (Failure::Abandoned { .. } | Failure::GaveUp { .. })) => return Err(failure),
-        Err(failure) => match wait::completed(&session.client, &id).await {
+        Err(failure) => match completed(&session.client, &id).await {
             Ok(container) => (container, Some(failure)),
             Err(_) => return Err(failure),
         },

@@ -15,11 +15,11 @@ use serde_json::json;
 use tokio::time::Instant;
 use tonic::Code;
 
-use super::super::Session;
 use crate::cnab::CnabError;
 use crate::connect::Patience;
 use crate::exit::{OURS, Outcome};
 use crate::failure::Failure;
+use crate::session::Session;
 use crate::status::{is_away, is_lost};
 use crate::text::plain;
 

@@ -16,12 +16,12 @@ use executor_proto::v1::{Image, ImportHeader, ImportImageRequest, PullImageReque
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::super::image::send::Pieces;
-use super::super::{Session, image};
 use crate::cnab::CnabError;
 use crate::cnab::plan::Wanted;
 use crate::cnab::request::Rootfs;
 use crate::failure::Failure;
+use crate::images::{self, Pieces};
+use crate::session::Session;
 
 /// Bytes of a message of an archive, and messages on their way.
 const PIECE: usize = 256 << 10;
@@ -37,7 +37,7 @@ pub(super) async fn reference(session: &Session, invocation: &Invocation, wanted
     match (&wanted.replacement, digest) {
         (Some(reference), None) => {
             let on_disk = ON_DISK.iter().any(|scheme| reference.starts_with(scheme));
-            let sent = on_disk && image::send_first(session, reference).await?;
+            let sent = on_disk && images::send_first(session, reference).await?;
             Ok(if sent { here(reference.clone()) } else { as_it_is(reference) })
         }
         (Some(reference), Some(digest)) => {
@@ -101,7 +101,7 @@ fn verified(image: &Image, reference: &str, digest: &str) -> Result<(), CnabErro
 /// Has executord read an image from this machine's disk, or sends it.
 async fn pull(session: &Session, reference: &str) -> Result<Image, Failure> {
     let request = PullImageRequest { reference: reference.to_owned(), ..PullImageRequest::default() };
-    image::fetch_or_send(session, &request, false).await
+    images::fetch_or_send(session, &request, false).await
 }
 
 /// Sends an image of a thick bundle to executord. The invocation image may be the only one, under whatever name.

@@ -7,15 +7,17 @@ use executor_cnab::claim::{Claim, ClaimResult, Status};
 use executor_cnab::store::Store;
 use executor_proto::v1::Container;
 
-use super::super::logs::{Form, Printer};
-use super::super::{Session, run, wait};
 use super::ended::{LOG_MAX, conclude, delete, record};
 use super::{image, settle as unfinished};
 use crate::cnab::plan::{Prepared, State, Step, state};
 use crate::cnab::request::{self, Options};
 use crate::cnab::{CnabError, view};
+use crate::container::completed;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
+use crate::logs::{Form, Printer};
+use crate::session::Session;
+use crate::stay;
 use crate::text::plain;
 use crate::view::json;
 
@@ -66,7 +68,7 @@ pub(super) async fn perform(
             }
             Ok(())
         };
-        run::attend(session, request, interrupts, &mut printer, started).await
+        stay::attend(session, request, interrupts, &mut printer, started).await
     };
     let (container, failure) = match result {
         Ok(container) => (container, None),
@@ -138,5 +140,5 @@ fn mark(store: &Store, claim: &Claim, last: Option<&ClaimResult>, status: Status
 
 /// The container as it ended, if it is there.
 async fn container(session: &Session, id: &str) -> Option<Container> {
-    wait::completed(&session.client, id).await.ok()
+    completed(&session.client, id).await.ok()
 }

@@ -8,14 +8,15 @@ use executor_cnab::outputs::LOGS;
 use executor_cnab::store::{Record, Store, StoreError};
 use serde::Serialize;
 
-use super::super::Session;
 use super::settle;
-use crate::cli::{BundleArg, CnabCommand, ExplainArgs, Global, OfClaimArgs, OutputsArgs};
+use crate::cnab::args::{BundleArg, CnabCommand, ExplainArgs, OfClaimArgs, OutputsArgs};
 use crate::cnab::plan::{State, state};
 use crate::cnab::{CnabError, input, view};
 use crate::connect::{Client, DEFAULT_SOCKET};
 use crate::failure::Failure;
+use crate::global::Global;
 use crate::output::Output;
+use crate::session::Session;
 use crate::text::plain;
 use crate::view::json;
 use crate::view::style::Style;

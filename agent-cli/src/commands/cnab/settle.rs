@@ -14,13 +14,15 @@ use executor_cnab::store::{Record, Store};
 use executor_proto::v1::{Container, State, StreamLogsRequest};
 use tonic::Code;
 
-use super::super::logs::{Form, Printer, follow};
-use super::super::{Session, container, run};
 use super::ended::{Ended, LOG_MAX, conclude, delete, judge, record};
 use crate::cnab::CnabError;
+use crate::container;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
+use crate::logs::{Form, Printer, follow};
+use crate::session::Session;
 use crate::status::is_away;
+use crate::stay;
 use crate::text::plain;
 
 /// Settles what can be settled. With `interrupts` it waits for a container that still runs, and shows what it prints;
@@ -57,7 +59,7 @@ pub(super) async fn settle(
                     plain(&unfinished.claim.action),
                 ));
                 printer = Printer::new(session.output.clone(), Form::OnStderr).keeping(LOG_MAX);
-                run::stay_with(session, &id, interrupts, &mut printer).await?
+                stay::stay_with(session, &id, interrupts, &mut printer).await?
             }
         };
         let ended = ended(session, unfinished, &container).await?;
@@ -94,5 +96,5 @@ async fn ended(session: &Session, unfinished: &Record, container: &Container) ->
 }
 
 async fn get(session: &Session, id: &str) -> Result<Container, Failure> {
-    container(session, id, &format!("look for {id}"), is_away).await
+    container::get(session, id, &format!("look for {id}"), is_away).await
 }

@@ -2,34 +2,64 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::{Args, ValueEnum};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-use crate::cli::{GenerateArgs, Generated, ShellArg, WITH_STATUSES, command};
-use crate::exit;
+use crate::exit::{self, WITH_STATUSES};
 use crate::failure::Failure;
 
-pub(super) fn generate(args: &GenerateArgs) -> Result<u8, Failure> {
-    let failed = |source| Failure::Generate { path: args.out.clone(), source };
-    if args.what == Generated::Man && !args.shell.is_empty() {
-        return Err(Failure::Usage("--shell goes with `generate completions`".into()));
+#[derive(Debug, Args)]
+pub(crate) struct GenerateArgs {
+    /// What to write
+    #[arg(value_enum)]
+    pub(crate) what: Generated,
+    /// Directory to write into; made when it is not there
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// For this shell only; may be repeated [default: all]
+    #[arg(long, value_enum)]
+    pub(crate) shell: Vec<ShellArg>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Generated {
+    /// agent-cli.1 and a page for each command
+    Man,
+    /// Completions under the names that the shells look for
+    Completions,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ShellArg {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+impl GenerateArgs {
+    /// Writes what is asked for, from these definitions.
+    pub(crate) fn generate(&self, definitions: clap::Command) -> Result<(), Failure> {
+        let failed = |source| Failure::Generate { path: self.out.clone(), source };
+        if self.what == Generated::Man && !self.shell.is_empty() {
+            return Err(Failure::Usage("--shell goes with `generate completions`".into()));
+        }
+        fs::create_dir_all(&self.out).map_err(failed)?;
+        match self.what {
+            Generated::Man => manual(definitions, &self.out),
+            Generated::Completions => completions(definitions, &self.out, &self.shell),
+        }
+        .map_err(failed)
     }
-    fs::create_dir_all(&args.out).map_err(failed)?;
-    match args.what {
-        Generated::Man => manual(&args.out),
-        Generated::Completions => completions(&args.out, &args.shell),
-    }
-    .map_err(failed)?;
-    Ok(0)
 }
 
 /// A page for the program and one for each command that is shown.
-fn manual(out: &Path) -> io::Result<()> {
+fn manual(definitions: clap::Command, out: &Path) -> io::Result<()> {
     // The table of statuses gets a section of its own instead of the text below the help.
-    let mut program = command().after_help("").disable_help_subcommand(true);
+    let mut program = definitions.after_help("").disable_help_subcommand(true);
     for name in WITH_STATUSES {
         program = program.mut_subcommand(name, |sub| sub.after_help(""));
     }
@@ -77,12 +107,12 @@ fn page(out: &Path, program: clap::Command, with_statuses: bool) -> io::Result<(
 }
 
 /// Under the names that the shells look for.
-fn completions(out: &Path, shells: &[ShellArg]) -> io::Result<()> {
+fn completions(mut definitions: clap::Command, out: &Path, shells: &[ShellArg]) -> io::Result<()> {
     for (shell, generator) in
         [(ShellArg::Bash, Shell::Bash), (ShellArg::Zsh, Shell::Zsh), (ShellArg::Fish, Shell::Fish)]
     {
         if shells.is_empty() || shells.contains(&shell) {
-            clap_complete::generate_to(generator, &mut command(), "agent-cli", out)?;
+            clap_complete::generate_to(generator, &mut definitions, "agent-cli", out)?;
         }
     }
     Ok(())

@@ -1,16 +1,17 @@
-//! `--env-file`: variables of a process from a file, in the form that docker reads.
+//! Variables of a process: `--env`, and `--env-file` with a file in the form that docker reads.
 //!
-//! A line each: `NAME=VALUE`, everything behind the `=` as it stands, quotes and spaces at its end included; `NAME` alone
+//! In the file a line each: `NAME=VALUE`, everything behind the `=` as it stands, quotes and spaces at its end included; `NAME` alone
 //! takes the value that it has here and is left out where it has none. White space at the beginning of a line, empty
 //! lines and lines that begin with `#` count for nothing.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use executor_proto::v1::EnvironmentVariable;
-use zeroize::Zeroizing;
+use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::failure::Failure;
 
@@ -18,10 +19,7 @@ use crate::failure::Failure;
 const FILE_MAX: u64 = 2_000_000;
 
 /// Reads the variables of a file, in their order.
-pub(crate) fn read(
-    path: &Path,
-    variable: &dyn Fn(&str) -> Option<OsString>,
-) -> Result<Vec<EnvironmentVariable>, Failure> {
+fn read(path: &Path, variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Vec<EnvironmentVariable>, Failure> {
     let wrong = |why: String| Failure::Usage(format!("--env-file {}: {why}", path.display()));
     let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
     let mut bytes = Zeroizing::new(Vec::new());
@@ -55,6 +53,46 @@ pub(crate) fn read(
         };
         variables.push(EnvironmentVariable { name: name.to_owned(), value });
     }
+    Ok(variables)
+}
+
+/// The variables of `--env-file`, then those of `--env K=V`, or `--env K` for the value K has here. The last one of a
+/// name counts.
+pub(crate) fn environment(
+    files: &[PathBuf],
+    env: Vec<String>,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<Vec<EnvironmentVariable>, Failure> {
+    let usage = |text: String| Err(Failure::Usage(text));
+    let mut variables = Vec::with_capacity(env.len());
+    for file in files {
+        variables.extend(read(file, variable)?);
+    }
+    for mut text in env {
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name.to_owned(), value.to_owned()),
+            None => match variable(&text).map(OsString::into_string) {
+                Some(Ok(value)) => (text.clone(), value),
+                Some(Err(_)) => return usage(format!("--env {text}: the value of {text} is not UTF-8; use --file")),
+                None => return usage(format!("--env {text}: the environment has no {text}; write --env {text}=VALUE")),
+            },
+        };
+        text.zeroize();
+        if name.is_empty() {
+            return usage("--env takes NAME=VALUE, or NAME for the value that NAME has here".into());
+        }
+        variables.push(EnvironmentVariable { name, value });
+    }
+    let last: HashMap<String, usize> =
+        variables.iter().enumerate().map(|(index, variable)| (variable.name.clone(), index)).collect();
+    let mut index = 0..;
+    variables.retain_mut(|variable| {
+        let stays = last.get(&variable.name).copied() == index.next();
+        if !stays {
+            variable.value.zeroize();
+        }
+        stays
+    });
     Ok(variables)
 }
 

@@ -5,10 +5,14 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{DeliveryArgs, ImageOfRun, LimitArgs, OutputArgs, StreamArgs, label};
-use crate::isolation::IsolationArgs;
-use crate::network::NetworkArgs;
-use crate::surroundings::SurroundingsArgs;
+use super::isolation::IsolationArgs;
+use super::network::NetworkArgs;
+use super::outputs::OutputArgs;
+use super::program::ImageOfRun;
+use super::streams::StreamArgs;
+use super::surroundings::SurroundingsArgs;
+use crate::bindings::DeliveryArgs;
+use crate::limits::LimitArgs;
 use crate::units;
 
 /// Flags of `run`, in the groups of its help.
@@ -58,7 +62,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) streams: StreamArgs,
     /// Label to find it by; may be repeated
-    #[arg(help_heading = "Container", long = "label", short, value_name = "NAME=VALUE", value_parser = label)]
+    #[arg(help_heading = "Container", long = "label", short, value_name = "NAME=VALUE", value_parser = units::label)]
     pub(crate) labels: Vec<(String, String)>,
     /// Between SIGTERM and SIGKILL when it is stopped: 500ms, 10s, 1m30s; 10 are ten seconds [default: executord's, 10s]
     #[arg(help_heading = "Container", long, visible_alias = "stop-timeout", value_name = "DURATION", value_parser = units::grace)]

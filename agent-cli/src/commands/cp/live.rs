@@ -12,14 +12,12 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
 
-use super::Session;
-use super::cp::at;
-use crate::archive::{self, Pieces, Tally};
-use crate::cli::CpSource;
-use crate::destination::{Source, place};
+use super::archive::{self, Pieces, Tally};
+use crate::destination::{self, at, place};
 use crate::failure::Failure;
 use crate::ids;
 use crate::output::Stream;
+use crate::session::Session;
 use crate::text::plain;
 use crate::view::json;
 
@@ -27,6 +25,21 @@ use crate::view::json;
 const DEPTH: usize = 4;
 /// For what is not whole to be taken away.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is copied out of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Source {
+    /// The container.
+    pub(crate) id: String,
+    /// Absolute, without a slash at its end; all where there is none.
+    pub(crate) path: Option<String>,
+    /// The same as a path of a container that runs: `/` is its root. Empty where none was given.
+    pub(crate) live: String,
+    /// Of a directory what is in it: the path ended in `/.`.
+    pub(crate) contents: bool,
+    /// A link at its end is followed: it was asked for, or the path ended in a slash.
+    pub(crate) follow: bool,
+}
 
 /// A file or directory of this machine that is copied into a container.
 #[derive(Clone, Copy)]
@@ -42,8 +55,8 @@ fn unexpected(doing: &str) -> Failure {
 }
 
 /// Copies out of a container.
-pub(super) async fn get(session: &Session, source: &CpSource, to: &Path) -> Result<u8, Failure> {
-    let CpSource { id, live, contents, follow, .. } = source;
+pub(super) async fn get(session: &Session, source: &Source, to: &Path) -> Result<u8, Failure> {
+    let Source { id, live, contents, follow, .. } = source;
     let to_stdout = to.as_os_str() == "-";
     if to_stdout && std::io::stdout().is_terminal() {
         return Err(Failure::Usage("an archive is not for a terminal: send it to a file or to tar".into()));
@@ -65,9 +78,9 @@ pub(super) async fn get(session: &Session, source: &CpSource, to: &Path) -> Resu
     }
     let directory = stat.kind() == Kind::Directory;
     let what = match (directory, *contents || live == "/") {
-        (true, true) => Source::Everything,
-        (true, false) => Source::Directory(live),
-        (false, _) => Source::File(live),
+        (true, true) => destination::Source::Everything,
+        (true, false) => destination::Source::Directory(live),
+        (false, _) => destination::Source::File(live),
     };
     let place = place(what, to, at(to)?)?;
     let (sender, receiver) = mpsc::channel(DEPTH);

@@ -5,7 +5,7 @@ use std::str::FromStr as _;
 
 use clap::{Args, Subcommand};
 
-use super::LimitArgs;
+use crate::limits::LimitArgs;
 use crate::network::Chosen;
 use crate::units;
 

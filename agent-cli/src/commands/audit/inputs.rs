@@ -7,7 +7,7 @@ use executor_proto::v1::{
 };
 use executor_residue::{Canary, Needles};
 
-use crate::cli::AuditArgs;
+use super::AuditArgs;
 use crate::failure::Failure;
 use crate::signals;
 

@@ -3,12 +3,12 @@
 use executor_residue::Hit;
 use serde::Serialize;
 
-use super::human::bytes;
-use super::style::{Role, Style};
-use super::table::Table;
-use crate::audit::findings::{Findings, Row, Seen};
-use crate::audit::inputs::Kind;
+use super::findings::{Findings, Row, Seen};
+use super::inputs::Kind;
 use crate::text::plain;
+use crate::view::human::bytes;
+use crate::view::style::{Role, Style};
+use crate::view::table::Table;
 
 /// Hits that are told one by one to people.
 const TOLD: usize = 20;

@@ -1,8 +1,8 @@
-//! Flags about service bindings: what `run` and `rotate` deliver, and the command `bindings`.
+//! Flags about service bindings: where they come from, and where in a container they go.
 
 use std::path::PathBuf;
 
-use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use executor_bindings::Profile;
 
 use crate::source::mode;
@@ -72,44 +72,4 @@ impl From<ProfileArg> for Profile {
             ProfileArg::Libcnb => Self::Libcnb,
         }
     }
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum BindingsCommand {
-    /// List the files of bindings: names and sizes, and no value unless asked for
-    Show(ShowArgs),
-    /// Say whether bindings can be delivered, and everything that is wrong with them
-    Check(CheckArgs),
-    /// Write bindings into a directory: files 0600, all of them or none
-    ///
-    /// DIR is replaced as a whole, in one step. It may not be there yet, be empty, or be one that this command wrote;
-    /// anything else stays as it is. For programs outside of containers, and for `--bind`.
-    Write(WriteArgs),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct ShowArgs {
-    #[command(flatten)]
-    pub(crate) of: CheckArgs,
-    /// Print the values, too
-    #[arg(long)]
-    pub(crate) reveal: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct CheckArgs {
-    /// The same as --bind DIR
-    #[arg(value_name = "DIR", group = "bindings", conflicts_with = "vcap_file")]
-    pub(crate) dir: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) from: BindingArgs,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct WriteArgs {
-    /// The directory
-    #[arg(value_name = "DIR")]
-    pub(crate) dir: PathBuf,
-    #[command(flatten)]
-    pub(crate) from: BindingArgs,
 }

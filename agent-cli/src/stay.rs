@@ -3,47 +3,61 @@
 //! The output of a container that this command made comes from its process as from a pipe: all of it, and the process waits
 //! while nobody reads here. One that was there before is read from its log.
 
+use std::cell::Cell;
 use std::io::IsTerminal as _;
-use std::path::Path;
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use executor_proto::v1::executor_client::ExecutorClient;
-use executor_proto::v1::{Container, DeleteRequest, Result as Ending, SignalRequest};
+use executor_proto::v1::{Container, DeleteRequest, RunResponse, SignalRequest};
 use tokio::task::JoinSet;
 use tonic::Code;
 
-use super::{AtTheEnd, left_behind};
-use crate::cli::StreamArgs;
-use crate::commands::attach::{self, Left};
-use crate::commands::cp::{self, To, Wanted};
-use crate::commands::logs::{Form, Printer, follow};
-use crate::commands::{Session, stop, wait};
+use crate::attach::{self, Left};
 use crate::connect::Client;
-use crate::exit::{OURS, Outcome};
+use crate::container::{ask_to_stop, completed};
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
+use crate::logs::{Form, Printer, follow};
+use crate::request::Request;
+use crate::session::Session;
 use crate::signals::KILL;
 use crate::status::is_lost;
-use crate::view::json;
+use crate::terminal::DetachKeys;
+use crate::view::human;
 
 /// How often Ctrl-C is pressed until we leave at once.
 const LEAVE: u32 = 3;
 
+/// What a process gets at most between SIGTERM and SIGKILL when nobody reads its output any more. On its own it
+/// would have died of SIGPIPE at once.
+pub(crate) const GRACE_WITHOUT_READER: Duration = Duration::from_secs(1);
+
+/// What goes between this command and the process.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Streams {
+    /// Standard input goes to the process.
+    pub(crate) input: bool,
+    /// The process has a terminal.
+    pub(crate) terminal: bool,
+    /// Keys that leave the process to itself.
+    pub(crate) keys: DetachKeys,
+}
+
 /// Counts Ctrl-C.
-pub(super) struct Pressed {
+pub(crate) struct Pressed {
     id: String,
-    pub(super) times: u32,
+    pub(crate) times: u32,
     /// Only a person is told what the next one does.
     talk: bool,
 }
 
 impl Pressed {
-    pub(super) fn never(id: &str) -> Self {
+    pub(crate) fn never(id: &str) -> Self {
         Self { id: id.to_owned(), times: 0, talk: std::io::stderr().is_terminal() }
     }
 
-    pub(super) fn again(&mut self, session: &Session, signal: i32) -> Result<(), Failure> {
+    pub(crate) fn again(&mut self, session: &Session, signal: i32) -> Result<(), Failure> {
         self.times += 1;
         if self.talk && self.times < LEAVE {
             let next =
@@ -55,100 +69,22 @@ impl Pressed {
 }
 
 /// A container whose process stands for us.
-pub(super) struct Attached<'a> {
-    pub(super) session: &'a Session,
-    pub(super) id: &'a str,
-    pub(super) pressed: Pressed,
-    pub(super) grace_without_reader: Duration,
-    pub(super) streams: StreamArgs,
+pub(crate) struct Attached<'a> {
+    pub(crate) session: &'a Session,
+    pub(crate) id: &'a str,
+    pub(crate) pressed: Pressed,
+    pub(crate) grace_without_reader: Duration,
+    pub(crate) streams: Streams,
     /// This command made it: its process waits for us, and all that it writes is ours.
-    pub(super) created: bool,
+    pub(crate) created: bool,
     /// Its output is not kept.
-    pub(super) suppressed: bool,
+    pub(crate) suppressed: bool,
 }
 
 impl Attached<'_> {
-    pub(super) async fn end(mut self, interrupts: &mut Interrupts, ending: AtTheEnd) -> Result<u8, Failure> {
-        let form = if self.session.json { Form::OnStderr } else { Form::AsItWas };
-        let mut printer = Printer::new(self.session.output.clone(), form);
-        let result = self.follow(interrupts, &mut printer).await;
-        let fetched = match &ending.fetch_to {
-            Some(to) => self.fetch(&result, to, interrupts).await,
-            None => Ok(()),
-        };
-        match &result {
-            Err(Failure::Abandoned { .. } | Failure::Detached { .. }) => {}
-            Err(Failure::GaveUp { .. }) => self.session.output.note(left_behind(self.id)),
-            _ if ending.keep => {}
-            _ if fetched.is_err() && ending.can_stay => self.session.output.note(format!(
-                "the container is kept with its outputs: `agent-cli cp {0}: DEST` fetches them, `agent-cli rm {0}` \
-                 removes it",
-                self.id
-            )),
-            _ => self.delete(interrupts).await?,
-        }
-        if let Err(left @ Failure::Detached { .. }) = &result {
-            self.session.output.note(left.to_string());
-            return Ok(0);
-        }
-        let container = result?;
-        fetched?;
-        if self.session.json {
-            let document = json::Container::from(&container).with_dropped_output(printer.dropped);
-            let document = json::document(&document);
-            tokio::select! {
-                () = self.session.output.text(document) => {}
-                signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
-            }
-        }
-        self.session.explain_end(&container, &printer.told);
-        if printer.dropped > 0 {
-            return Err(Failure::LogLost { id: self.id.to_owned() });
-        }
-        let captured = |result: &Ending| result.outputs.as_ref().is_none_or(|outputs| outputs.failure.is_empty());
-        if ending.fetch_to.is_some() && !container.result.as_ref().is_none_or(captured) {
-            return Ok(OURS);
-        }
-        Ok(Outcome::of(container.result.as_ref()).status())
-    }
-
-    /// Fetches what was captured, if anything was.
-    async fn fetch(
-        &self,
-        result: &Result<Container, Failure>,
-        to: &Path,
-        interrupts: &mut Interrupts,
-    ) -> Result<(), Failure> {
-        let work = async {
-            let container = match result {
-                Ok(container) => container.clone(),
-                Err(
-                    Failure::Abandoned { .. }
-                    | Failure::Detached { .. }
-                    | Failure::GaveUp { .. }
-                    | Failure::Interrupted(_),
-                ) => return Ok(()),
-                // The output is incomplete; the container has ended all the same.
-                Err(_) => wait::completed(&self.session.client, self.id).await?,
-            };
-            let summary = container.result.as_ref().and_then(|result| result.outputs.as_ref());
-            if summary.is_none_or(|outputs| !outputs.failure.is_empty()) {
-                return Ok(());
-            }
-            let declared = container.spec.and_then(|spec| spec.outputs).unwrap_or_default();
-            let fetched = cp::fetch(self.session, self.id, &Wanted::Declared(declared), To::Path(to)).await?;
-            fetched.warn(self.session);
-            Ok(())
-        };
-        tokio::select! {
-            result = work => result,
-            signal = interrupts.next() => Err(Failure::Interrupted(signal)),
-        }
-    }
-
     /// Until the container is completed and its log is written. An error of the log's is told at the end: the
     /// container goes on.
-    pub(super) async fn follow(
+    pub(crate) async fn follow(
         &mut self,
         interrupts: &mut Interrupts,
         printer: &mut Printer,
@@ -158,7 +94,7 @@ impl Attached<'_> {
         let mut log = Some(Box::pin(output(session, self.id, &streams, (self.created, self.suppressed), printer)));
         let mut input = std::pin::pin!(input(session, self.id, &streams, self.created));
         let mut input_over = false;
-        let mut end = std::pin::pin!(wait::completed(&session.client, self.id));
+        let mut end = std::pin::pin!(completed(&session.client, self.id));
         let mut log_result = None;
         let mut completed = None;
         let mut reader_gone = false;
@@ -234,12 +170,12 @@ impl Attached<'_> {
 
     fn stop(&self, orders: &mut JoinSet<Result<(), Failure>>, grace: Option<Duration>) {
         let (client, id) = (self.session.client.clone(), self.id.to_owned());
-        orders.spawn(async move { stop::ask(&client, &id, grace).await.map(drop) });
+        orders.spawn(async move { ask_to_stop(&client, &id, grace).await.map(drop) });
     }
 
     /// Deletes the container, whatever state it is in. That it could not be deleted is told, and changes
     /// nothing about how its process ended.
-    async fn delete(&mut self, interrupts: &mut Interrupts) -> Result<(), Failure> {
+    pub(crate) async fn delete(&mut self, interrupts: &mut Interrupts) -> Result<(), Failure> {
         let session = self.session;
         let doing = format!("remove {}", self.id);
         let mut call = std::pin::pin!(session.client.patiently(&doing, is_lost, |mut rpc: ExecutorClient<_>| {
@@ -261,6 +197,91 @@ impl Attached<'_> {
     }
 }
 
+/// Creates a container and stays with it to its end, as `run` does, and leaves it there. `started` is called once it is
+/// there.
+pub(crate) async fn attend(
+    session: &Session,
+    mut request: Request,
+    interrupts: &mut Interrupts,
+    printer: &mut Printer,
+    started: impl FnOnce() -> Result<(), Failure>,
+) -> Result<Container, Failure> {
+    let id = request.id().to_owned();
+    let mut pressed = Pressed::never(&id);
+    request.await_reader(true);
+    let created = create(session, request, interrupts, &mut pressed).await?.created;
+    started()?;
+    let mut attached = Attached {
+        session,
+        id: &id,
+        pressed,
+        grace_without_reader: GRACE_WITHOUT_READER,
+        streams: Streams::default(),
+        created,
+        suppressed: false,
+    };
+    attached.follow(interrupts, printer).await
+}
+
+/// The same with a container that somebody else created.
+pub(crate) async fn stay_with(
+    session: &Session,
+    id: &str,
+    interrupts: &mut Interrupts,
+    printer: &mut Printer,
+) -> Result<Container, Failure> {
+    let pressed = Pressed::never(id);
+    let mut attached = Attached {
+        session,
+        id,
+        pressed,
+        grace_without_reader: GRACE_WITHOUT_READER,
+        streams: Streams::default(),
+        created: false,
+        suppressed: false,
+    };
+    attached.follow(interrupts, printer).await
+}
+
+/// Sends the request. It is the same one when it has to be sent again: executord answers with the container
+/// that it made the first time.
+pub(crate) async fn create(
+    session: &Session,
+    request: Request,
+    interrupts: &mut Interrupts,
+    pressed: &mut Pressed,
+) -> Result<RunResponse, Failure> {
+    let doing = format!("run {}", request.id());
+    let begun = SystemTime::now();
+    let attempts = Cell::new(0u32);
+    let mut call = std::pin::pin!(session.client.patiently(&doing, is_lost, |mut rpc: ExecutorClient<_>| {
+        attempts.set(attempts.get() + 1);
+        let message = request.message();
+        async move { rpc.run(message).await }
+    }));
+    let response = loop {
+        tokio::select! {
+            response = &mut call => break response,
+            signal = interrupts.next() => pressed.again(session, signal)?,
+        }
+    };
+    let mut response = match response {
+        Err(failure @ Failure::GaveUp { .. }) => {
+            session.output.note(left_behind(request.id()));
+            return Err(failure);
+        }
+        other => other?,
+    };
+    // Sent again, it answers "already there" to what was made for us. What is older is somebody else's.
+    let made_at = response.container.as_ref().and_then(|made| human::system_time(made.created_at.as_ref()?));
+    response.created |= attempts.get() > 1 && made_at.is_some_and(|made_at| made_at >= begun);
+    Ok(response)
+}
+
+pub(crate) fn left_behind(id: &str) -> String {
+    format!("the container {id} may still be there; `agent-cli rm -f {id}` removes it")
+}
+
 /// The result of what goes on; never, where nothing does.
 async fn whenever<T>(going_on: &mut Option<Pin<Box<impl Future<Output = T>>>>) -> T {
     match going_on {
@@ -274,18 +295,18 @@ async fn whenever<T>(going_on: &mut Option<Pin<Box<impl Future<Output = T>>>>) -
 async fn output(
     session: &Session,
     id: &str,
-    streams: &StreamArgs,
+    streams: &Streams,
     (created, suppressed): (bool, bool),
     printer: &mut Printer,
 ) -> Result<(), Failure> {
     let mut offset = 0;
-    if created || streams.tty {
+    if created || streams.terminal {
         let wanted = attach::Wanted {
-            input: streams.interactive,
+            input: streams.input,
             output: true,
-            terminal: streams.tty,
+            terminal: streams.terminal,
             take_over: false,
-            keys: streams.detach_keys.clone(),
+            keys: streams.keys.clone(),
             lossless: true,
             from: created.then_some(0),
         };
@@ -298,7 +319,7 @@ async fn output(
             Err(failure) => return Err(failure),
         }
         // Of output that is not kept nothing is there any more, unless there was none.
-        if suppressed && wait::completed(&session.client, id).await?.started_at.is_some() {
+        if suppressed && completed(&session.client, id).await?.started_at.is_some() {
             return Err(Failure::LogLost { id: id.to_owned() });
         }
     }
@@ -306,11 +327,11 @@ async fn output(
 }
 
 /// Sends standard input to a container whose output comes from its log.
-async fn input(session: &Session, id: &str, streams: &StreamArgs, created: bool) -> Result<(), Failure> {
-    if streams.tty || !streams.interactive || created {
+async fn input(session: &Session, id: &str, streams: &Streams, created: bool) -> Result<(), Failure> {
+    if streams.terminal || !streams.input || created {
         return Ok(());
     }
-    let (keys, from) = (streams.detach_keys.clone(), None);
+    let (keys, from) = (streams.keys.clone(), None);
     let wanted =
         attach::Wanted { input: true, output: false, terminal: false, take_over: false, keys, lossless: false, from };
     let mut nothing = Printer::new(session.output.clone(), Form::Silent);

@@ -16,8 +16,9 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{client, expected};
-use crate::commands::Session;
 use crate::failure::Failure;
+use crate::session::Session;
+use crate::text::plain;
 
 /// Bytes of an archive that are sent at once.
 const PIECE: usize = 256 << 10;
@@ -76,7 +77,7 @@ pub(crate) fn instead_of(failure: &Failure, reference: &str) -> Option<OnDisk> {
 
 /// Sends an image of the disk. It is called from then on what `reference` says.
 pub(crate) async fn send(session: &Session, image: OnDisk, reference: &str) -> Result<v1::Image, Failure> {
-    let shown = crate::text::plain(reference);
+    let shown = plain(reference);
     session.output.note(format!("executord cannot read {shown}: it is sent"));
     let header = ImportHeader { form: image.form.into(), reference: reference.to_owned(), image: image.name.clone() };
     upload(session, &format!("send {shown}"), header, move |to| image.write(to)).await

@@ -8,17 +8,17 @@ use crate::failure::Failure;
 use crate::terminal::{self, Keyboard, Typed};
 
 /// Messages that wait for executord.
-pub(super) const DEPTH: usize = 4;
+pub(crate) const DEPTH: usize = 4;
 
 /// One thing to be sent.
-pub(super) enum Said {
+pub(crate) enum Said {
     Bytes(Vec<u8>),
     End,
     Window(WindowSize),
 }
 
 /// Sends what comes until the keys are pressed that leave the process to itself. Does not come back otherwise.
-pub(super) async fn feed<T>(
+pub(crate) async fn feed<T>(
     keyboard: &mut Option<Keyboard>,
     window: bool,
     requests: &mpsc::Sender<T>,
