@@ -4,17 +4,26 @@
 //! repeats a value that it refuses.
 
 use std::ffi::OsString;
+use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser};
 
 use crate::commands::{Command, Next};
-use crate::exit::{self, WITH_STATUSES};
 use crate::failure::Failure;
+use crate::generate::Documented;
 use crate::global::Global;
-use crate::work;
+use crate::programs::{self, Call, PROGRAM};
+use crate::report::{report, usage};
+use crate::{exit, work};
+
+/// clap's own command.
+const HELP: &str = "help";
 
 /// Run containers with secret files on this machine and look after them, through executord.
+///
+/// `agent-cli NAME` runs the program agent-cli-NAME, where NAME is no command and there is such a program beside agent-cli or in
+/// PATH.
 #[derive(Debug, Parser)]
 #[command(
     name = "agent-cli",
@@ -30,26 +39,93 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// The definitions with the table of exit statuses where it belongs.
-pub(crate) fn command() -> clap::Command {
-    let mut statuses = String::from("Exit status:\n");
-    for (status, meaning) in exit::TABLE {
-        statuses.push_str(&format!("  {status:<7} {meaning}\n"));
-    }
-    let mut command = Cli::command().after_help(statuses.clone());
-    for name in WITH_STATUSES {
-        command = command.mut_subcommand(name, |subcommand| subcommand.after_help(statuses.clone()));
-    }
-    command
+/// What is asked for.
+#[derive(Debug)]
+enum Asked {
+    Command(Box<Cli>),
+    Program(Global, Call),
 }
 
-/// Parses this process's command line. An error says itself how to be shown.
-pub(crate) fn parse() -> Result<Cli, clap::Error> {
+/// The whole program.
+pub fn main() -> ExitCode {
     let line = std::env::args_os().collect::<Vec<_>>();
-    Cli::read(&line).map_err(|error| match error.kind() {
-        ErrorKind::InvalidUtf8 => not_utf8(&line),
-        _ => error,
-    })
+    match read(&line) {
+        Err(error) => usage(&error),
+        Ok(Asked::Command(cli)) => report(PROGRAM, cli.global.json, cli.execute()),
+        Ok(Asked::Program(global, call)) => report(PROGRAM, global.json, call.run(&global)),
+    }
+}
+
+/// The definitions, without what is found on this machine.
+fn documented() -> Documented {
+    Documented {
+        name: PROGRAM,
+        command: Cli::command(),
+        statuses: &exit::TABLE,
+        with_statuses: &exit::WITH_STATUSES,
+        programs: Vec::new(),
+    }
+}
+
+/// The definitions, with the programs that there are.
+fn documented_with_programs() -> Documented {
+    let documented = documented();
+    let is_command = |name: &str| name == HELP || documented.command.find_subcommand(name).is_some();
+    let programs = programs::names().filter(|name| !is_command(name)).collect();
+    Documented { programs, ..documented }
+}
+
+fn command() -> clap::Command {
+    documented().with_help()
+}
+
+/// Reads a command line, the program's name first. An error says itself how to be shown.
+fn read(line: &[OsString]) -> Result<Asked, clap::Error> {
+    let error = match Cli::read(line) {
+        Ok(cli) => return Ok(Asked::Command(Box::new(cli))),
+        Err(error) => error,
+    };
+    match error.kind() {
+        ErrorKind::InvalidUtf8 => Err(not_utf8(line)),
+        ErrorKind::InvalidSubcommand => program(line, error),
+        // Help lists the programs, which are looked for only then.
+        ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            Err(documented_with_programs().with_help().try_get_matches_from(line).err().unwrap_or(error))
+        }
+        _ => Err(error),
+    }
+}
+
+/// Reads a command line whose first word is no command as one of a program; `error` where it is none.
+fn program(line: &[OsString], error: clap::Error) -> Result<Asked, clap::Error> {
+    let definitions = command().disable_help_subcommand(true).allow_external_subcommands(true);
+    let definitions = definitions.external_subcommand_value_parser(clap::value_parser!(OsString));
+    // The wrong word is one of a command's own.
+    let Ok(matches) = definitions.try_get_matches_from(line) else { return Err(error) };
+    let Some((name, words)) = matches.subcommand() else { return Err(error) };
+    let mut global = Global::from_arg_matches(&matches)?;
+    global.complete();
+    let words: Vec<OsString> = words.get_many("").into_iter().flatten().cloned().collect();
+    let (name, arguments) = match &words[..] {
+        [topic] if name == HELP => (topic.to_str().unwrap_or_default(), vec!["--help".into()]),
+        _ => (name, words),
+    };
+    match (Call::find(name, arguments), programs::file_name(name)) {
+        (Some(call), _) => Ok(Asked::Program(global, call)),
+        (None, Some(file)) => Err(with_tip(error, format!("there is no program {file} beside agent-cli or in PATH"))),
+        (None, None) => Err(error),
+    }
+}
+
+/// Adds a line of advice to an error of usage.
+fn with_tip(mut error: clap::Error, tip: String) -> clap::Error {
+    let mut tips = match error.insert(ContextKind::Suggested, ContextValue::None) {
+        Some(ContextValue::StyledStrs(tips)) => tips,
+        _ => Vec::new(),
+    };
+    tips.push(tip.into());
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+    error
 }
 
 /// The error for arguments that are not UTF-8. It names their places alone: an argument may be a secret.
@@ -72,7 +148,7 @@ impl Cli {
     pub(crate) fn execute(self) -> Result<u8, Failure> {
         let Self { global, command: given } = self;
         given.check(&global)?;
-        match given.prepare(&global, command)? {
+        match given.prepare(&global, documented_with_programs)? {
             Next::Done(status) => Ok(status),
             Next::CarryOut(prepared) => work::carry_out(&global, prepared),
         }
@@ -81,6 +157,7 @@ impl Cli {
     /// Reads a command line, the program's name first.
     pub(crate) fn read(line: &[OsString]) -> Result<Self, clap::Error> {
         let mut cli = Self::from_arg_matches(&command().try_get_matches_from(line)?)?;
+        cli.global.complete();
         if let Command::Run(run) = &mut cli.command {
             // The words of what is run end the line. Whether `--` stands before them decides what the first one is.
             let before = line.len().checked_sub(run.command.len() + 1);

@@ -6,7 +6,6 @@
 mod attach;
 pub(crate) mod audit;
 mod bindings;
-mod cnab;
 mod cp;
 mod events;
 mod exec;
@@ -25,13 +24,13 @@ mod wait;
 
 use clap::Subcommand;
 
-use crate::cnab::args::CnabArgs;
 use crate::connect::DEFAULT_SOCKET;
 use crate::failure::Failure;
-use crate::generate::GenerateArgs;
+use crate::generate::{Documented, GenerateArgs};
 use crate::global::Global;
 use crate::ids;
 use crate::interrupt::Interrupts;
+use crate::programs::PROGRAM;
 use crate::request::forbid_dumps;
 use crate::session::Session;
 use crate::work::{Interruption, Work};
@@ -53,8 +52,6 @@ use self::secrets::SecretsArgs;
 use self::signal::SignalArgs;
 use self::stop::StopArgs;
 use self::wait::WaitArgs;
-
-pub(crate) use cnab::{Ended, drive};
 
 /// The commands in the order of the help.
 #[derive(Debug, Subcommand)]
@@ -104,8 +101,6 @@ pub(crate) enum Command {
     /// `run` and `rotate` deliver bindings by the same flags.
     #[command(subcommand)]
     Bindings(BindingsCommand),
-    /// Install, upgrade and uninstall Cloud Native Application Bundles (CNAB)
-    Cnab(Box<CnabArgs>),
     /// Write the manual or shell completions
     Generate(GenerateArgs),
 }
@@ -183,7 +178,6 @@ pub(crate) enum Prepared {
     Rotate(rotate::Prepared),
     Image(image::Prepared),
     Audit(AuditArgs),
-    Cnab(Box<cnab::Work>),
     Direct(Direct),
 }
 
@@ -206,17 +200,13 @@ impl Command {
     }
 
     /// Reads what the command needs, and does what needs no executord.
-    pub(crate) fn prepare(self, global: &Global, definitions: fn() -> clap::Command) -> Result<Next, Failure> {
+    pub(crate) fn prepare(self, global: &Global, definitions: fn() -> Documented) -> Result<Next, Failure> {
         let prepared = match self {
             Self::Generate(args) => return args.generate(definitions()).map(|()| Next::Done(0)),
             Self::Bindings(command) => {
                 forbid_dumps();
                 return bindings::local(command, global.json).map(Next::Done);
             }
-            Self::Cnab(args) => match cnab::begin(global, &args)? {
-                cnab::Begun::Done(status) => return Ok(Next::Done(status)),
-                cnab::Begun::Work(work) => Prepared::Cnab(work),
-            },
             Self::Run(args) => Prepared::Run(Box::new(args.prepare(!global.local)?)),
             Self::Rotate(args) => Prepared::Rotate(args.prepare()?),
             Self::Image(args) => Prepared::Image(args.command.prepare()?),
@@ -240,13 +230,17 @@ impl Prepared {
 }
 
 impl Work for Prepared {
+    fn program(&self) -> &'static str {
+        PROGRAM
+    }
+
     fn default_socket(&self) -> &'static str {
         if matches!(self, Self::Direct(Direct::Secrets(_))) { secrets::SOCKET } else { DEFAULT_SOCKET }
     }
 
     fn interruption(&self) -> Interruption {
         match self {
-            Self::Run(_) | Self::Audit(_) | Self::Cnab(_) => Interruption::Heeded,
+            Self::Run(_) | Self::Audit(_) => Interruption::Heeded,
             // A file that is half fetched is taken away again; a terminal is put back.
             Self::Direct(Direct::Cp(_) | Direct::Exec(_) | Direct::Attach(_)) => Interruption::CutOff,
             _ => Interruption::Ends,
@@ -259,7 +253,6 @@ impl Work for Prepared {
             Self::Rotate(prepared) => rotate::rotate(session, prepared).await,
             Self::Image(prepared) => image::image(session, prepared).await,
             Self::Audit(args) => audit::audit(session, args, interrupts).await,
-            Self::Cnab(work) => cnab::carry_out(session, work, interrupts).await,
             Self::Direct(direct) => direct.carry_out(session).await,
         }
     }

@@ -20,9 +20,9 @@ use crate::failure::Failure;
 use crate::{exit, status};
 
 /// Where executord listens when nobody says otherwise.
-pub(crate) const DEFAULT_SOCKET: &str = "/run/executor/executor.sock";
+pub const DEFAULT_SOCKET: &str = "/run/executor/executor.sock";
 /// How long a command waits for an executord that went away to come back.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Largest answer taken.
 const MESSAGE_MAX: usize = 4 << 20;
 /// First and longest pause between two attempts.
@@ -31,7 +31,7 @@ const PAUSE_LONGEST: Duration = Duration::from_secs(1);
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ConnectError {
+pub enum ConnectError {
     #[error(
         "no executord listens on {}: start it, name its socket with --socket or EXECUTOR_SOCKET, or use --local",
         .0.display()
@@ -53,14 +53,14 @@ impl From<ConnectError> for Failure {
 
 /// A client of one executord. Cheap to clone: clones share the connection.
 #[derive(Clone)]
-pub(crate) struct Client {
+pub struct Client {
     channel: Channel,
     socket: Arc<PathBuf>,
 }
 
 impl Client {
     /// Connects to `socket`, which may also be written `unix:///path`.
-    pub(crate) async fn connect(socket: &Path) -> Result<Self, ConnectError> {
+    pub async fn connect(socket: &Path) -> Result<Self, ConnectError> {
         let socket = match socket.to_str() {
             Some(text) => text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")).unwrap_or(text),
             None => return Err(ConnectError::BadPath(socket.into())),
@@ -75,33 +75,33 @@ impl Client {
     }
 
     /// The service.
-    pub(crate) fn rpc(&self) -> ExecutorClient<Channel> {
+    pub fn rpc(&self) -> ExecutorClient<Channel> {
         ExecutorClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_MAX)
     }
 
     /// The connection itself, for other services on it.
-    pub(crate) fn channel(&self) -> Channel {
+    pub fn channel(&self) -> Channel {
         self.channel.clone()
     }
 
     /// The socket this client speaks to.
-    pub(crate) fn socket(&self) -> &Path {
+    pub fn socket(&self) -> &Path {
         &self.socket
     }
 
     /// What `status` means for somebody who tried to `doing`.
-    pub(crate) fn failure(&self, doing: &str, status: &Status) -> Failure {
+    pub fn failure(&self, doing: &str, status: &Status) -> Failure {
         status::failure(&self.socket, doing, status)
     }
 
     /// Returns the failure of somebody who tried to `doing` and waited for executord in vain.
-    pub(crate) fn gave_up(&self, doing: &str) -> Failure {
+    pub fn gave_up(&self, doing: &str) -> Failure {
         Failure::GaveUp { doing: doing.to_owned(), socket: self.socket().into(), patience: PATIENCE }
     }
 
     /// Calls until there is an answer: over a connection that breaks, and over the time executord needs to
     /// come back. For calls that may be repeated; `away` tells whether a status is worth a repetition.
-    pub(crate) async fn patiently<T, F>(
+    pub async fn patiently<T, F>(
         &self,
         doing: &str,
         away: fn(&Status) -> bool,
@@ -148,26 +148,26 @@ fn connect_error(socket: PathBuf, error: &tonic::transport::Error) -> ConnectErr
 
 /// Counts the time since executord was last heard of, and makes pauses that grow.
 #[derive(Debug, Default)]
-pub(crate) struct Patience {
+pub struct Patience {
     silent_since: Option<Instant>,
     pause: Duration,
 }
 
 impl Patience {
     /// Executord answered: the clock starts anew at the next failure.
-    pub(crate) fn heard(&mut self) {
+    pub fn heard(&mut self) {
         *self = Self::default();
     }
 
     /// An attempt that began at `begun` failed. One that lasted had a connection all the while.
-    pub(crate) fn since(&mut self, begun: Instant) {
+    pub fn since(&mut self, begun: Instant) {
         if begun.elapsed() > PAUSE_LONGEST {
             self.heard();
         }
     }
 
     /// Waits before the next attempt; false when it has been too long.
-    pub(crate) async fn pause(&mut self) -> bool {
+    pub async fn pause(&mut self) -> bool {
         let now = Instant::now();
         let silent_since = *self.silent_since.get_or_insert(now);
         if now.duration_since(silent_since) >= PATIENCE {

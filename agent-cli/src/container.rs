@@ -13,12 +13,7 @@ use crate::session::Session;
 use crate::status::{is_away, is_lost};
 
 /// Asks for a container, over the failures that `away` tells.
-pub(crate) async fn get(
-    session: &Session,
-    id: &str,
-    doing: &str,
-    away: fn(&Status) -> bool,
-) -> Result<Container, Failure> {
+pub async fn get(session: &Session, id: &str, doing: &str, away: fn(&Status) -> bool) -> Result<Container, Failure> {
     let call = |mut rpc: ExecutorClient<_>| {
         let request = GetRequest { id: id.to_owned() };
         async move { rpc.get(request).await }
@@ -27,7 +22,7 @@ pub(crate) async fn get(
 }
 
 /// The container as it ended.
-pub(crate) async fn completed(client: &Client, id: &str) -> Result<Container, Failure> {
+pub async fn completed(client: &Client, id: &str) -> Result<Container, Failure> {
     let doing = format!("wait for {id}");
     let call = |mut rpc: ExecutorClient<_>| {
         let request = WaitRequest { id: id.to_owned() };
@@ -38,7 +33,7 @@ pub(crate) async fn completed(client: &Client, id: &str) -> Result<Container, Fa
 }
 
 /// Asks executord to stop it; asking again does no harm.
-pub(crate) async fn ask_to_stop(client: &Client, id: &str, grace: Option<Duration>) -> Result<Container, Failure> {
+pub async fn ask_to_stop(client: &Client, id: &str, grace: Option<Duration>) -> Result<Container, Failure> {
     let doing = format!("stop {id}");
     let grace_period = grace.map(to_proto).transpose()?;
     let call = |mut rpc: ExecutorClient<_>| {
@@ -50,7 +45,7 @@ pub(crate) async fn ask_to_stop(client: &Client, id: &str, grace: Option<Duratio
 }
 
 /// A container that an answer must carry.
-pub(crate) fn expected(container: Option<Container>, doing: &str) -> Result<Container, Failure> {
+pub fn expected(container: Option<Container>, doing: &str) -> Result<Container, Failure> {
     container.ok_or_else(|| Failure::Refused {
         code: tonic::Code::Internal,
         message: format!("{doing}: executord's answer lacks the container"),

@@ -14,7 +14,7 @@ use crate::{exit, signals};
 
 /// Why a command ended without doing what it was asked to.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// The command line contradicts itself.
     #[error("{0}")]
     Usage(String),
@@ -81,7 +81,7 @@ pub(crate) enum Failure {
 
 /// An error of one subject's own, with the exit status that it means.
 #[derive(Debug)]
-pub(crate) struct Wrapped {
+pub struct Wrapped {
     error: Box<dyn Error + Send + Sync>,
     status: u8,
 }
@@ -100,12 +100,12 @@ impl Error for Wrapped {
 
 impl Failure {
     /// Wraps an error, to end with this exit status.
-    pub(crate) fn wrap(error: impl Error + Send + Sync + 'static, status: u8) -> Self {
+    pub fn wrap(error: impl Error + Send + Sync + 'static, status: u8) -> Self {
         Self::Wrapped(Wrapped { error: Box::new(error), status })
     }
 
     /// Returns the wrapped error where it is one of this type.
-    pub(crate) fn wrapped<E: Error + 'static>(&self) -> Option<&E> {
+    pub fn wrapped<E: Error + 'static>(&self) -> Option<&E> {
         match self {
             Self::Wrapped(wrapped) => wrapped.error.downcast_ref(),
             _ => None,
@@ -113,7 +113,7 @@ impl Failure {
     }
 
     /// The status to exit with.
-    pub(crate) fn exit_status(&self) -> u8 {
+    pub fn exit_status(&self) -> u8 {
         match self {
             Self::ClosedPipe => exit::after_signal(signals::PIPE as i32),
             Self::Interrupted(signal) | Self::Abandoned { signal, .. } => exit::after_signal(*signal),
@@ -123,17 +123,17 @@ impl Failure {
     }
 
     /// Whether the rest of the output is not worth waiting for.
-    pub(crate) fn is_hasty(&self) -> bool {
+    pub fn is_hasty(&self) -> bool {
         matches!(self, Self::ClosedPipe | Self::Interrupted(_) | Self::Abandoned { .. })
     }
 
     /// Whether there is anything to tell: `| head` wants no complaint, and Ctrl-C was the user's own.
-    pub(crate) fn is_quiet(&self) -> bool {
+    pub fn is_quiet(&self) -> bool {
         matches!(self, Self::ClosedPipe | Self::Interrupted(_))
     }
 
     /// The gRPC code, when executord answered with one.
-    pub(crate) fn code(&self) -> Option<Code> {
+    pub fn code(&self) -> Option<Code> {
         match self {
             Self::Refused { code, .. } | Self::Violated { code, .. } => Some(*code),
             _ => None,
@@ -141,7 +141,7 @@ impl Failure {
     }
 
     /// The whole message: what failed, and below it what caused it.
-    pub(crate) fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         let mut text = self.to_string();
         let mut cause = self.source();
         while let Some(error) = cause {
@@ -153,7 +153,7 @@ impl Failure {
 
     /// The same failure with a line of advice below it.
     #[must_use]
-    pub(crate) fn advise(mut self, advice: &str) -> Self {
+    pub fn advise(mut self, advice: &str) -> Self {
         if let Self::Refused { message, .. } | Self::Violated { message, .. } = &mut self {
             message.push('\n');
             message.push_str(advice);
@@ -162,7 +162,7 @@ impl Failure {
     }
 
     /// Fields of the request that executord names as being at fault.
-    pub(crate) fn violations(&self) -> &[FieldViolation] {
+    pub fn violations(&self) -> &[FieldViolation] {
         match self {
             Self::Violated { violations, .. } => violations,
             _ => &[],

@@ -17,10 +17,10 @@ use crate::session::Session;
 use crate::text::plain;
 use crate::view::images::Bars;
 
-pub(crate) use send::{OnDisk, Pieces, upload};
+pub use send::{OnDisk, Pieces, upload};
 
 /// A request for an image that wipes its credentials when it is dropped.
-pub(crate) struct Pull(pub(crate) Box<PullImageRequest>);
+pub struct Pull(pub Box<PullImageRequest>);
 
 impl Deref for Pull {
     type Target = PullImageRequest;
@@ -37,12 +37,12 @@ impl Drop for Pull {
 }
 
 /// Returns the service of images.
-pub(crate) fn client(session: &Session) -> ImagesClient<Channel> {
+pub fn client(session: &Session) -> ImagesClient<Channel> {
     ImagesClient::new(session.client.channel()).max_decoding_message_size(usize::MAX)
 }
 
 /// The image of an answer.
-pub(crate) fn expected(image: Option<v1::Image>, doing: &str) -> Result<v1::Image, Failure> {
+pub fn expected(image: Option<v1::Image>, doing: &str) -> Result<v1::Image, Failure> {
     image.ok_or_else(|| Failure::Refused {
         code: Code::Internal,
         message: format!("{doing}: executord's answer lacks the image"),
@@ -50,11 +50,7 @@ pub(crate) fn expected(image: Option<v1::Image>, doing: &str) -> Result<v1::Imag
 }
 
 /// Fetches an image; one of this machine's disk that executord cannot read, and the caller can, is sent.
-pub(crate) async fn fetch_or_send(
-    session: &Session,
-    request: &PullImageRequest,
-    shown: bool,
-) -> Result<v1::Image, Failure> {
+pub async fn fetch_or_send(session: &Session, request: &PullImageRequest, shown: bool) -> Result<v1::Image, Failure> {
     let failure = match fetch(session, request, shown).await {
         Err(failure) => failure,
         fetched => return fetched,
@@ -66,7 +62,7 @@ pub(crate) async fn fetch_or_send(
 }
 
 /// Sends the image of a run before it, where it lies on this machine's disk and executord cannot read it; tells whether it did.
-pub(crate) async fn send_first(session: &Session, reference: &str) -> Result<bool, Failure> {
+pub async fn send_first(session: &Session, reference: &str) -> Result<bool, Failure> {
     let request = PullImageRequest { reference: reference.to_owned(), ..PullImageRequest::default() };
     let Err(failure) = fetch(session, &request, false).await else { return Ok(false) };
     match send::instead_of(&failure, reference) {
@@ -99,7 +95,7 @@ async fn fetch(session: &Session, request: &PullImageRequest, shown: bool) -> Re
 }
 
 /// Fetches the image of a run before it, where it is not there or wanted anew: for a person, who sees how far it is.
-pub(crate) async fn fetch_first(session: &Session, request: PullImageRequest, always: bool) -> Result<(), Failure> {
+pub async fn fetch_first(session: &Session, request: PullImageRequest, always: bool) -> Result<(), Failure> {
     if session.json || !std::io::stderr().is_terminal() {
         return Ok(()); // executord does it with the run
     }
@@ -112,7 +108,7 @@ pub(crate) async fn fetch_first(session: &Session, request: PullImageRequest, al
 }
 
 /// Tells what was left out of an image; a document has it itself.
-pub(crate) fn warn(session: &Session, image: &v1::Image) {
+pub fn warn(session: &Session, image: &v1::Image) {
     if !session.json {
         for warning in &image.warnings {
             session.output.note(format!("warning: {}", plain(warning)));

@@ -7,7 +7,7 @@ use crate::units;
 
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Limits")]
-pub(crate) struct LimitArgs {
+pub struct LimitArgs {
     /// Limit of memory, swap included: 64M, 1GiB, 1.5G (powers of 1024)
     #[arg(long, short, value_name = "SIZE", value_parser = units::size)]
     memory: Option<u64>,
@@ -21,12 +21,12 @@ pub(crate) struct LimitArgs {
 
 impl LimitArgs {
     /// Takes a limit of processes where none was given.
-    pub(crate) fn pids_or(&mut self, pids: u64) {
+    pub fn pids_or(&mut self, pids: u64) {
         self.pids.get_or_insert(pids);
     }
 
     /// The limits of a request; executord's own where they are left out.
-    pub(crate) fn limits(&self) -> Limits {
+    pub fn limits(&self) -> Limits {
         Limits {
             memory_bytes: self.memory.unwrap_or(0),
             pids: self.pids.unwrap_or(0),

@@ -13,7 +13,7 @@ use crate::view::json;
 
 /// In which form log entries are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub enum Form {
     /// Each stream on its own, byte for byte.
     AsItWas,
     /// All of it on standard error, byte for byte: standard output belongs to a document.
@@ -25,12 +25,12 @@ pub(crate) enum Form {
 }
 
 /// Prints what a process wrote, and remembers what the executor itself said.
-pub(crate) struct Printer {
+pub struct Printer {
     output: Output,
     form: Form,
-    pub(crate) told: Vec<String>,
+    pub told: Vec<String>,
     /// Bytes of output that are missing.
-    pub(crate) dropped: u64,
+    pub dropped: u64,
     /// Times are written in front of lines.
     stamps: Option<Stamps>,
     /// What the process wrote, where it is to be kept, and how much of it at most.
@@ -38,23 +38,23 @@ pub(crate) struct Printer {
 }
 
 impl Printer {
-    pub(crate) fn new(output: Output, form: Form) -> Self {
+    pub fn new(output: Output, form: Form) -> Self {
         Self { output, form, told: Vec::new(), dropped: 0, stamps: None, kept: None }
     }
 
     /// Keeps what the process wrote, too, as far as it has room.
-    pub(crate) fn keeping(mut self, bytes_max: usize) -> Self {
+    pub fn keeping(mut self, bytes_max: usize) -> Self {
         self.kept = Some((Vec::new(), bytes_max));
         self
     }
 
     /// What was kept. That there was more is said at its end.
-    pub(crate) fn into_kept(self) -> Vec<u8> {
+    pub fn into_kept(self) -> Vec<u8> {
         self.kept.map(|(kept, _)| kept).unwrap_or_default()
     }
 
     /// Writes times in front of lines.
-    pub(crate) fn with_times(mut self) -> Self {
+    pub fn with_times(mut self) -> Self {
         self.stamps = Some(Stamps::default());
         self
     }
@@ -94,7 +94,7 @@ impl Printer {
     }
 
     /// Prints what the process wrote.
-    pub(crate) async fn bytes(&mut self, stream: Stream, bytes: Vec<u8>) {
+    pub async fn bytes(&mut self, stream: Stream, bytes: Vec<u8>) {
         self.keep(&bytes);
         match self.form {
             Form::Silent => {}
@@ -104,7 +104,7 @@ impl Printer {
     }
 
     /// Says that output is missing here.
-    pub(crate) fn dropped(&mut self, bytes: u64, log_bytes_max: Option<u64>) {
+    pub fn dropped(&mut self, bytes: u64, log_bytes_max: Option<u64>) {
         self.dropped += bytes;
         let was =
             if bytes == 1 { "1 byte of output was".into() } else { format!("{} bytes of output were", grouped(bytes)) };
@@ -149,11 +149,7 @@ impl Stamps {
 }
 
 /// Streams a container's log to its end.
-pub(crate) async fn follow(
-    client: &Client,
-    mut request: StreamLogsRequest,
-    printer: &mut Printer,
-) -> Result<(), Failure> {
+pub async fn follow(client: &Client, mut request: StreamLogsRequest, printer: &mut Printer) -> Result<(), Failure> {
     let doing = format!("logs of {}", request.id);
     let mut place = Place { offset: request.offset.unwrap_or(0), sequence: 0 };
     let mut patience = Patience::default();

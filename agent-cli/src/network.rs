@@ -6,7 +6,7 @@ use executor_proto::v1::{Network, PortMapping, RunRequest};
 
 /// A network as it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Chosen {
+pub enum Chosen {
     None,
     Host,
     /// The first one where there is no name.
@@ -15,7 +15,7 @@ pub(crate) enum Chosen {
 
 impl Chosen {
     /// Puts it into a request.
-    pub(crate) fn apply(&self, request: &mut RunRequest) {
+    pub fn apply(&self, request: &mut RunRequest) {
         let (network, name) = match self {
             Self::None => (Network::None, String::new()),
             Self::Host => (Network::Host, String::new()),
@@ -41,12 +41,12 @@ impl FromStr for Chosen {
 }
 
 /// A published port as it is written.
-pub(crate) fn written(port: &PortMapping) -> String {
+pub fn written(port: &PortMapping) -> String {
     between(port, ":")
 }
 
 /// The same as docker's lists show it.
-pub(crate) fn leads_to(port: &PortMapping) -> String {
+pub fn leads_to(port: &PortMapping) -> String {
     between(port, "->")
 }
 

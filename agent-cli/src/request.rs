@@ -13,22 +13,22 @@ use crate::images::OnDisk;
 use crate::registry::wipe;
 
 /// A request that wipes itself.
-pub(crate) struct Request(Box<RunRequest>);
+pub struct Request(Box<RunRequest>);
 
 impl Request {
     /// Wraps a message.
-    pub(crate) fn of(request: RunRequest) -> Self {
+    pub fn of(request: RunRequest) -> Self {
         Self(Box::new(request))
     }
 
     /// The container's id.
-    pub(crate) fn id(&self) -> &str {
+    pub fn id(&self) -> &str {
         &self.0.id
     }
 
     /// What is to be fetched first, so that a person sees how far it is: an image of a registry, and whether it is wanted
     /// anew.
-    pub(crate) fn to_pull(&self) -> Option<(v1::PullImageRequest, bool)> {
+    pub fn to_pull(&self) -> Option<(v1::PullImageRequest, bool)> {
         let policy = self.0.pull_policy();
         let wanted = self.0.rootfs.starts_with("docker://") && policy != v1::PullPolicy::Never;
         let (reference, credentials) = (self.0.rootfs.clone(), self.0.registry_credentials.clone());
@@ -37,23 +37,23 @@ impl Request {
     }
 
     /// The reference of its image, where that is read from this machine's disk.
-    pub(crate) fn on_disk(&self) -> Option<String> {
+    pub fn on_disk(&self) -> Option<String> {
         let wanted = self.0.pull_policy() != v1::PullPolicy::Never;
         Some(self.0.rootfs.clone()).filter(|rootfs| wanted && OnDisk::of(rootfs).is_some())
     }
 
     /// Its image was taken in under its reference: executord looks no further.
-    pub(crate) fn is_taken_in(&mut self) {
+    pub fn is_taken_in(&mut self) {
         self.0.set_pull_policy(v1::PullPolicy::Never);
     }
 
     /// What it declares as outputs.
-    pub(crate) fn outputs(&self) -> Option<&v1::Outputs> {
+    pub fn outputs(&self) -> Option<&v1::Outputs> {
         self.0.outputs.as_ref()
     }
 
     /// The flag that set a variable of the process, if one did.
-    pub(crate) fn flag_of(&self, variable: &str) -> Option<&'static str> {
+    pub fn flag_of(&self, variable: &str) -> Option<&'static str> {
         let run = self.0.action.as_ref()?.run.as_ref()?;
         let flags = [("--env", &run.env), ("--secret-env", &run.secret_environment)];
         let sets = |variables: &[EnvironmentVariable]| variables.iter().any(|given| given.name == variable);
@@ -62,7 +62,7 @@ impl Request {
 
     /// Adds the files of bindings and the variable that names them, unless somebody gave that himself; and the directory that
     /// they lie in, if it is not executord's own.
-    pub(crate) fn bind(&mut self, files: Vec<v1::File>, directory: Option<String>, variable: EnvironmentVariable) {
+    pub fn bind(&mut self, files: Vec<v1::File>, directory: Option<String>, variable: EnvironmentVariable) {
         let ours = self.flag_of(&variable.name).is_none();
         let declared = directory.filter(|directory| !self.0.file_directories.contains(directory));
         self.0.file_directories.extend(declared);
@@ -74,12 +74,12 @@ impl Request {
     }
 
     /// Lets the process wait for the reader of its output, who comes at once.
-    pub(crate) fn await_reader(&mut self, awaited: bool) {
+    pub fn await_reader(&mut self, awaited: bool) {
         self.0.await_reader = awaited;
     }
 
     /// A copy for the wire.
-    pub(crate) fn message(&self) -> RunRequest {
+    pub fn message(&self) -> RunRequest {
         RunRequest::clone(&self.0)
     }
 }
@@ -96,12 +96,12 @@ impl Drop for Request {
 }
 
 /// Core files and other users' debuggers would show what [`Request`] holds.
-pub(crate) fn forbid_dumps() {
+pub fn forbid_dumps() {
     // Allowed to every process for itself; where it fails all the same, the program runs on as it would have.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
 }
 
 /// A duration for the wire.
-pub(crate) fn to_proto(duration: std::time::Duration) -> Result<prost_types::Duration, Failure> {
+pub fn to_proto(duration: std::time::Duration) -> Result<prost_types::Duration, Failure> {
     duration.try_into().map_err(|_| Failure::Usage(format!("--grace {duration:?} is too long")))
 }

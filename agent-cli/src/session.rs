@@ -13,22 +13,22 @@ use crate::view::style::Style;
 use crate::view::{human, json};
 
 /// What a command works with.
-pub(crate) struct Session {
-    pub(crate) client: Client,
-    pub(crate) output: Output,
-    pub(crate) style: Style,
-    pub(crate) json: bool,
+pub struct Session {
+    pub client: Client,
+    pub output: Output,
+    pub style: Style,
+    pub json: bool,
 }
 
 impl Session {
     /// Prints the JSON document or the text for people, whichever was asked for.
-    pub(crate) async fn print(&self, document: &impl Serialize, text: impl FnOnce() -> String) {
+    pub async fn print(&self, document: &impl Serialize, text: impl FnOnce() -> String) {
         let text = if self.json { json::document(document) } else { text() };
         self.output.text(text).await;
     }
 
     /// Does the same with several containers at once, each by its id or a beginning of it: what became of each, in order.
-    pub(crate) async fn each<F>(
+    pub async fn each<F>(
         &self,
         ids: Vec<String>,
         work: impl Fn(Client, String) -> F + Clone + Send + Sync + 'static,
@@ -51,10 +51,7 @@ impl Session {
     }
 
     /// Prints the documents of [`Session::each`], and gives the containers, or what failed.
-    pub(crate) async fn told(
-        &self,
-        done: Vec<(String, Result<Container, Failure>)>,
-    ) -> Result<Vec<Container>, Failure> {
+    pub async fn told(&self, done: Vec<(String, Result<Container, Failure>)>) -> Result<Vec<Container>, Failure> {
         if let [(_, done)] = &done[..] {
             if let (Ok(container), true) = (done, self.json) {
                 self.output.text(json::document(&json::Container::from(container))).await;
@@ -83,7 +80,7 @@ impl Session {
 
     /// The end of a command that tried each of several things. One failure is the command's own; several are told one by
     /// one.
-    pub(crate) async fn tried<T: Serialize>(&self, done: &[T], mut failures: Vec<Failure>) -> Result<u8, Failure> {
+    pub async fn tried<T: Serialize>(&self, done: &[T], mut failures: Vec<Failure>) -> Result<u8, Failure> {
         if self.json {
             self.output.text(json::document(&done)).await;
         }
@@ -97,7 +94,7 @@ impl Session {
     }
 
     /// Says why a container ended in another way than by its process, unless the log has told so already.
-    pub(crate) fn explain_end(&self, container: &Container, told: &[String]) {
+    pub fn explain_end(&self, container: &Container, told: &[String]) {
         let Some(result) = &container.result else { return };
         if result.oom_killed {
             let limit = container.spec.as_ref().and_then(|spec| spec.limits).map_or(0, |limits| limits.memory_bytes);

@@ -13,17 +13,17 @@ use crate::fields;
 /// the call. What executord itself answers carries no source.
 ///
 /// `Unknown` is what a stream yields that ends without its trailers; executord never answers it.
-pub(crate) fn is_lost(status: &Status) -> bool {
+pub fn is_lost(status: &Status) -> bool {
     status.source().is_some() || status.code() == Code::Unknown
 }
 
 /// As [`is_lost`], or executord says that it cannot answer now: what a restart looks like to a call that waits.
-pub(crate) fn is_away(status: &Status) -> bool {
+pub fn is_away(status: &Status) -> bool {
     is_lost(status) || status.code() == Code::Unavailable
 }
 
 /// Returns what `status` means to somebody who tried to `doing` ("stop web-1").
-pub(crate) fn failure(socket: &Path, doing: &str, status: &Status) -> Failure {
+pub fn failure(socket: &Path, doing: &str, status: &Status) -> Failure {
     let (code, message) = (status.code(), explain(socket, doing, status));
     match status.get_details_bad_request() {
         Some(bad) if !bad.field_violations.is_empty() => {

@@ -31,33 +31,33 @@ const LEAVE: u32 = 3;
 
 /// What a process gets at most between SIGTERM and SIGKILL when nobody reads its output any more. On its own it
 /// would have died of SIGPIPE at once.
-pub(crate) const GRACE_WITHOUT_READER: Duration = Duration::from_secs(1);
+pub const GRACE_WITHOUT_READER: Duration = Duration::from_secs(1);
 
 /// What goes between this command and the process.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Streams {
+pub struct Streams {
     /// Standard input goes to the process.
-    pub(crate) input: bool,
+    pub input: bool,
     /// The process has a terminal.
-    pub(crate) terminal: bool,
+    pub terminal: bool,
     /// Keys that leave the process to itself.
-    pub(crate) keys: DetachKeys,
+    pub keys: DetachKeys,
 }
 
 /// Counts Ctrl-C.
-pub(crate) struct Pressed {
+pub struct Pressed {
     id: String,
-    pub(crate) times: u32,
+    pub times: u32,
     /// Only a person is told what the next one does.
     talk: bool,
 }
 
 impl Pressed {
-    pub(crate) fn never(id: &str) -> Self {
+    pub fn never(id: &str) -> Self {
         Self { id: id.to_owned(), times: 0, talk: std::io::stderr().is_terminal() }
     }
 
-    pub(crate) fn again(&mut self, session: &Session, signal: i32) -> Result<(), Failure> {
+    pub fn again(&mut self, session: &Session, signal: i32) -> Result<(), Failure> {
         self.times += 1;
         if self.talk && self.times < LEAVE {
             let next =
@@ -69,26 +69,22 @@ impl Pressed {
 }
 
 /// A container whose process stands for us.
-pub(crate) struct Attached<'a> {
-    pub(crate) session: &'a Session,
-    pub(crate) id: &'a str,
-    pub(crate) pressed: Pressed,
-    pub(crate) grace_without_reader: Duration,
-    pub(crate) streams: Streams,
+pub struct Attached<'a> {
+    pub session: &'a Session,
+    pub id: &'a str,
+    pub pressed: Pressed,
+    pub grace_without_reader: Duration,
+    pub streams: Streams,
     /// This command made it: its process waits for us, and all that it writes is ours.
-    pub(crate) created: bool,
+    pub created: bool,
     /// Its output is not kept.
-    pub(crate) suppressed: bool,
+    pub suppressed: bool,
 }
 
 impl Attached<'_> {
     /// Until the container is completed and its log is written. An error of the log's is told at the end: the
     /// container goes on.
-    pub(crate) async fn follow(
-        &mut self,
-        interrupts: &mut Interrupts,
-        printer: &mut Printer,
-    ) -> Result<Container, Failure> {
+    pub async fn follow(&mut self, interrupts: &mut Interrupts, printer: &mut Printer) -> Result<Container, Failure> {
         let session = self.session;
         let streams = self.streams.clone();
         let mut log = Some(Box::pin(output(session, self.id, &streams, (self.created, self.suppressed), printer)));
@@ -175,7 +171,7 @@ impl Attached<'_> {
 
     /// Deletes the container, whatever state it is in. That it could not be deleted is told, and changes
     /// nothing about how its process ended.
-    pub(crate) async fn delete(&mut self, interrupts: &mut Interrupts) -> Result<(), Failure> {
+    pub async fn delete(&mut self, interrupts: &mut Interrupts) -> Result<(), Failure> {
         let session = self.session;
         let doing = format!("remove {}", self.id);
         let mut call = std::pin::pin!(session.client.patiently(&doing, is_lost, |mut rpc: ExecutorClient<_>| {
@@ -199,7 +195,7 @@ impl Attached<'_> {
 
 /// Creates a container and stays with it to its end, as `run` does, and leaves it there. `started` is called once it is
 /// there.
-pub(crate) async fn attend(
+pub async fn attend(
     session: &Session,
     mut request: Request,
     interrupts: &mut Interrupts,
@@ -224,7 +220,7 @@ pub(crate) async fn attend(
 }
 
 /// The same with a container that somebody else created.
-pub(crate) async fn stay_with(
+pub async fn stay_with(
     session: &Session,
     id: &str,
     interrupts: &mut Interrupts,
@@ -245,7 +241,7 @@ pub(crate) async fn stay_with(
 
 /// Sends the request. It is the same one when it has to be sent again: executord answers with the container
 /// that it made the first time.
-pub(crate) async fn create(
+pub async fn create(
     session: &Session,
     request: Request,
     interrupts: &mut Interrupts,
@@ -278,7 +274,7 @@ pub(crate) async fn create(
     Ok(response)
 }
 
-pub(crate) fn left_behind(id: &str) -> String {
+pub fn left_behind(id: &str) -> String {
     format!("the container {id} may still be there; `agent-cli rm -f {id}` removes it")
 }
 

@@ -2,7 +2,7 @@
 
 /// Returns the text with control characters, and characters that turn the direction of writing, as Rust escapes them
 /// (`\u{1b}`): it does nothing to a terminal.
-pub(crate) fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     let harmful = |c: char| {
         c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };

@@ -11,7 +11,7 @@ use crate::view::style::Style;
 
 /// What SIGINT, SIGTERM and SIGHUP mean to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Interruption {
+pub enum Interruption {
     /// The command hears of them, and decides.
     Heeded,
     /// The command is cut off, and clears away what it has begun.
@@ -21,7 +21,10 @@ pub(crate) enum Interruption {
 }
 
 /// A command that is ready to be carried out.
-pub(crate) trait Work {
+pub trait Work {
+    /// The name of the program, which stands before what it says itself.
+    fn program(&self) -> &'static str;
+
     /// The socket where no other is named.
     fn default_socket(&self) -> &'static str;
 
@@ -34,7 +37,7 @@ pub(crate) trait Work {
 }
 
 /// Carries a command out; the answer is the status to exit with.
-pub(crate) fn carry_out(global: &Global, work: impl Work) -> Result<u8, Failure> {
+pub fn carry_out(global: &Global, work: impl Work) -> Result<u8, Failure> {
     // One thread: a private executord is told of the death of the thread that started it.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
     let result = runtime.block_on(with_daemon(global, work));
@@ -45,7 +48,7 @@ pub(crate) fn carry_out(global: &Global, work: impl Work) -> Result<u8, Failure>
 
 /// Connects, or starts a private executord and takes it down at the end.
 async fn with_daemon(global: &Global, work: impl Work) -> Result<u8, Failure> {
-    let output = Output::start().map_err(Failure::System)?;
+    let output = Output::start(work.program()).map_err(Failure::System)?;
     let session = |client| Session { client, output: output.clone(), style: Style::detect(), json: global.json };
     if !global.local {
         let client = Client::connect(&global.socket(work.default_socket())).await?;
@@ -58,6 +61,16 @@ async fn with_daemon(global: &Global, work: impl Work) -> Result<u8, Failure> {
     }
     // With a private executord every command is interruptible, for it has to be taken down.
     let mut interrupts = Interrupts::install().map_err(Failure::System)?;
+    let work = async |client, interrupts: &mut Interrupts| attended(&session(client), work, interrupts).await;
+    with_private_daemon(&output, &mut interrupts, work).await
+}
+
+/// Starts a private executord, works with it, and takes it down.
+pub async fn with_private_daemon(
+    output: &Output,
+    interrupts: &mut Interrupts,
+    work: impl AsyncFnOnce(Client, &mut Interrupts) -> Result<u8, Failure>,
+) -> Result<u8, Failure> {
     let mut daemon = PrivateDaemon::start()?;
     let ready = tokio::select! {
         ready = daemon.ready() => ready.map_err(Failure::from),
@@ -65,13 +78,10 @@ async fn with_daemon(global: &Global, work: impl Work) -> Result<u8, Failure> {
     };
     let result = match ready {
         Err(failure) => Err(failure),
-        Ok(client) => {
-            let session = session(client);
-            tokio::select! {
-                result = attended(&session, work, &mut interrupts) => result,
-                lost = daemon.lost() => Err(lost.into()),
-            }
-        }
+        Ok(client) => tokio::select! {
+            result = work(client, interrupts) => result,
+            lost = daemon.lost() => Err(lost.into()),
+        },
     };
     let home = daemon.home().display().to_string();
     tokio::select! {
@@ -81,7 +91,7 @@ async fn with_daemon(global: &Global, work: impl Work) -> Result<u8, Failure> {
         // executord was told already, and is told again by our end.
         _ = interrupts.next() => output.note(format!("left at once; {home} may still be there")),
     }
-    settle(&output, result, &mut interrupts).await
+    settle(output, result, interrupts).await
 }
 
 /// Carries a command out with its signals, and without a reader of its output only as long as the command wants that.

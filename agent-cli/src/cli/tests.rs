@@ -66,17 +66,6 @@ fn lines_that_are_understood() {
         "audit",
         "audit --size 64 --user vcap --rootfs dir:/x --journal --kernel-memory --json",
         "--local audit --size 64K",
-        "cnab install app --bundle b.json -p a=1 -p b=@f -c mine -c other.yaml --memory 64M --network host --json",
-        "cnab --claims-dir /x upgrade app -p a=@env:A --reset-params --relocation-mapping m.json",
-        "cnab uninstall app --force",
-        "cnab invoke app --action org.example.status --image-override dir:/x --insecure-ignore-digest",
-        "cnab validate b.tgz",
-        "cnab explain b.json --action install",
-        "cnab list -a --claims-dir /x",
-        "cnab show app",
-        "cnab claims app",
-        "cnab logs app --claim 01E5G8ZYP714JVM8NHTJQ4FH15",
-        "cnab outputs app name --reveal",
         "run debian sh -c x --rm",
         "run --rootfs dir:/x sh -c x",
         "run -it --rm --name a -w /x -m 64m --pids-limit 9 --ulimit nofile=9 --stop-timeout 3 --net host debian:12 sh -c x",
@@ -157,10 +146,6 @@ fn lines_that_are_not() {
         "bindings write",
         "bindings show dir --vcap-services @x --vcap-file",
         "run --redact some -- x",
-        "cnab",
-        "cnab install",
-        "cnab invoke app",
-        "cnab explain",
     ] {
         assert!(parsed(line).is_err(), "{line}");
     }

@@ -32,7 +32,7 @@ const BLOBS_MAX: usize = 10_000;
 const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
 
 /// An image on this machine's disk, as its reference names it.
-pub(crate) struct OnDisk {
+pub struct OnDisk {
     form: Form,
     is_layout: bool,
     path: PathBuf,
@@ -42,7 +42,7 @@ pub(crate) struct OnDisk {
 
 impl OnDisk {
     /// Reads a reference; nothing where it names no file or directory.
-    pub(crate) fn of(reference: &str) -> Option<Self> {
+    pub fn of(reference: &str) -> Option<Self> {
         let (scheme, rest) = reference.split_once(':')?;
         let (form, is_layout) = match scheme {
             "oci" => (Form::OciArchive, true),
@@ -69,14 +69,14 @@ impl OnDisk {
 }
 
 /// The image that a failed call was about, where the caller can read it and executord told that it cannot.
-pub(crate) fn instead_of(failure: &Failure, reference: &str) -> Option<OnDisk> {
+pub(super) fn instead_of(failure: &Failure, reference: &str) -> Option<OnDisk> {
     let unreadable = |reason: &str| matches!(reason, "ACCESS_DENIED" | "NOT_FOUND");
     let told = failure.violations().iter().any(|violation| unreadable(&violation.reason));
     OnDisk::of(reference).filter(|image| told && image.is_readable())
 }
 
 /// Sends an image of the disk. It is called from then on what `reference` says.
-pub(crate) async fn send(session: &Session, image: OnDisk, reference: &str) -> Result<v1::Image, Failure> {
+pub(super) async fn send(session: &Session, image: OnDisk, reference: &str) -> Result<v1::Image, Failure> {
     let shown = plain(reference);
     session.output.note(format!("executord cannot read {shown}: it is sent"));
     let header = ImportHeader { form: image.form.into(), reference: reference.to_owned(), image: image.name.clone() };
@@ -84,7 +84,7 @@ pub(crate) async fn send(session: &Session, image: OnDisk, reference: &str) -> R
 }
 
 /// Sends an archive as it is written, and gives the image that executord made of it.
-pub(crate) async fn upload(
+pub async fn upload(
     session: &Session,
     doing: &str,
     header: ImportHeader,
@@ -112,7 +112,7 @@ pub(crate) async fn upload(
 }
 
 /// Writes into a stream of messages.
-pub(crate) struct Pieces(pub(crate) mpsc::Sender<ImportImageRequest>);
+pub struct Pieces(pub mpsc::Sender<ImportImageRequest>);
 
 impl Write for Pieces {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

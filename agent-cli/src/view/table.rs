@@ -8,39 +8,39 @@ const GAP: usize = 3;
 
 /// Rows of cells; a cell is text and its role.
 #[derive(Default)]
-pub(crate) struct Table {
+pub struct Table {
     rows: Vec<Vec<(String, Role)>>,
     indent: usize,
 }
 
 impl Table {
     /// A table with a heading, `indent` columns from the left.
-    pub(crate) fn with_heading(indent: usize, heading: &[&str]) -> Self {
+    pub fn with_heading(indent: usize, heading: &[&str]) -> Self {
         let heading = heading.iter().map(|text| ((*text).to_owned(), Role::Heading)).collect();
         Self { rows: vec![heading], indent }
     }
 
     /// A table without one: names and values.
-    pub(crate) fn bare(indent: usize) -> Self {
+    pub fn bare(indent: usize) -> Self {
         Self { rows: Vec::new(), indent }
     }
 
     /// Adds a row. Text is made [`plain`] here.
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = (String, Role)>) {
+    pub fn row(&mut self, cells: impl IntoIterator<Item = (String, Role)>) {
         self.rows.push(cells.into_iter().map(|(text, role)| (plain(&text), role)).collect());
     }
 
     /// Adds a name and its value.
-    pub(crate) fn pair(&mut self, name: &str, value: impl Into<String>) {
+    pub fn pair(&mut self, name: &str, value: impl Into<String>) {
         self.row([(name.to_owned(), Role::Faint), (value.into(), Role::Plain)]);
     }
 
     /// It has no row.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    pub(crate) fn render(&self, style: Style) -> String {
+    pub fn render(&self, style: Style) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width =
             |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.0.chars().count()).max();

@@ -14,20 +14,20 @@ use executor_cnab::store::{Record, Store};
 use executor_proto::v1::{Container, State, StreamLogsRequest};
 use tonic::Code;
 
-use super::ended::{Ended, LOG_MAX, conclude, delete, judge, record};
-use crate::cnab::CnabError;
-use crate::container;
-use crate::failure::Failure;
-use crate::interrupt::Interrupts;
-use crate::logs::{Form, Printer, follow};
-use crate::session::Session;
-use crate::status::is_away;
-use crate::stay;
-use crate::text::plain;
+use crate::ended::{Ended, LOG_MAX, conclude, delete, judge, record};
+use crate::error::CnabError;
+use agent_cli::container;
+use agent_cli::failure::Failure;
+use agent_cli::interrupt::Interrupts;
+use agent_cli::logs::{Form, Printer, follow};
+use agent_cli::session::Session;
+use agent_cli::status::is_away;
+use agent_cli::stay;
+use agent_cli::text::plain;
 
 /// Settles what can be settled. With `interrupts` it waits for a container that still runs, and shows what it prints;
 /// without, that stays as it is.
-pub(super) async fn settle(
+pub(crate) async fn settle(
     session: &Session,
     store: &Store,
     installation: &str,

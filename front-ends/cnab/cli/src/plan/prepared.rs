@@ -17,9 +17,9 @@ use executor_cnab::store::{Locked, Record, Store};
 use serde_json::Value;
 
 use super::{State, Wanted, state};
-use crate::cnab::CnabError;
-use crate::cnab::input::wrong;
-use crate::failure::Failure;
+use crate::error::CnabError;
+use crate::input::wrong;
+use agent_cli::failure::Failure;
 
 /// An action on one installation, not lowered yet.
 pub(crate) struct Prepared {

@@ -16,12 +16,12 @@ use executor_proto::v1::{Image, ImportHeader, ImportImageRequest, PullImageReque
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::cnab::CnabError;
-use crate::cnab::plan::Wanted;
-use crate::cnab::request::Rootfs;
-use crate::failure::Failure;
-use crate::images::{self, Pieces};
-use crate::session::Session;
+use crate::error::CnabError;
+use crate::plan::Wanted;
+use crate::request::Rootfs;
+use agent_cli::failure::Failure;
+use agent_cli::images::{self, Pieces};
+use agent_cli::session::Session;
 
 /// Bytes of a message of an archive, and messages on their way.
 const PIECE: usize = 256 << 10;
@@ -30,7 +30,7 @@ const PIECES: usize = 8;
 const ON_DISK: [&str; 3] = ["oci:", "oci-archive:", "docker-archive:"];
 
 /// What `rootfs` of the request says.
-pub(super) async fn reference(session: &Session, invocation: &Invocation, wanted: &Wanted) -> Result<Rootfs, Failure> {
+pub(crate) async fn reference(session: &Session, invocation: &Invocation, wanted: &Wanted) -> Result<Rootfs, Failure> {
     let digest = invocation.content_digest.as_deref().filter(|_| !wanted.ignore_digest);
     let as_it_is = |reference: &str| Rootfs { reference: reference.to_owned(), policy: PullPolicy::IfMissing };
     let here = |reference: String| Rootfs { reference, policy: PullPolicy::Never };

@@ -14,26 +14,26 @@ use std::str::FromStr as _;
 use executor_cnab::bundle::OUTPUTS;
 use executor_cnab::claim::Status;
 
-use super::ended::{delete, judge, outputs};
-use super::image;
-use crate::cnab::CnabError;
-use crate::cnab::driver::{HANDLES, Operation};
-use crate::cnab::plan::Wanted;
-use crate::cnab::request::{self, Options};
-use crate::connect::{Client, DEFAULT_SOCKET};
-use crate::container::completed;
-use crate::destination::{Place, Tree, below};
-use crate::exit::{OURS, Outcome};
-use crate::failure::Failure;
-use crate::interrupt::Interrupts;
-use crate::logs::{Form, Printer};
-use crate::network::Chosen;
-use crate::output::Output;
-use crate::request::forbid_dumps;
-use crate::session::Session;
-use crate::stay;
-use crate::text::plain;
-use crate::view::style::Style;
+use crate::ended::{delete, judge, outputs};
+use crate::error::CnabError;
+use crate::image;
+use crate::operation::{HANDLES, Operation};
+use crate::plan::Wanted;
+use crate::request::{self, Options};
+use agent_cli::connect::{Client, DEFAULT_SOCKET};
+use agent_cli::container::completed;
+use agent_cli::destination::{Place, Tree, below};
+use agent_cli::exit::{OURS, Outcome};
+use agent_cli::failure::Failure;
+use agent_cli::interrupt::Interrupts;
+use agent_cli::logs::{Form, Printer};
+use agent_cli::network::Chosen;
+use agent_cli::output::Output;
+use agent_cli::request::forbid_dumps;
+use agent_cli::session::Session;
+use agent_cli::stay;
+use agent_cli::text::plain;
+use agent_cli::view::style::Style;
 
 const USAGE: &str = "cnab-executor is a command driver for cnab-go and Porter: `cnab-executor --handles` prints the types of \
                      images that it runs, and without arguments it reads an operation from standard input";
@@ -78,7 +78,7 @@ fn operate() -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
     let result = runtime.block_on(async {
         let mut interrupts = Interrupts::install().map_err(Failure::System)?;
-        let output = Output::start().map_err(Failure::System)?;
+        let output = Output::start("cnab-executor").map_err(Failure::System)?;
         let client = Client::connect(Path::new(&socket)).await?;
         let session = Session { client, output, style: Style::detect(), json: false };
         let result = carry_out(&session, &operation, &options, &image, &mut interrupts).await;
@@ -108,7 +108,7 @@ async fn carry_out(
     let invocation = operation.invocation();
     let rootfs = image::reference(session, &invocation, wanted).await?;
     let id = format!("cnab-driver-{}", uuid::Uuid::new_v4());
-    let writable = super::files_can_be_written(session).await?;
+    let writable = crate::actions::files_can_be_written(session).await?;
     let request = request::build(&id, &rootfs, &invocation, None, options, writable)?;
     drop(invocation);
     let mut printer = Printer::new(session.output.clone(), Form::AsItWas);

@@ -15,9 +15,9 @@ use executor_cnab::violation::Violations;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use super::CnabError;
-use crate::failure::Failure;
-use crate::source::{self, Argument, Flag};
+use crate::error::CnabError;
+use agent_cli::failure::Failure;
+use agent_cli::source::{self, Argument, Flag};
 
 /// A bundle's file.
 pub(crate) struct Loaded {

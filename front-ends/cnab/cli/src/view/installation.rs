@@ -9,11 +9,11 @@ use executor_cnab::write_only;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use crate::cnab::plan::{State, Step, state};
-use crate::commands::Ended;
-use crate::text::plain;
-use crate::view::style::{Role, Style};
-use crate::view::table::Table;
+use crate::ended::Ended;
+use crate::plan::{State, Step, state};
+use agent_cli::text::plain;
+use agent_cli::view::style::{Role, Style};
+use agent_cli::view::table::Table;
 
 /// A value that stands in for one that is not shown.
 const HIDDEN: &str = "(writeOnly)";

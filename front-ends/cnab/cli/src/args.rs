@@ -1,24 +1,22 @@
-//! `cnab`: Cloud Native Application Bundles.
+//! Arguments of the commands.
 
 use std::path::PathBuf;
 use std::str::FromStr as _;
 
+use agent_cli::limits::LimitArgs;
+use agent_cli::network::Chosen;
+use agent_cli::units;
 use clap::{Args, Subcommand};
 
-use crate::limits::LimitArgs;
-use crate::network::Chosen;
-use crate::units;
-
+/// Place of the records.
 #[derive(Debug, Args)]
-#[command(subcommand_required = true, arg_required_else_help = true)]
-pub(crate) struct CnabArgs {
+pub(crate) struct ClaimsArgs {
     /// Directory of claims, results and outputs [default: ~/.cnab]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) claims_dir: Option<PathBuf>,
-    #[command(subcommand)]
-    pub(crate) command: CnabCommand,
 }
 
+/// The commands in the order of the help.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CnabCommand {
     /// Install a bundle under a name

@@ -15,16 +15,16 @@ use serde_json::json;
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::cnab::CnabError;
-use crate::connect::Patience;
-use crate::exit::{OURS, Outcome};
-use crate::failure::Failure;
-use crate::session::Session;
-use crate::status::{is_away, is_lost};
-use crate::text::plain;
+use crate::error::CnabError;
+use agent_cli::connect::Patience;
+use agent_cli::exit::{OURS, Outcome};
+use agent_cli::failure::Failure;
+use agent_cli::session::Session;
+use agent_cli::status::{is_away, is_lost};
+use agent_cli::text::plain;
 
 /// Most bytes of what a run tool printed that are kept.
-pub(super) const LOG_MAX: usize = 8 << 20;
+pub(crate) const LOG_MAX: usize = 8 << 20;
 
 /// How an action ended.
 pub(crate) struct Ended {
@@ -35,7 +35,7 @@ pub(crate) struct Ended {
 }
 
 /// What a completed container means.
-pub(super) async fn conclude(
+pub(crate) async fn conclude(
     session: &Session,
     bundle: &Bundle,
     action: &Action,
@@ -68,7 +68,7 @@ pub(super) async fn conclude(
 }
 
 /// Status and message of how a container ended.
-pub(super) fn judge(container: &Container) -> (Status, String) {
+pub(crate) fn judge(container: &Container) -> (Status, String) {
     let result = container.result.as_ref();
     let said =
         result.and_then(|result| result.failure.as_ref()).map(|failure| failure.message.clone()).unwrap_or_default();
@@ -81,7 +81,7 @@ pub(super) fn judge(container: &Container) -> (Status, String) {
         Outcome::Exited(_) | Outcome::Signaled(_) if stopped => (Status::Canceled, "it was stopped".into()),
         Outcome::Exited(code) => (Status::Failed, format!("the run tool exited with {code}")),
         Outcome::Signaled(signal) => {
-            (Status::Failed, format!("the run tool was ended by {}", crate::signals::name(signal)))
+            (Status::Failed, format!("the run tool was ended by {}", agent_cli::signals::name(signal)))
         }
         Outcome::NotExecuted(_) => (Status::Failed, said),
         Outcome::Failed(failure::Kind::Prepare) => (Status::Failed, said),
@@ -93,7 +93,7 @@ pub(super) fn judge(container: &Container) -> (Status, String) {
 }
 
 /// Keeps outputs, log and final result, in this order.
-pub(super) fn record(
+pub(crate) fn record(
     store: &Store,
     claim: &Claim,
     last: Option<&ClaimResult>,
@@ -120,7 +120,7 @@ pub(super) fn record(
 type Files = (BTreeMap<String, Vec<u8>>, Vec<(String, String)>);
 
 /// Fetches what was captured, over restarts of executord.
-pub(super) async fn outputs(session: &Session, id: &str) -> Result<Files, Failure> {
+pub(crate) async fn outputs(session: &Session, id: &str) -> Result<Files, Failure> {
     let doing = format!("fetch the outputs of {id}");
     let mut patience = Patience::default();
     loop {
@@ -172,7 +172,7 @@ async fn fetch(session: &Session, id: &str) -> Result<Files, tonic::Status> {
 }
 
 /// Deletes a container. Where it cannot be, that is told, and changes nothing.
-pub(super) async fn delete(session: &Session, id: &str) {
+pub(crate) async fn delete(session: &Session, id: &str) {
     let call = |mut rpc: ExecutorClient<_>| {
         let request = DeleteRequest { id: id.to_owned(), force: true };
         async move { rpc.delete(request).await }

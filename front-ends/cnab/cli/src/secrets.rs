@@ -12,7 +12,7 @@ use executor_cnab::credentials::Source;
 use executor_cnab::secret::Secret;
 use zeroize::Zeroizing;
 
-use super::CnabError;
+use crate::error::CnabError;
 
 /// Most bytes of a credential. executord takes less.
 const CREDENTIAL_MAX: usize = 1 << 20;

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use zeroize::Zeroizing;
 
-use super::CnabError;
+use crate::error::CnabError;
 
 /// The name under which agent-cli is a driver.
 const NAME: &str = "cnab-executor";

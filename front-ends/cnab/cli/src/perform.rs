@@ -7,22 +7,24 @@ use executor_cnab::claim::{Claim, ClaimResult, Status};
 use executor_cnab::store::Store;
 use executor_proto::v1::Container;
 
-use super::ended::{LOG_MAX, conclude, delete, record};
-use super::{image, settle as unfinished};
-use crate::cnab::plan::{Prepared, State, Step, state};
-use crate::cnab::request::{self, Options};
-use crate::cnab::{CnabError, view};
-use crate::container::completed;
-use crate::failure::Failure;
-use crate::interrupt::Interrupts;
-use crate::logs::{Form, Printer};
-use crate::session::Session;
-use crate::stay;
-use crate::text::plain;
-use crate::view::json;
+use crate::ended::{LOG_MAX, conclude, delete, record};
+use crate::error::CnabError;
+use crate::image;
+use crate::plan::{Prepared, State, Step, state};
+use crate::request::{self, Options};
+use crate::settle as unfinished;
+use crate::view;
+use agent_cli::container::completed;
+use agent_cli::failure::Failure;
+use agent_cli::interrupt::Interrupts;
+use agent_cli::logs::{Form, Printer};
+use agent_cli::session::Session;
+use agent_cli::stay;
+use agent_cli::text::plain;
+use agent_cli::view::json;
 
 /// Carries a step out. An action that fails is an error (rule 2).
-pub(super) async fn perform(
+pub(crate) async fn perform(
     session: &Session,
     store: &Store,
     prepared: Prepared,
@@ -46,7 +48,7 @@ pub(super) async fn perform(
         step.bundle.version
     ));
     let id = step.claim.container();
-    let writable = super::files_can_be_written(session).await?;
+    let writable = crate::actions::files_can_be_written(session).await?;
     let request = request::build(&id, &rootfs, &step.invocation, step.docker, options, writable)?;
     let Step { bundle, action, claim, invocation, .. } = &step;
     let recorded = !action.is_stateless();

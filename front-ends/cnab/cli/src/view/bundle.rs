@@ -8,9 +8,9 @@ use executor_cnab::violation::Violations;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::text::plain;
-use crate::view::style::{Role, Style};
-use crate::view::table::Table;
+use agent_cli::text::plain;
+use agent_cli::view::style::{Role, Style};
+use agent_cli::view::table::Table;
 
 #[derive(Serialize)]
 struct Violation<'a> {

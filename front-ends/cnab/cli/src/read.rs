@@ -8,32 +8,35 @@ use executor_cnab::outputs::LOGS;
 use executor_cnab::store::{Record, Store, StoreError};
 use serde::Serialize;
 
-use super::settle;
-use crate::cnab::args::{BundleArg, CnabCommand, ExplainArgs, OfClaimArgs, OutputsArgs};
-use crate::cnab::plan::{State, state};
-use crate::cnab::{CnabError, input, view};
-use crate::connect::{Client, DEFAULT_SOCKET};
-use crate::failure::Failure;
-use crate::global::Global;
-use crate::output::Output;
-use crate::session::Session;
-use crate::text::plain;
-use crate::view::json;
-use crate::view::style::Style;
+use crate::args::{BundleArg, CnabCommand, ExplainArgs, OfClaimArgs, OutputsArgs};
+use crate::cli::INVALID;
+use crate::error::CnabError;
+use crate::input;
+use crate::plan::{State, state};
+use crate::settle;
+use crate::view;
+use agent_cli::connect::{Client, DEFAULT_SOCKET};
+use agent_cli::failure::Failure;
+use agent_cli::global::Global;
+use agent_cli::output::Output;
+use agent_cli::session::Session;
+use agent_cli::text::plain;
+use agent_cli::view::json;
+use agent_cli::view::style::Style;
 
-pub(super) fn validate(global: &Global, args: &BundleArg) -> Result<u8, Failure> {
+pub(crate) fn validate(global: &Global, args: &BundleArg) -> Result<u8, Failure> {
     let (violations, warnings, bundle) = match input::bundle(&args.bundle) {
         Ok(loaded) => (None, loaded.bundle.warnings.clone(), Some(loaded.bundle)),
         Err(CnabError::Wrong { violations, .. }) => (Some(violations), Vec::new(), None),
         Err(error) => return Err(error.into()),
     };
     let document = view::Validated::new(bundle.as_ref(), violations.as_ref(), &warnings);
-    let status = if document.valid { 0 } else { crate::exit::INVALID };
+    let status = if document.valid { 0 } else { INVALID };
     print(global, &document, || document.text(&args.bundle.display().to_string()))?;
     Ok(status)
 }
 
-pub(super) fn explain(global: &Global, args: &ExplainArgs) -> Result<u8, Failure> {
+pub(crate) fn explain(global: &Global, args: &ExplainArgs) -> Result<u8, Failure> {
     let bundle = input::bundle(&args.bundle.bundle)?.bundle;
     let actions: Vec<&str> = match &args.action {
         Some(action) => {
@@ -48,7 +51,7 @@ pub(super) fn explain(global: &Global, args: &ExplainArgs) -> Result<u8, Failure
 }
 
 /// `list`, `show`, `claims`, `logs`, `outputs`.
-pub(super) fn known(global: &Global, store: &Store, command: &CnabCommand) -> Result<u8, Failure> {
+pub(crate) fn known(global: &Global, store: &Store, command: &CnabCommand) -> Result<u8, Failure> {
     let name = match command {
         CnabCommand::Show(args) | CnabCommand::Claims(args) => Some(args.name.as_str()),
         CnabCommand::Logs(args) => Some(args.name.as_str()),
@@ -200,7 +203,7 @@ fn refresh(global: &Global, store: &Store, names: &[String]) -> Result<bool, Fai
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
     runtime.block_on(async {
         let Ok(client) = Client::connect(&global.socket(DEFAULT_SOCKET)).await else { return Ok(false) };
-        let output = Output::start().map_err(Failure::System)?;
+        let output = Output::start("agent-cli").map_err(Failure::System)?;
         let session = Session { client, output, style: Style::detect(), json: global.json };
         let mut asked = true;
         for name in unfinished {

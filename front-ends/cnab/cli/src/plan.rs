@@ -21,11 +21,12 @@ use executor_cnab::relocation::Relocation;
 use executor_cnab::store::{Locked, Record, Store};
 use executor_cnab::{credentials, extension, names};
 
-use super::input::{self, Given, Loaded, wrong};
-use super::request::Options;
-use super::{CnabError, secrets};
-use crate::cnab::args::ActionArgs;
-use crate::failure::Failure;
+use crate::args::ActionArgs;
+use crate::error::CnabError;
+use crate::input::{self, Given, Loaded, wrong};
+use crate::request::Options;
+use crate::secrets;
+use agent_cli::failure::Failure;
 
 pub(crate) use prepared::{Prepared, Step};
 

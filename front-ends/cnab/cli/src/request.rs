@@ -14,10 +14,10 @@ use executor_proto::v1::{
     WritableFiles,
 };
 
-use crate::failure::Failure;
-use crate::limits::LimitArgs;
-use crate::network::Chosen;
-use crate::request::{Request, to_proto};
+use agent_cli::failure::Failure;
+use agent_cli::limits::LimitArgs;
+use agent_cli::network::Chosen;
+use agent_cli::request::{Request, to_proto};
 
 /// What a person says of the container itself.
 #[derive(Clone, Debug)]
