@@ -56,3 +56,8 @@ pub use input::Input;
 pub use logs::Logs;
 pub use run::{Run, Started};
 pub use secret::{Secret, Wipe, Wiped};
+
+/// The guide's examples compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guides/client.md")]
+struct Guide;
