@@ -119,10 +119,7 @@ impl Attach {
                 return self.ended(&status);
             }
             self.again = true;
-            self.patience.since(begun);
-            if !self.patience.pause().await {
-                return Err(self.client.gave_up());
-            }
+            self.client.await_return(&mut self.patience, begun, &status, is_away).await?;
         }
         Ok(None)
     }

@@ -98,10 +98,6 @@ impl Client {
         Patience::new(self.patience)
     }
 
-    pub(crate) fn gave_up(&self) -> Error {
-        Error::GaveUp { socket: self.socket.to_path_buf(), waited: self.patience }
-    }
-
     /// The answer of a call that is made once.
     pub(crate) fn answer<T>(&self, answer: Result<Response<T>, Status>) -> Result<T, Error> {
         answer.map(Response::into_inner).map_err(|status| self.error(&status))
@@ -122,14 +118,26 @@ impl Client {
             let begun = Instant::now();
             match call(self.rpc()).await {
                 Ok(response) => return Ok(response.into_inner()),
-                Err(status) if away(&status) => {
-                    patience.since(begun);
-                    if !patience.pause().await {
-                        return Err(self.gave_up());
-                    }
-                }
-                Err(status) => return Err(self.error(&status)),
+                Err(status) => self.await_return(&mut patience, begun, &status, away).await?,
             }
+        }
+    }
+
+    /// Waits before the next attempt, where a status of an attempt that began at `begun` is worth one.
+    pub(crate) async fn await_return(
+        &self,
+        patience: &mut Patience,
+        begun: Instant,
+        status: &Status,
+        away: fn(&Status) -> bool,
+    ) -> Result<(), Error> {
+        if !away(status) {
+            return Err(self.error(status));
+        }
+        patience.since(begun);
+        match patience.pause().await {
+            true => Ok(()),
+            false => Err(Error::GaveUp { socket: self.socket.to_path_buf(), waited: self.patience }),
         }
     }
 }

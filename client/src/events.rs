@@ -54,13 +54,7 @@ impl Events {
                 Err(status) => status,
             };
             self.stream = None;
-            if !is_away(&broken) {
-                return Err(self.client.error(&broken));
-            }
-            self.patience.since(begun);
-            if !self.patience.pause().await {
-                return Err(self.client.gave_up());
-            }
+            self.client.await_return(&mut self.patience, begun, &broken, is_away).await?;
         }
     }
 

@@ -45,13 +45,7 @@ impl Logs {
                 Err(status) => status,
             };
             self.stream = None;
-            if !is_away(&broken) {
-                return Err(self.client.error(&broken));
-            }
-            self.patience.since(begun);
-            if !self.patience.pause().await {
-                return Err(self.client.gave_up());
-            }
+            self.client.await_return(&mut self.patience, begun, &broken, is_away).await?;
             if self.place.sequence > 0 || self.place.offset > 0 {
                 self.request.offset = Some(self.place.offset);
                 self.request.tail = None; // it was of what there was at first
