@@ -24,19 +24,28 @@ use self::secret::Secret;
 use crate::dist;
 use crate::workspace::{Workspace, is_root};
 
-/// Nothing to choose.
+/// What to show.
 #[derive(clap::Args)]
-pub(crate) struct Options {}
+pub(crate) struct Options {
+    /// Build and show the optimized programs, which takes twice as long to build
+    #[arg(long)]
+    release: bool,
+}
 
 /// Builds, runs, checks; fails when a claim does.
-pub(crate) fn run(workspace: &Workspace, _: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(is_root(), "containers need namespaces, mounts and cgroups: run the demo as root (sudo)");
-    dist::build(workspace)?;
+    let programs = if options.release {
+        dist::build(workspace)?;
+        workspace.dist()
+    } else {
+        dist::build_quickly(workspace)?
+    };
     let mut screen = Screen::new();
     screen.title("A secret file in a container, and what is left of it");
 
     let secret = Secret::random()?;
-    let daemon = Daemon::start(workspace)?;
+    let daemon = Daemon::start(&programs)?;
     let command = "agent-cli run --user 1000:1000 --file /etc/cf-service-bindings/db/password=@- -- sh -c ...";
     screen.heading("A daemon of its own runs this");
     screen.quote(&[command.to_owned(), format!("with {secret} on standard input")]);
