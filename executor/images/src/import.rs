@@ -16,13 +16,14 @@ use std::sync::Arc;
 use executor_core::image::{DOCUMENT_MAX, Digest};
 use executor_sys::holes;
 
+use crate::blocking::blocking;
+use crate::documents::Documents;
 use crate::error::ImageError;
-use crate::hash::Hasher;
-use crate::images::{Images, blocking};
+use crate::hash::{self, Hasher};
+use crate::intake::Intake;
 use crate::layers::LayerStore;
-use crate::pull::{self, Documents};
+use crate::record::{ImageRecord, Provenance};
 use crate::store::ingest::Upload;
-use crate::store::record::Way;
 
 /// Bytes of a layer for each byte that is stored of it, beyond those that need no reason: the rest are holes, which cost as
 /// much to read. As for what is compressed (`executor_layers::Limits`).
@@ -83,7 +84,7 @@ impl Section {
         let (size, mut bytes) = (self.size, Vec::new());
         let read = self.reader().and_then(|mut reader| reader.read_to_end(&mut bytes));
         read.map_err(|error| ImageError::io("read", what, error))?;
-        pull::sized(size, &bytes, what)?;
+        hash::check_size(size, &bytes, what)?;
         Ok(bytes)
     }
 }
@@ -104,13 +105,13 @@ struct Found {
 
 /// Takes an image in. Where no name is given it is called what the archive calls it.
 pub(crate) async fn import<L: LayerStore>(
-    images: &Arc<Images<L>>,
+    intake: &Intake<L>,
     path: PathBuf,
     form: Form,
     inner: Option<String>,
-    (name, way): (Option<String>, Way),
-) -> Result<crate::store::record::ImageRecord, ImageError> {
-    let most = images.settings.image_bytes_max;
+    (name, provenance): (Option<String>, Provenance),
+) -> Result<ImageRecord, ImageError> {
+    let most = intake.settings.image_bytes_max;
     let (mut source, Found { documents, files, names }) = blocking(move || {
         let what = path.display().to_string();
         let mut source: Box<dyn Source> = match form {
@@ -124,15 +125,15 @@ pub(crate) async fn import<L: LayerStore>(
         Ok((source, found))
     })
     .await?;
-    let _held = images.hold_layers(&documents.layers).await;
+    let _held = intake.hold_layers(&documents.layers).await;
     let mut notes = Vec::with_capacity(files.len());
     for (index, file) in files.into_iter().enumerate() {
         let layer = documents.layers[index].clone();
-        if let Some(there) = images.has(&documents.layers, index).await? {
+        if let Some(there) = intake.has(&documents.layers, index).await? {
             notes.push(there);
             continue;
         }
-        let store = Arc::clone(&images.store);
+        let store = Arc::clone(&intake.store);
         let (back, _upload, blob) = blocking(move || {
             let missing =
                 || ImageError::Malformed { what: format!("layer {}", layer.digest), why: "it is gone".into() };
@@ -142,10 +143,10 @@ pub(crate) async fn import<L: LayerStore>(
         })
         .await?;
         source = back;
-        notes.push(pull::unpack(images, &documents.layers, index, blob).await?);
+        notes.push(intake.unpack(&documents.layers, index, blob).await?);
     }
     let references = name.map_or(names, |name| vec![name]);
-    images.keep(documents, references, way, notes).await
+    intake.record(documents, references, provenance, notes).await
 }
 
 /// A blob in a file of its own, verified on the way: a part of an archive can be handed to nobody, and a file of somebody

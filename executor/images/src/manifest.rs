@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::error::ImageError;
 use crate::platform::{self, Host};
-use crate::store::record::LayerRecord;
+use crate::record::LayerRecord;
 
 const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";

@@ -7,13 +7,25 @@ use executor_core::image::Digest;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::shared::State;
-use crate::store::record::LayerRecord;
+use crate::error::ImageError;
+use crate::record::{ImageRecord, LayerRecord};
 
 /// Between two reports of bytes alone.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// How far a pull is.
+/// Result of a pull.
+pub type Outcome = Result<ImageRecord, Arc<ImageError>>;
+
+/// State of a pull, as its watchers see it.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// Progress of the layers.
+    pub progress: Progress,
+    /// Result, once the pull has ended.
+    pub outcome: Option<Outcome>,
+}
+
+/// Progress of a pull.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Of the manifest, once it is known.

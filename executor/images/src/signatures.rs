@@ -15,11 +15,10 @@ mod fetch;
 mod keys;
 mod simple;
 
-use std::collections::BTreeSet;
-
 use executor_core::image::{ImageReference, Repository, RepositoryPattern};
 
 use crate::error::ImageError;
+use crate::record::Evidence;
 
 pub(crate) use fetch::verify;
 pub use keys::TrustedKey;
@@ -43,9 +42,6 @@ pub struct SignatureRule {
     /// The signature must name the repository, too: one that was copied from another repository does not count.
     pub repository: bool,
 }
-
-/// What was found of an image's signatures: `KEY` for a valid one, and `KEY@repository` for one that names the repository.
-pub(crate) type Evidence = BTreeSet<String>;
 
 impl SignaturePolicy {
     /// The rules for a repository.
@@ -112,4 +108,9 @@ fn unsigned(what: &str, reasons: &[String]) -> ImageError {
         _ => {}
     }
     ImageError::Unsigned { what: what.to_owned(), why }
+}
+
+/// Shortens and escapes a registry's text for a message.
+fn shown(text: &str) -> String {
+    text.chars().take(100).flat_map(char::escape_debug).collect()
 }

@@ -11,7 +11,6 @@
 
 pub(crate) mod files;
 pub(crate) mod ingest;
-pub(crate) mod record;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -21,8 +20,8 @@ use executor_core::image::{DOCUMENT_MAX, Digest};
 
 use crate::error::ImageError;
 use crate::hash;
+use crate::record::{self, ImageRecord};
 use ingest::Ingest;
-use record::ImageRecord;
 
 /// Largest record, in bytes.
 const RECORD_MAX: u64 = 1 << 20;
@@ -167,11 +166,8 @@ impl Store {
     /// A manifest or a configuration, verified.
     pub(crate) fn document(&self, digest: &Digest) -> Result<Vec<u8>, ImageError> {
         let bytes = files::read(&self.document_path(digest), DOCUMENT_MAX)?;
-        let got = hash::digest(digest.algorithm(), &bytes);
-        if got == *digest {
-            return Ok(bytes);
-        }
-        Err(ImageError::WrongDigest { what: "a kept document".into(), declared: digest.clone(), got })
+        hash::check_digest(digest, &bytes, "a stored document")?;
+        Ok(bytes)
     }
 
     fn document_path(&self, digest: &Digest) -> PathBuf {

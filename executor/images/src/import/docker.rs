@@ -9,10 +9,10 @@ use executor_core::image::{Algorithm, Digest, ImageReference, LAYERS_MAX};
 use serde::Deserialize;
 
 use super::{Found, Section, Source, required};
+use crate::documents::Documents;
 use crate::error::ImageError;
 use crate::hash::{self, Hasher};
 use crate::manifest;
-use crate::pull::Documents;
 
 /// Most images of an archive, and names of one.
 const IMAGES_MAX: usize = 100;

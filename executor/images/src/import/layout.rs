@@ -10,10 +10,11 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
 use super::{Found, Section, Source, required};
+use crate::documents::Documents;
 use crate::error::ImageError;
+use crate::hash;
 use crate::manifest::{self, Manifest};
 use crate::platform::Host;
-use crate::pull::{self, Documents};
 
 /// Most indexes on the way to a manifest.
 const INDEXES_MAX: usize = 3;
@@ -143,8 +144,8 @@ fn named<'a>(index: &'a ImageIndex, wanted: Option<&str>, what: &str) -> Result<
 fn blob(source: &mut dyn Source, digest: &Digest, size: u64, what: &str) -> Result<Vec<u8>, ImageError> {
     let bytes = required(source, &path(digest), what)?;
     let what = format!("blob {digest} of {what}");
-    pull::sized(size, &bytes, &what)?;
-    pull::verified(digest, &bytes, &what)?;
+    hash::check_size(size, &bytes, &what)?;
+    hash::check_digest(digest, &bytes, &what)?;
     Ok(bytes)
 }
 

@@ -12,6 +12,7 @@ use hyper::body::Bytes;
 use hyper::header::CONTENT_RANGE;
 
 use super::Registry;
+use crate::blocking::blocking;
 use crate::error::ImageError;
 use crate::hash::Hasher;
 use crate::http::{Answer, BodyError};
@@ -27,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 
 /// What a manifest says of a blob.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct BlobRequest {
     pub(crate) digest: Digest,
     pub(crate) size: u64,
     /// For errors: `layer sha256:... of docker://...`.
@@ -43,7 +44,7 @@ struct Writing {
 }
 
 impl Writing {
-    fn begin(partial: &Partial, wanted: &Wanted) -> Result<Self, ImageError> {
+    fn begin(partial: &Partial, wanted: &BlobRequest) -> Result<Self, ImageError> {
         let file = partial.open()?;
         let path = partial.path().to_owned();
         let mut writing = Self { file, hasher: Hasher::new(wanted.digest.algorithm()), written: 0, path };
@@ -91,22 +92,12 @@ impl Writing {
     }
 }
 
-/// On a thread that may wait for the disk.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
-) -> Result<T, ImageError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) => Err(ImageError::Internal(error.to_string())),
-    }
-}
-
 impl Registry {
     /// Fetches a blob into a file of the store, whose reading position is at its begin. What there is of it from before
     /// is not fetched again. `progress` is told of each byte.
     pub(crate) async fn blob(
         &self,
-        wanted: &Wanted,
+        wanted: &BlobRequest,
         partial: &Arc<Partial>,
         progress: impl Fn(u64),
     ) -> Result<File, ImageError> {
@@ -138,7 +129,7 @@ impl Registry {
     /// Fetches until the file has the blob's size.
     async fn whole(
         &self,
-        wanted: &Wanted,
+        wanted: &BlobRequest,
         mut writing: Writing,
         progress: &impl Fn(u64),
     ) -> Result<Writing, ImageError> {
@@ -161,7 +152,7 @@ impl Registry {
     /// One request for what is missing. The file comes back with why it is not whole; what is of the disk ends all.
     async fn some(
         &self,
-        wanted: &Wanted,
+        wanted: &BlobRequest,
         mut writing: Writing,
         progress: &impl Fn(u64),
     ) -> Result<(Writing, Option<ImageError>), ImageError> {
@@ -216,7 +207,7 @@ impl Registry {
         }
     }
 
-    fn broken(&self, wanted: &Wanted, origin: &crate::http::Origin) -> ImageError {
+    fn broken(&self, wanted: &BlobRequest, origin: &crate::http::Origin) -> ImageError {
         let why = "it answers with another part than was asked for".to_owned();
         ImageError::Connection { what: wanted.what.clone(), origin: origin.to_string(), why }
     }

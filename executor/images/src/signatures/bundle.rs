@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use executor_core::image::{Algorithm, Digest};
 use serde::Deserialize;
 
-use super::Signed;
+use super::{Signed, shown};
 use crate::hash;
 
 /// What the kinds of bundles begin with: `.v0.3+json`, `+json;version=0.3`.
@@ -76,7 +76,7 @@ struct Subject {
 pub(super) fn read(bundle: &[u8], (of, manifest): (&Digest, &[u8])) -> Result<Signed, String> {
     let bundle: Bundle = serde_json::from_slice(bundle).map_err(|error| format!("it is malformed: {error}"))?;
     if !bundle.media_type.starts_with(MEDIA_TYPE) {
-        return Err(format!("it is a document of kind {:?}", super::fetch::shown(&bundle.media_type)));
+        return Err(format!("it is a document of kind {:?}", shown(&bundle.media_type)));
     }
     match (bundle.dsse_envelope, bundle.message_signature) {
         (Some(envelope), None) => of_envelope(&envelope, of),
@@ -100,7 +100,7 @@ fn of_message(signed: &MessageSignature, manifest: &[u8]) -> Result<Signed, Stri
 fn of_envelope(envelope: &Envelope, of: &Digest) -> Result<Signed, String> {
     let Envelope { payload, payload_type, signatures } = envelope;
     if payload_type != STATEMENT {
-        return Err(format!("its envelope has a payload of kind {:?}", super::fetch::shown(payload_type)));
+        return Err(format!("its envelope has a payload of kind {:?}", shown(payload_type)));
     }
     if signatures.len() > SIGNATURES_MAX {
         return Err(format!("its envelope has {} signatures; at most {SIGNATURES_MAX}", signatures.len()));
@@ -109,7 +109,7 @@ fn of_envelope(envelope: &Envelope, of: &Digest) -> Result<Signed, String> {
     let statement: Statement =
         serde_json::from_slice(&payload).map_err(|error| format!("its statement is malformed: {error}"))?;
     if !statement.kind.starts_with("https://in-toto.io/Statement/v") || statement.predicate_type != SIGNS {
-        let kind = super::fetch::shown(&statement.predicate_type);
+        let kind = shown(&statement.predicate_type);
         return Err(format!("its statement is not a signature of an image, but {kind:?}"));
     }
     if statement.subject.len() > SUBJECTS_MAX {

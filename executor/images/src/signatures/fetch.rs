@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use executor_core::image::{Digest, Repository};
 use serde::Deserialize;
 
-use super::{Evidence, SignatureRule, Signed, TrustedKey, bundle, simple, unsigned};
+use super::{SignatureRule, Signed, TrustedKey, bundle, shown, simple, unsigned};
 use crate::error::ImageError;
-use crate::pull;
+use crate::hash;
+use crate::record::Evidence;
 use crate::registry::Registry;
 
 /// What cosign calls its signatures where they refer to an image.
@@ -145,8 +146,8 @@ impl Search<'_> {
     async fn named(&self, entry: &Entry, what: &str) -> Result<Vec<u8>, ImageError> {
         let digest = digest_of(entry, what)?;
         let bytes = self.registry.manifest(&digest.to_string(), what).await?.bytes;
-        pull::sized(entry.size, &bytes, what)?;
-        pull::verified(&digest, &bytes, what)?;
+        hash::check_size(entry.size, &bytes, what)?;
+        hash::check_digest(&digest, &bytes, what)?;
         Ok(bytes)
     }
 
@@ -218,8 +219,8 @@ impl Search<'_> {
         }
         let digest = digest_of(layer, what)?;
         let blob = self.registry.small_blob(&digest.to_string(), what).await?.bytes;
-        pull::sized(layer.size, &blob, what)?;
-        pull::verified(&digest, &blob, what)?;
+        hash::check_size(layer.size, &blob, what)?;
+        hash::check_digest(&digest, &blob, what)?;
         Ok(blob)
     }
 
@@ -256,9 +257,4 @@ fn digest_of(entry: &Entry, what: &str) -> Result<Digest, ImageError> {
 /// The begin of a digest.
 fn brief(digest: &str) -> String {
     shown(digest).chars().take("sha256:".len() + 12).collect()
-}
-
-/// Enough of a registry's text to know it by.
-pub(super) fn shown(text: &str) -> String {
-    text.chars().take(100).flat_map(char::escape_debug).collect()
 }

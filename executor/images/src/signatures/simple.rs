@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use executor_core::image::Digest;
 use serde::Deserialize;
 
-use super::Signed;
+use super::{Signed, shown};
 
 /// Kind of the layer that a payload is kept as.
 pub(super) const MEDIA_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
@@ -52,7 +52,7 @@ pub(super) fn read(payload: Vec<u8>, annotations: &BTreeMap<String, String>, of:
         return Err("its payload is not of a signature of an image".into());
     }
     if critical.image.digest != of.to_string() {
-        return Err(format!("its payload is of another image, {:?}", super::fetch::shown(&critical.image.digest)));
+        return Err(format!("its payload is of another image, {:?}", shown(&critical.image.digest)));
     }
     let name = Some(critical.identity.reference).filter(|name| !name.is_empty());
     Ok(Signed { message: payload, signatures: vec![signature], name })

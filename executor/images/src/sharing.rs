@@ -10,21 +10,7 @@ use executor_core::image::ImageReference;
 use executor_registry_auth::Credentials;
 use tokio::sync::watch;
 
-use crate::error::ImageError;
-use crate::progress::Progress;
-use crate::store::record::ImageRecord;
-
-/// How a pull ended.
-pub type Outcome = Result<ImageRecord, Arc<ImageError>>;
-
-/// What is known of a pull.
-#[derive(Clone, Debug, Default)]
-pub struct State {
-    /// How far it is.
-    pub progress: Progress,
-    /// How it ended, once it has.
-    pub outcome: Option<Outcome>,
-}
+use crate::progress::{Outcome, State};
 
 /// Somebody who waits for a pull.
 #[derive(Clone, Debug)]
