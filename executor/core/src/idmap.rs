@@ -8,8 +8,6 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::validate::Policy;
-
 /// How many ids a user namespace has: 0 to 65,535, as the files of images expect them.
 pub const RANGE: u32 = 65_536;
 /// Most lines of a host's file that are told as being in the way.
@@ -79,12 +77,11 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// The pool that the policy names.
+    /// Makes the pool of `ranges` ranges from the id `start` on (`userns_pool_start` and `userns_pool_ranges` of the policy).
     ///
     /// # Errors
-    /// It begins among the host's own ids or ends beyond the last one: with the keys and the numbers.
-    pub fn new(policy: &Policy) -> Result<Self, String> {
-        let (start, ranges) = (policy.userns_pool_start, policy.userns_pool_ranges);
+    /// The pool begins among the host's own ids or ends beyond the last one. The message names keys and numbers.
+    pub fn new(start: u32, ranges: u32) -> Result<Self, String> {
         let told = format!("userns_pool_start {start} with userns_pool_ranges {ranges}");
         if start < RANGE {
             return Err(format!("{told}: the pool must not begin below {RANGE}"));
@@ -177,7 +174,7 @@ mod tests {
     use super::*;
 
     fn pool(start: u32, ranges: u32) -> Result<Pool, String> {
-        Pool::new(&Policy { userns_pool_start: start, userns_pool_ranges: ranges, ..Policy::default() })
+        Pool::new(start, ranges)
     }
 
     #[test]

@@ -14,7 +14,6 @@ mod image;
 mod isolation;
 mod outputs;
 mod policy;
-mod ports;
 mod process;
 mod secrets;
 mod surroundings;
@@ -38,8 +37,7 @@ use ViolationReason::{InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, R
 pub use draft::{Draft, DraftFile, DraftOutputs};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec};
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
-pub use policy::{Policy, Unenforceable};
-pub use ports::{BadPortRule, PortRule};
+pub use policy::{BadPortRule, Policy, PortRule, Unenforceable};
 pub use update::{PlannedUpdate, UpdateDraft, validate_update};
 
 /// Collects violations.

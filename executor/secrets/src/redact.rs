@@ -1,4 +1,4 @@
-//! Masks secret values in what a container prints (secrets.md, "Redaction").
+//! Masks secret values in what a container prints (docs/operations.md).
 //!
 //! In go the values, by name, and bytes as they come; out come the bytes with every occurrence of a value, in any of
 //! the forms that `redact/forms.rs` lists, replaced by `[REDACTED:name]`.
@@ -21,6 +21,7 @@
 mod encode;
 mod forms;
 mod matcher;
+mod pieces;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -31,8 +32,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use executor_core::plan::Redaction;
 use zeroize::Zeroizing;
 
-use forms::{ENCODED_MAX, Forms, VALUES_MAX};
 use matcher::Matcher;
+use pieces::{ENCODED_MAX, Forms, VALUES_MAX};
 pub use stream::Stream;
 
 /// Longer names are cut in markers and warnings: a short value must not blow up the log.

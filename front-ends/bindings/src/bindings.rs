@@ -6,15 +6,9 @@ use std::fmt;
 use zeroize::Zeroizing;
 
 use crate::described::Described;
-use crate::json::Document;
-use crate::names::{is_binding, is_key};
+use crate::names::{PROVIDER, TYPE, is_binding, is_key};
 use crate::violation::{Refused, Violation};
-use crate::{BYTES_MAX, INPUT_MAX, ONE_FILE, Profile, SERVICE_BINDING_ROOT, VCAP_SERVICES_FILE_PATH, vcap};
-
-/// The entry that makes a directory a binding.
-pub(crate) const TYPE: &str = "type";
-/// The entry that narrows it down.
-pub(crate) const PROVIDER: &str = "provider";
+use crate::{BYTES_MAX, ONE_FILE, SERVICE_BINDING_ROOT, VCAP_SERVICES_FILE_PATH};
 
 /// How bindings lie below their root. The two exclude one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,15 +92,11 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// The whole VCAP_SERVICES as one file, without its white space.
+    /// Returns the bindings of one file.
     ///
     /// # Errors
-    /// No JSON, nested too deep, or too large.
-    pub fn one_file(vcap_services: &[u8]) -> Result<Self, Refused> {
-        let content = vcap::text(vcap_services)
-            .and_then(Document::read)
-            .and_then(|(document, whole)| vcap::services(document, whole).and_then(|_| document.compact(whole)))
-            .map_err(|violation| Refused(vec![violation]))?;
+    /// The file is too large.
+    pub(crate) fn of_one_file(content: Zeroizing<Vec<u8>>) -> Result<Self, Refused> {
         let file = BindingFile { path: ONE_FILE.to_owned(), content, public: false };
         let size = file.weight();
         if size > BYTES_MAX {
@@ -161,15 +151,6 @@ impl Builder {
     /// Nothing yet.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Adds every binding of a VCAP_SERVICES.
-    #[must_use]
-    pub fn vcap_services(mut self, vcap_services: &[u8], profile: Profile) -> Self {
-        if let Err(violation) = vcap::translate(vcap_services, profile, &mut self) {
-            self.violations.push(violation);
-        }
-        self
     }
 
     /// Adds a binding that lies in a directory somewhere, as it is: its entries by their names.
@@ -227,9 +208,4 @@ impl Builder {
         }
         if violations.is_empty() { Ok(bindings) } else { Err(Refused(violations)) }
     }
-}
-
-/// Bounds what is looked at, before anything is.
-pub(crate) fn within_input_limit(bytes: &[u8]) -> Result<(), Violation> {
-    if bytes.len() > INPUT_MAX { Err(Violation::Input(bytes.len())) } else { Ok(()) }
 }

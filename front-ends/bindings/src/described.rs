@@ -11,8 +11,7 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::METADATA;
-use crate::bindings::{PROVIDER, TYPE};
-use crate::vcap::PUBLIC;
+use crate::names::{PROVIDER, PUBLIC, TYPE};
 
 /// The attribute that is always written where any is.
 const LABEL: &str = "label";

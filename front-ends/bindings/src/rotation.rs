@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::bindings::TYPE;
+use crate::names::TYPE;
 use crate::{Bindings, Layout, ONE_FILE};
 
 /// What a container has below the root of its bindings.

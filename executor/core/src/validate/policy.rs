@@ -1,11 +1,15 @@
 //! What the operator allows and presumes.
 
+mod ports;
+
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::PortRule;
+use crate::idmap::Pool;
 use crate::image::ImagePolicy;
+
+pub use ports::{BadPortRule, PortRule};
 
 /// Capabilities that a request may add where the operator says nothing: those that common engines give by default.
 const CAPABILITIES_ALLOWED: [&str; 14] = [
@@ -95,6 +99,16 @@ pub struct Policy {
     /// Images that may run: of the table `images`, which has keys of executord's own as well.
     #[serde(skip)]
     pub images: ImagePolicy,
+}
+
+impl Policy {
+    /// Returns the pool of the host's ids for user namespaces.
+    ///
+    /// # Errors
+    /// As [`Pool::new`].
+    pub fn userns_pool(&self) -> Result<Pool, String> {
+        Pool::new(self.userns_pool_start, self.userns_pool_ranges)
+    }
 }
 
 impl Default for Policy {

@@ -3,7 +3,7 @@
 //! Encoders differ in what they escape, so each encoding is a table of the styles that are in use. All of them
 //! work on any bytes; what is no UTF-8 passes through the JSON styles as it is.
 
-use super::forms::{Forms, Full};
+use super::pieces::{Forms, Full};
 
 /// How an encoder writes JSON strings.
 pub(super) struct Json {

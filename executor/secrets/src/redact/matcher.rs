@@ -7,7 +7,7 @@
 //! doubling of the number of forms, of at most [`FORM_MAX`] bytes each. Nothing is hashed to find a form: there
 //! are no collisions that a tenant could choose.
 
-use super::forms::{FORM_MAX, Piece};
+use super::pieces::{FORM_MAX, Piece};
 
 /// The words of the filter: one for each form, within these bounds.
 const FILTER_WORDS: std::ops::RangeInclusive<usize> = 64..=1 << 16;

@@ -2,7 +2,7 @@
 
 use zeroize::Zeroizing;
 
-use super::forms::FORM_MAX;
+use super::pieces::FORM_MAX;
 use super::{Marker, Redactor};
 
 /// One stream of output on its way through a [`Redactor`]: standard output or standard error.
