@@ -30,7 +30,7 @@ impl Amount {
 
 /// Not enough of something: tells of what, how much was asked for and how much is left.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not enough {what}: {asked} asked for, {left} of {total} left")]
+#[error("not enough {what}: requested {asked}, available {left} of {total}")]
 pub struct Exhausted {
     /// Of what.
     pub what: &'static str,
@@ -119,14 +119,14 @@ mod tests {
         let (a, b, c) = ("a".parse().unwrap(), "b".parse().unwrap(), "c".parse().unwrap());
         account.reserve(&a, amount(6)).unwrap();
         let refused = account.reserve(&b, amount(5)).unwrap_err();
-        assert_eq!(refused.to_string(), "not enough memory (bytes): 5 asked for, 4 of 10 left");
+        assert_eq!(refused.to_string(), "not enough memory (bytes): requested 5, available 4 of 10");
         account.reserve(&b, amount(4)).unwrap();
         assert_eq!(account.reserve(&c, amount(0)).unwrap_err().what, "containers");
         account.release(&a);
         account.release(&a);
         let thirsty = Amount { disk_bytes: 8, ..amount(1) };
         let refused = account.reserve(&c, thirsty).unwrap_err();
-        assert_eq!(refused.to_string(), "not enough disk (bytes): 8 asked for, 7 of 7 left");
+        assert_eq!(refused.to_string(), "not enough disk (bytes): requested 8, available 7 of 7");
         assert_eq!(account.remaining(), Amount { memory_bytes: 6, pids: 4, containers: 1, disk_bytes: 7 });
         account.adopt(&c, amount(100));
         assert_eq!(account.remaining().memory_bytes, 0);

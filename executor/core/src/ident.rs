@@ -21,7 +21,7 @@ pub enum BadContainerId {
     #[error("has {0} bytes; 1 to {CONTAINER_ID_MAX} are allowed")]
     Length(usize),
     /// Characters that are not safe in a path.
-    #[error("may have letters, digits, `.`, `_` and `-` only, and begins with a letter or a digit")]
+    #[error("may only contain letters, digits, `.`, `_` and `-`, and must begin with a letter or a digit")]
     Characters,
 }
 

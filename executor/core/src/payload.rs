@@ -38,7 +38,7 @@ pub fn default_environment<'a>(has: impl Fn(&str) -> bool, terminal: bool) -> im
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PayloadError {
     /// Too short, or something else.
-    #[error("it does not begin as a payload")]
+    #[error("it does not begin with the header of a payload")]
     Magic,
     /// The count is beyond the limit.
     #[error("it claims {0} strings; at most {COUNT_MAX}")]

@@ -256,7 +256,7 @@ impl<V: RootfsView> Look<'_, V> {
                     return Ok(Err(why));
                 }
                 Entry::File | Entry::Special => {
-                    let why = format!("`{}`: {} is no directory in the rootfs", path.display(), prefix.display());
+                    let why = format!("`{}`: {} is not a directory in the rootfs", path.display(), prefix.display());
                     return Ok(Err(why));
                 }
             }

@@ -83,7 +83,7 @@ impl FileUpdate {
             return Err("a changed file is not in the list");
         }
         if self.files.last().filter(|file| file.token) != plan.token_file() {
-            return Err("the runtime token's file is not as it was");
+            return Err("the runtime token's file has changed");
         }
         let there: BTreeMap<&Path, &PlannedFile> = plan.files.iter().map(|file| (&*file.path, file)).collect();
         for (index, file) in self.files.iter().enumerate() {
@@ -93,7 +93,7 @@ impl FileUpdate {
             }
             let same = |old: &&PlannedFile| PlannedFile { field: file.field.clone(), ..(**old).clone() } == *file;
             if !changed && there.get(&*file.path).filter(|old| same(old)).is_none() {
-                return Err("a file that is to stay is not there as it is described");
+                return Err("a file to be kept differs from the container's");
             }
         }
         Ok(())
@@ -194,7 +194,7 @@ fn nowhere(path: &Path, mounts: &[MountPoint]) -> String {
              declare some)"
         ),
         count => format!(
-            "`{path}` lies below no directory of this container's secret files; those are {}{}",
+            "`{path}` is not below a directory of this container's secret files; those are {}{}",
             names[..count.min(TOLD)].join(", "),
             if count > TOLD { ", ..." } else { "" }
         ),

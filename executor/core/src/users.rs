@@ -32,10 +32,10 @@ pub struct ResolvedUser {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownPrincipal {
     /// No such user.
-    #[error("there is no user `{0}` in the rootfs' /etc/passwd")]
+    #[error("user `{0}` not found in the rootfs' /etc/passwd")]
     User(String),
     /// No such group.
-    #[error("there is no group `{0}` in the rootfs' /etc/group")]
+    #[error("group `{0}` not found in the rootfs' /etc/group")]
     Group(String),
 }
 

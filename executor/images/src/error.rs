@@ -62,7 +62,7 @@ pub enum ImageError {
         why: &'static str,
     },
     /// It takes too long.
-    #[error("{what}: {origin} sent {bytes} bytes in {} s; {least} are the least", .within.as_secs_f32())]
+    #[error("{what}: {origin} sent {bytes} bytes in {} s; at least {least} are required", .within.as_secs_f32())]
     TooSlow {
         /// What was asked for.
         what: String,
@@ -106,7 +106,7 @@ pub enum ImageError {
         what: String,
     },
     /// It is not for this kind of machine.
-    #[error("{what} is not there for {wanted}; it is for {}", .there.join(", "))]
+    #[error("{what} is not available for {wanted}, only for {}", .there.join(", "))]
     NoPlatform {
         /// The image.
         what: String,
@@ -202,14 +202,14 @@ pub enum ImageError {
         by: String,
     },
     /// It is not there, and must not be fetched.
-    #[error("{reference} is not there, and the pull policy is never")]
+    #[error("{reference} is not present on this node, and the pull policy is never")]
     NotHere {
         /// As it was asked for.
         reference: String,
     },
     /// It is there, but came another way than the policy allows, and must not be fetched.
     #[error(
-        "{reference} is there, but did not come from a place that this daemon's configuration allows (images.allow, images.signed), and \
+        "{reference} is present, but did not come from a source that this daemon's configuration allows (images.allow, images.signed), and \
          the pull policy is never"
     )]
     FromElsewhere {

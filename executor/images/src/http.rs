@@ -168,7 +168,7 @@ impl Client {
         let mut request = Request::builder()
             .method(ask.method)
             .uri(ask.path)
-            .header(HOST, host.map_err(|_| HttpError::Broken("the host's name is none".into()))?)
+            .header(HOST, host.map_err(|_| HttpError::Broken("the host name is not valid in a Host header".into()))?)
             .header(USER_AGENT, concat!("executor/", env!("CARGO_PKG_VERSION")))
             .body(Full::new(Bytes::from(ask.body)))
             .map_err(|error| HttpError::Broken(error.to_string()))?;
@@ -183,8 +183,9 @@ impl Client {
 
 async fn connect(origin: &Origin, named_by: Option<Reach>) -> Result<(TcpStream, Reach), HttpError> {
     let addresses = tokio::net::lookup_host((&*origin.host, origin.port));
-    let addresses = addresses.await.map_err(|error| HttpError::Broken(format!("the host is not found: {error}")))?;
-    let mut last = HttpError::Broken("the host has no address".to_owned());
+    let addresses =
+        addresses.await.map_err(|error| HttpError::Broken(format!("cannot resolve the host name: {error}")))?;
+    let mut last = HttpError::Broken("the host name resolves to no address".to_owned());
     for address in addresses {
         let reach = Reach::of(address.ip());
         if let Err(why) = named_by.map_or(Ok(()), |by| reach.may_be_named_by(by)) {
@@ -197,7 +198,7 @@ async fn connect(origin: &Origin, named_by: Option<Reach>) -> Result<(TcpStream,
                 return Ok((stream, reach));
             }
             Err(error) if shortage::of(&error).is_some() => return Err(HttpError::Exhausted(error)),
-            Err(error) => last = HttpError::Broken(format!("no connection: {error}")),
+            Err(error) => last = HttpError::Broken(format!("cannot connect: {error}")),
         }
     }
     Err(last)

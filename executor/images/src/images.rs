@@ -83,8 +83,8 @@ impl<L: LayerStore> Images<L> {
             () = sender.closed() => return,
         };
         match &outcome {
-            Ok(record) => tracing::info!(%reference, digest = %record.digest, bytes = record.size, "image is there"),
-            Err(error) => tracing::warn!(%reference, "image is not fetched: {error}"),
+            Ok(record) => tracing::info!(%reference, digest = %record.digest, bytes = record.size, "image is present"),
+            Err(error) => tracing::warn!(%reference, "cannot fetch the image: {error}"),
         }
         // Whoever learns of the end may count on the credentials being gone.
         drop(pull);
@@ -186,7 +186,7 @@ impl<L: LayerStore> Images<L> {
         let Some((record, held)) = self.intake.store.hold_image(usable) else { return Ok(None) };
         for (index, layer) in record.layers.iter().enumerate() {
             if self.intake.has(&record.layers, index).await?.is_none() {
-                tracing::warn!(image = %record.digest, layer = %layer.diff_id, "a layer is gone: fetched again");
+                tracing::warn!(image = %record.digest, layer = %layer.diff_id, "a layer is missing: the image is fetched again");
                 return Ok(None);
             }
         }
@@ -257,7 +257,7 @@ impl<L: LayerStore> Images<L> {
             (None, [record]) => Ok((*record).clone()),
             (None, []) => Err(ImageError::NotFound { what: format!("image {:?}", shown(text)) }),
             (None, _) => Err(ImageError::NotFound {
-                what: format!("single image {:?}: {} begin so", shown(text), by_digest.len()),
+                what: format!("single image {:?}: {} images match", shown(text), by_digest.len()),
             }),
         }
     }

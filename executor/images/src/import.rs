@@ -135,8 +135,10 @@ pub(crate) async fn import<L: LayerStore>(
         }
         let store = Arc::clone(&intake.store);
         let (back, _upload, blob) = blocking(move || {
-            let missing =
-                || ImageError::Malformed { what: format!("layer {}", layer.digest), why: "it is gone".into() };
+            let missing = || ImageError::Malformed {
+                what: format!("layer {}", layer.digest),
+                why: "it is no longer in the archive or layout".into(),
+            };
             let section = source.open(&file)?.ok_or_else(missing)?;
             let (upload, blob) = copy(section, &layer.digest, layer.size, || store.ingest.upload())?;
             Ok((source, upload, blob))

@@ -103,7 +103,7 @@ async fn documents(
             }
         }
     }
-    Err(ImageError::Unsupported { what: what.to_owned(), why: "its index leads to nothing but indexes".into() })
+    Err(ImageError::Unsupported { what: what.to_owned(), why: "its indexes are nested too deeply".into() })
 }
 
 /// Fetches in parallel what is not there, and has it unpacked from the bottom up.

@@ -103,7 +103,7 @@ fn unsigned(what: &str, reasons: &[String]) -> ImageError {
     const TOLD: usize = 4;
     let mut why = reasons.iter().take(TOLD).cloned().collect::<Vec<_>>().join("; ");
     match reasons.len() {
-        0 => why.push_str("its registry has none"),
+        0 => why.push_str("its registry has no signatures for it"),
         count if count > TOLD => why.push_str(&format!("; and {} more", count - TOLD)),
         _ => {}
     }

@@ -78,7 +78,9 @@ impl Store {
     pub(crate) fn open(dir: &Path) -> Result<Self, ImageError> {
         for sub in ["", "records", "documents", "layers", "ingest"] {
             match files::make_dir(&dir.join(sub)) {
-                Err(error @ ImageError::NoSpace { .. }) => tracing::warn!(%error, "no image can be taken in for now"),
+                Err(error @ ImageError::NoSpace { .. }) => {
+                    tracing::warn!(%error, "cannot take in images until there is space")
+                }
                 made => made?,
             }
         }
@@ -89,11 +91,11 @@ impl Store {
                     inner.images.insert(record.digest.clone(), record);
                 }
                 Ok(record) => {
-                    tracing::warn!(image = %record.digest, "its manifest or configuration is gone: the image is forgotten");
+                    tracing::warn!(image = %record.digest, "the manifest or configuration is missing: the image is forgotten");
                     files::remove(&path);
                 }
                 Err(why) => {
-                    tracing::warn!(path = %path.display(), why, "no record of an image: removed");
+                    tracing::warn!(path = %path.display(), why, "a file is not a valid record of an image: removed");
                     files::remove(&path);
                 }
             }
@@ -239,7 +241,7 @@ impl Store {
         record.last_used_at = now;
         // Of no weight: an older time is as good after a crash.
         if let Err(error) = self.write(record, false) {
-            tracing::debug!(%error, "the time of an image's use is not noted");
+            tracing::debug!(%error, "cannot record the time of an image's use");
         }
     }
 
@@ -276,14 +278,14 @@ fn digest_of(name: &str) -> Option<Digest> {
 
 fn read_record(path: &Path) -> Result<ImageRecord, String> {
     let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let digest = file.strip_suffix(".json").and_then(digest_of).ok_or("its name is no digest")?;
+    let digest = file.strip_suffix(".json").and_then(digest_of).ok_or("its name is not a digest")?;
     let bytes = files::read(path, RECORD_MAX).map_err(|error| error.to_string())?;
     let record: ImageRecord = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
     if record.version != record::VERSION {
-        return Err(format!("it is of version {}", record.version));
+        return Err(format!("its version is {}, not {}", record.version, record::VERSION));
     }
     if record.digest != digest {
-        return Err("it is of another image than its name".to_owned());
+        return Err("it is the record of another image than its name says".to_owned());
     }
     Ok(record)
 }

@@ -8,10 +8,10 @@ use crate::DiffId;
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
     /// The blob's form.
-    #[error("media type {0:?} is none of a layer (tar, tar+gzip, tar+zstd)")]
+    #[error("media type {0:?} is not that of a layer (tar, tar+gzip, tar+zstd)")]
     MediaType(String),
     /// It is larger than allowed.
-    #[error("{}{what}: {found}, and the limit is {limit}", at(.entry))]
+    #[error("{}{what}: {found}; at most {limit}", at(.entry))]
     Limit {
         /// Where, empty where it concerns the whole layer.
         entry: String,
@@ -47,7 +47,7 @@ pub enum UnpackError {
         why: &'static str,
     },
     /// It is another layer.
-    #[error("the layer's diffID is {found}, and should be {expected}")]
+    #[error("the layer's diffID is {found}; expected {expected}")]
     DiffId {
         /// Asked for.
         expected: DiffId,
@@ -55,7 +55,7 @@ pub enum UnpackError {
         found: DiffId,
     },
     /// A layer that it lies on is not in the store.
-    #[error("the layer {0} below it is not unpacked")]
+    #[error("layer {0} below it is not unpacked")]
     Parent(DiffId),
     /// The host's fault.
     #[error("{about}: {error}")]

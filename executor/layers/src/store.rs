@@ -29,6 +29,7 @@ use executor_sys::tree;
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, fsync, mkdirat, openat, renameat_with, syncfs};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use crate::error::Told;
 use crate::tree::{Found, Parents};
@@ -111,7 +112,7 @@ impl Store {
     }
 
     fn find(&self, layer: &DiffId, parents: &[DiffId]) -> Option<PathBuf> {
-        let names = [layer.hex(), dependent(layer, &DiffId::of_list(parents))];
+        let names = [layer.hex(), dependent(layer, &list_digest(parents))];
         names.into_iter().map(|name| self.path(LAYERS).join(name)).find(|path| path.is_dir())
     }
 
@@ -246,6 +247,15 @@ impl Ingest {
     }
 }
 
+/// Returns the digest of a list of layers, in its order.
+pub(crate) fn list_digest(layers: &[DiffId]) -> DiffId {
+    let mut hasher = Sha256::new();
+    for layer in layers {
+        hasher.update(layer.as_bytes());
+    }
+    DiffId::from_bytes(hasher.finalize().into())
+}
+
 fn dependent(layer: &DiffId, parents: &DiffId) -> String {
     format!("{}.{}", layer.hex(), parents.hex())
 }
@@ -253,7 +263,7 @@ fn dependent(layer: &DiffId, parents: &DiffId) -> String {
 fn about(path: &Path) -> io::Result<About> {
     let meta = fs::symlink_metadata(path)?;
     if !meta.is_file() || meta.size() > ABOUT_MAX {
-        return Err(io::Error::other(format!("{} is none of ours", path.display())));
+        return Err(io::Error::other(format!("{} is not a file of the store", path.display())));
     }
     let about: About = serde_json::from_slice(&fs::read(path)?)?;
     if about.version != VERSION {

@@ -94,7 +94,7 @@ impl Archive {
     pub fn open(file: File, compression: Compression, limits: &Limits) -> Result<Self, UnpackError> {
         let meta = file.metadata().told(|| "blob".to_owned())?;
         if !meta.is_file() {
-            return Err(UnpackError::archive(b"", "the blob is no regular file"));
+            return Err(UnpackError::archive(b"", "the blob is not a regular file"));
         }
         let length = meta.len();
         let (what, most) = match compression {
@@ -201,7 +201,7 @@ impl Frames {
     fn verify(&self) -> io::Result<()> {
         match (self.decoder.get_checksum_from_data(), self.decoder.get_calculated_checksum()) {
             (Some(expected), Some(found)) if expected != found => {
-                Err(io::Error::other("a zstd frame has another checksum than it says"))
+                Err(io::Error::other("a zstd frame has a wrong checksum"))
             }
             _ => Ok(()),
         }

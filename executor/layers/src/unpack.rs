@@ -7,7 +7,7 @@ use rustix::fs::FileType;
 
 use crate::archive::{Entry, Kind, Reader, Source};
 use crate::left_out::LeftOut;
-use crate::store::Ingest;
+use crate::store::{Ingest, list_digest};
 use crate::stream::{Archive, Compression};
 use crate::tree::{Marks, Parents, Tree};
 use crate::{DiffId, Limits, Store, UnpackError};
@@ -64,7 +64,7 @@ impl Request<'_> {
         let ingest = store.begin()?;
         Ok(Prepared {
             diff_id: self.diff_id,
-            parents: DiffId::of_list(self.parents),
+            parents: list_digest(self.parents),
             limits: self.limits,
             devices: self.devices,
             archive,

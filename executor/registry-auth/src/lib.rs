@@ -48,7 +48,7 @@ pub enum AuthFileError {
     #[error("has {0} bytes; at most {FILE_MAX}")]
     Size(usize),
     /// It is no such file. The parser's words could repeat a value, so only the place is told.
-    #[error("is no configuration of Docker's: line {line}, column {column}")]
+    #[error("is not a Docker configuration file (line {line}, column {column})")]
     Form {
         /// Counted from 1.
         line: usize,
@@ -63,7 +63,7 @@ pub enum AuthFileError {
     Value(String),
     /// The credentials are with a program.
     #[error(
-        "keeps the credentials for {registry} with the program docker-credential-{helper}, which is not run: name them otherwise"
+        "keeps the credentials for {registry} in the credential helper docker-credential-{helper}, which is not run: give them another way"
     )]
     Helper {
         /// Whose credentials.

@@ -77,5 +77,5 @@ impl FromStr for Profile {
 
 /// No profile has this name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is no profile: cc, rfc and libcnb are")]
+#[error("is not a profile; use cc, rfc or libcnb")]
 pub struct UnknownProfile;

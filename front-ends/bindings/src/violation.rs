@@ -29,7 +29,7 @@ pub enum Violation {
     #[error("Bindings exceed the maximum allowed bytesize of {BYTES_MAX}: {0}")]
     Size(u64),
     /// No JSON, or not in UTF-8. A line and a column, counted from 1, without what stands there.
-    #[error("VCAP_SERVICES is no JSON (line {line}, column {column})")]
+    #[error("VCAP_SERVICES is not valid JSON (line {line}, column {column})")]
     Syntax {
         /// Its line.
         line: usize,
@@ -43,13 +43,13 @@ pub enum Violation {
     #[error("VCAP_SERVICES is nested deeper than {DEPTH_MAX} levels")]
     Depth,
     /// Not `{"LABEL": [...]}`.
-    #[error("VCAP_SERVICES is no object of lists of bindings")]
+    #[error("VCAP_SERVICES is not an object of lists of bindings")]
     NoServices,
     /// What stands under a label.
-    #[error("VCAP_SERVICES: what stands under '{}' is no list of bindings", shown(.0))]
+    #[error("VCAP_SERVICES: '{}' is not a list of bindings", shown(.0))]
     NoList(String),
     /// An element of such a list, counted from 1.
-    #[error("VCAP_SERVICES: number {number} under '{}' is no binding: it is no object", shown(.service))]
+    #[error("VCAP_SERVICES: binding {number} of '{}' is not an object", shown(.service))]
     NoBinding {
         /// The key that the list stands under.
         service: String,
@@ -57,7 +57,7 @@ pub enum Violation {
         number: usize,
     },
     /// `credentials` is neither an object nor null.
-    #[error("VCAP_SERVICES: the credentials of '{}' are no object", shown(.0))]
+    #[error("VCAP_SERVICES: the credentials of '{}' are not an object", shown(.0))]
     NoCredentials(String),
     /// A directory without the entry that every consumer looks for (Service Binding specification 1.1).
     #[error("Binding without an entry 'type': {}", shown(.0))]

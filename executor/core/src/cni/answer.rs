@@ -79,10 +79,10 @@ impl Addresses {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(result: &Value) -> Result<Self, String> {
-        let root = result.as_object().ok_or("the result is no object")?;
+        let root = result.as_object().ok_or("the result is not an object")?;
         match root.get("cniVersion").map(|version| version.as_str().and_then(Version::of)) {
             None | Some(Some(_)) => {}
-            Some(None) => return Err("`cniVersion` of the result is none that is known".into()),
+            Some(None) => return Err("`cniVersion` of the result is not a supported version".into()),
         }
         let mut found = Self::default();
         let interfaces = list(result, "interfaces", LIST_MAX)?;
@@ -93,7 +93,7 @@ impl Addresses {
         for (index, entry) in list(result, "ips", ADDRESSES_MAX)?.iter().enumerate() {
             let at = format!("`ips[{index}]` of the result");
             let address = entry.get("address").and_then(Value::as_str).and_then(Address::parse);
-            let address = address.ok_or_else(|| format!("{at} has no address with a length of its prefix"))?;
+            let address = address.ok_or_else(|| format!("{at} has no address with a prefix length"))?;
             // Addresses of the host's side are told too.
             if entry.get("interface").and_then(Value::as_u64).is_none_or(inside) {
                 found.own.push(address);
@@ -121,7 +121,7 @@ impl Dns {
             let words = texts.iter().map(|text| text.as_str().filter(|text| word(text)).map(str::to_owned));
             words
                 .collect::<Option<_>>()
-                .ok_or_else(|| format!("`dns.{name}` of the result has an entry that is no word"))
+                .ok_or_else(|| format!("`dns.{name}` of the result has an entry that is not a word"))
         };
         let servers = words("nameservers")?.iter().map(|text| text.parse().ok()).collect::<Option<_>>();
         let mut searches = words("search")?;
@@ -131,7 +131,7 @@ impl Dns {
             searches.insert(0, domain.to_owned());
         }
         Ok(Self {
-            servers: servers.ok_or("`dns.nameservers` of the result has an entry that is no address")?,
+            servers: servers.ok_or("`dns.nameservers` of the result has an entry that is not an IP address")?,
             searches,
             options: words("options")?,
         })
@@ -142,14 +142,14 @@ fn list<'a>(value: &'a Value, name: &str, most: usize) -> Result<&'a [Value], St
     match value.get(name) {
         None | Some(Value::Null) => Ok(&[]),
         Some(Value::Array(list)) if list.len() <= most => Ok(list),
-        Some(_) => Err(format!("`{name}` of the result is no list of at most {most} entries")),
+        Some(_) => Err(format!("`{name}` of the result is not a list of at most {most} entries")),
     }
 }
 
 fn address_of(value: &Value, name: &str) -> Result<Option<IpAddr>, String> {
     match value.get(name).and_then(Value::as_str).filter(|text| !text.is_empty()) {
         None => Ok(None),
-        Some(text) => text.parse().map(Some).map_err(|_| format!("`{name}` is no address")),
+        Some(text) => text.parse().map(Some).map_err(|_| format!("`{name}` is not an IP address")),
     }
 }
 

@@ -38,7 +38,7 @@ pub struct Plugin {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadConfig {
     /// No JSON.
-    #[error("is no JSON: {0}")]
+    #[error("is not JSON: {0}")]
     Json(String),
     /// JSON, and something in it is missing or of the wrong kind.
     #[error("`{0}` {1}")]
@@ -61,26 +61,26 @@ impl Network {
     /// It is none, or it is for versions that are not spoken here.
     pub fn parse(bytes: &[u8]) -> Result<Self, BadConfig> {
         let root: Value = serde_json::from_slice(bytes).map_err(|error| BadConfig::Json(error.to_string()))?;
-        let Value::Object(root) = root else { return Err(BadConfig::Json("it is no object".into())) };
+        let Value::Object(root) = root else { return Err(BadConfig::Json("it is not an object".into())) };
         let name = text(&root, "name")?;
         if !is_name(name) {
-            return Err(field("name", format!("is no name of a network of at most {NAME_MAX} bytes")));
+            return Err(field("name", format!("is not a valid network name of at most {NAME_MAX} bytes")));
         }
         let plugins = match root.get("plugins") {
             None => vec![Value::Object(root.clone())],
             Some(Value::Array(plugins)) => plugins.clone(),
-            Some(_) => return Err(field("plugins", "is no list")),
+            Some(_) => return Err(field("plugins", "is not a list")),
         };
         if plugins.is_empty() || plugins.len() > PLUGINS_MAX {
             return Err(field("plugins", format!("has {} entries; 1 to {PLUGINS_MAX} are allowed", plugins.len())));
         }
         let plugins = plugins.into_iter().enumerate().map(|(index, plugin)| {
             let at = format!("plugins[{index}]");
-            let Value::Object(config) = plugin else { return Err(field(at, "is no object")) };
-            let kind = text(&config, "type").map_err(|_| field(format!("{at}.type"), "is no string"))?.to_owned();
+            let Value::Object(config) = plugin else { return Err(field(at, "is not an object")) };
+            let kind = text(&config, "type").map_err(|_| field(format!("{at}.type"), "is not a string"))?.to_owned();
             // It becomes a file name below the operator's directories of plugins.
             if !is_name(&kind) {
-                return Err(field(format!("{at}.type"), "is no name of a plugin"));
+                return Err(field(format!("{at}.type"), "is not a valid name of a plugin"));
             }
             Ok(Plugin { kind, config })
         });
@@ -94,9 +94,11 @@ fn versions(root: &Map<String, Value>) -> Result<Vec<Version>, BadConfig> {
         None => Vec::new(),
         Some(Value::Array(list)) if list.len() <= VERSIONS_MAX => {
             let words = list.iter().map(|entry| entry.as_str());
-            words.collect::<Option<Vec<_>>>().ok_or_else(|| field("cniVersions", "has an entry that is no string"))?
+            words
+                .collect::<Option<Vec<_>>>()
+                .ok_or_else(|| field("cniVersions", "has an entry that is not a string"))?
         }
-        Some(_) => return Err(field("cniVersions", format!("is no list of at most {VERSIONS_MAX} entries"))),
+        Some(_) => return Err(field("cniVersions", format!("is not a list of at most {VERSIONS_MAX} entries"))),
     };
     let single = root.get("cniVersion").map(|_| text(root, "cniVersion")).transpose()?;
     let all: Vec<&str> = listed.into_iter().chain(single).collect();
@@ -107,13 +109,13 @@ fn versions(root: &Map<String, Value>) -> Result<Vec<Version>, BadConfig> {
         let known = Version::ALL.map(Version::name).join(", ");
         let named: String = if all.is_empty() { "is missing".into() } else { format!("is {:?}", all.join(", ")) };
         let named: String = named.chars().take(200).collect();
-        return Err(field("cniVersion", format!("{named}; {known} are known")));
+        return Err(field("cniVersion", format!("{named}; supported are {known}")));
     }
     Ok(spoken)
 }
 
 fn text<'a>(map: &'a Map<String, Value>, name: &str) -> Result<&'a str, BadConfig> {
-    map.get(name).and_then(Value::as_str).ok_or_else(|| field(name, "is no string"))
+    map.get(name).and_then(Value::as_str).ok_or_else(|| field(name, "is not a string"))
 }
 
 /// As the specification has it for names of networks.

@@ -45,10 +45,10 @@ pub struct ConfigError(pub Vec<Violation>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoCommand {
     /// Nothing to run at all.
-    #[error("is empty, and the image has neither an entrypoint nor a command: it names the program to run")]
+    #[error("is empty, and the image has neither an entrypoint nor a command")]
     Missing,
     /// The first argument would be the program, but it is a secret.
-    #[error("is empty, and the image has no entrypoint: the first argument would be the program, but it is a secret")]
+    #[error("is empty, and the image has no entrypoint: the first argument would be the program, but is a secret")]
     Secret,
 }
 
@@ -80,12 +80,12 @@ impl ImageDefaults {
         strings("Env", &env, &mut found);
         let working_dir = text(config.working_dir());
         if !working_dir.is_empty() && !is_path(&working_dir) {
-            found.push(Violation::new("WorkingDir", "is no absolute path"));
+            found.push(Violation::new("WorkingDir", "is not an absolute path"));
         }
         let stop_signal = config.stop_signal().as_deref().filter(|signal| !signal.is_empty()).and_then(|signal| {
             let number = parse_signal(signal);
             if number.is_none() {
-                found.push(Violation::new("StopSignal", "is no signal"));
+                found.push(Violation::new("StopSignal", "is not a signal"));
             }
             number
         });
@@ -96,7 +96,7 @@ impl ImageDefaults {
         if volumes.len() > VOLUMES_MAX {
             found.push(Violation::new("Volumes", format!("has {} entries; at most {VOLUMES_MAX}", volumes.len())));
         } else if volumes.iter().any(|volume| !is_path(volume)) {
-            found.push(Violation::new("Volumes", "has an entry that is no absolute path, or has `..` in it"));
+            found.push(Violation::new("Volumes", "has an entry that is not an absolute path, or contains `..`"));
         }
         if !found.is_empty() {
             return Err(ConfigError(found));
@@ -155,7 +155,7 @@ fn strings(field: &'static str, list: &[String], found: &mut Vec<Violation>) {
         found.push(Violation::new(field, why));
     }
     if list.iter().any(|text| text.contains('\0')) {
-        found.push(Violation::new(field, "contains a NUL"));
+        found.push(Violation::new(field, "contains NUL"));
     }
 }
 

@@ -67,38 +67,38 @@ pub struct Selector {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// It begins with nothing known.
-    #[error(
-        "begins with none of `docker://`, `oci:`, `oci-archive:` and `docker-archive:` (`host` and `dir:` are no images)"
-    )]
+    #[error("must begin with `docker://`, `oci:`, `oci-archive:` or `docker-archive:`")]
     Scheme,
     /// It is too long to look into.
     #[error("has {0} bytes; at most {REFERENCE_MAX}")]
     Length(usize),
     /// No repository.
-    #[error("names no repository")]
+    #[error("has no repository, as in docker://REGISTRY/REPOSITORY")]
     NoRepository,
     /// The registry is no host with an optional port.
-    #[error("registry `{0}` is no host name or address with an optional port")]
+    #[error("registry `{0}` is not a host name or IP address with an optional port")]
     Registry(String),
     /// A component of the repository.
     #[error(
-        "repository component `{0}` is not of a-z and 0-9, with single `.`, `_`, `__` or any number of `-` between"
+        "repository component `{0}` is not valid: use a-z and 0-9, separated by `.`, `_`, `__` or any number of `-`"
     )]
     Component(String),
     /// The name is too long.
     #[error("registry and repository have {0} bytes; at most {NAME_MAX}")]
     NameLength(usize),
     /// The tag.
-    #[error("tag `{0}` is not 1 to {TAG_MAX} of A-Z, a-z, 0-9, `_`, `.` and `-`, beginning with neither `.` nor `-`")]
+    #[error(
+        "tag `{0}` is not valid: use 1 to {TAG_MAX} of A-Z, a-z, 0-9, `_`, `.` and `-`, not beginning with `.` or `-`"
+    )]
     Tag(String),
     /// The digest.
     #[error("digest {0}")]
     Digest(BadDigest),
     /// The path.
-    #[error("path `{0}` is not absolute, has `.` or `..` in it, or has {PATH_MAX} bytes or more")]
+    #[error("path `{0}` is not valid: it must be absolute, without `.` and `..`, and shorter than {PATH_MAX} bytes")]
     Path(String),
     /// The name inside of a layout or an archive.
-    #[error("name `{0}` is not 1 to {INNER_MAX} visible ASCII characters")]
+    #[error("name `{0}` is not valid: use 1 to {INNER_MAX} visible ASCII characters")]
     Inner(String),
 }
 

@@ -63,7 +63,7 @@ pub fn validate_archive(field: &str, path: &str, policy: &Policy) -> Result<(), 
         violations.push(Violation::new(field, InvalidFormat.because(format!("`{}` is not absolute", shorten(path)))));
     }
     if path.contains('\0') {
-        violations.push(Violation::new(field, InvalidCharacter.because("has a NUL byte")));
+        violations.push(Violation::new(field, InvalidCharacter.because("contains NUL")));
     }
     if violations.is_empty() { Ok(()) } else { Err(violations) }
 }

@@ -81,7 +81,7 @@ pub(super) fn directories(
         };
         let shown = path.display();
         let why = if directories.contains(&path) {
-            Duplicate.because(format!("`{shown}` is there twice"))
+            Duplicate.because(format!("`{shown}` is given twice"))
         } else if let Some(file) = files.iter().find(|file| path.starts_with(&file.path)) {
             Conflict.because(format!("`{shown}` needs a directory where {} is a file", file.field))
         } else if !draft.token_path.is_empty() && (runtime.starts_with(&path) || path.starts_with(runtime)) {
@@ -105,7 +105,7 @@ pub(super) fn writable(
     report: &mut Report,
 ) -> Option<WritableFiles> {
     if files.is_empty() && directories.is_empty() && report.0.is_empty() {
-        report.add("writable_files", "is set, and there is neither a file nor a directory of files (file_directories)");
+        report.add("writable_files", "needs a file in volume_mounted_files, or a directory in file_directories");
         return None;
     }
     let bytes_max = if asked == 0 { WRITABLE_DEFAULT.min(memory_bytes / WRITABLE_SHARE) } else { asked };
@@ -158,7 +158,7 @@ pub(super) fn resolve(path: &str, root: &Path) -> Result<PathBuf, FieldFault> {
         return Err(Required.because("is empty"));
     }
     if path.contains(['\0', '\n']) {
-        return Err(InvalidCharacter.because("contains a NUL or a newline"));
+        return Err(InvalidCharacter.because("contains NUL or a newline"));
     }
     for part in path.strip_prefix('/').unwrap_or(path).split('/') {
         let shown = shorten(path);
@@ -185,7 +185,7 @@ pub(super) fn resolve(path: &str, root: &Path) -> Result<PathBuf, FieldFault> {
         return Err(TooLong.because(format!("`{}` has {length} bytes; at most {}", shorten(path), PATH_MAX - 1)));
     }
     if let Some(bad) = ["/proc", "/sys", "/dev"].iter().find(|bad| absolute.starts_with(bad)) {
-        let why = format!("`{}` lies under {bad}, which belongs to the kernel", shorten(path));
+        let why = format!("`{}` is under {bad}, which is reserved for the kernel", shorten(path));
         return Err(Reserved.because(why));
     }
     Ok(absolute)

@@ -29,8 +29,8 @@ impl Reach {
             Self::Public => Ok(()),
             Self::LinkLocal => Err("its address is link-local"),
             same if same == by => Ok(()),
-            Self::Private => Err("its address is private, and the registry's is not"),
-            Self::Loopback => Err("its address is this machine's own, and the registry's is not"),
+            Self::Private => Err("its address is private, but the registry's is not"),
+            Self::Loopback => Err("its address is this machine's own, but the registry's is not"),
         }
     }
 }

@@ -92,7 +92,7 @@ fn chosen(mut images: Vec<Image>, wanted: Option<&str>, what: &str) -> Result<Im
         (1, Some(image), _) => Ok(image),
         (_, None, Some(name)) => Err(ImageError::NotFound { what: format!("image {name:?} in {what}") }),
         (count, ..) => {
-            let why = format!("it has {count} images: say which by its name");
+            let why = format!("it contains {count} images: name one of them");
             Err(ImageError::Unsupported { what: what.to_owned(), why })
         }
     }

@@ -50,7 +50,7 @@ impl Source for Directory {
         if !metadata.is_file() {
             return Err(ImageError::Malformed {
                 what: path.display().to_string(),
-                why: "it is no regular file".into(),
+                why: "it is not a regular file".into(),
             });
         }
         Ok(Some(Section { file, at: 0, size: metadata.len() }))
@@ -87,7 +87,10 @@ pub(super) fn find(
 ) -> Result<Found, ImageError> {
     let index = required(source, "index.json", what)?;
     let Manifest::Index(index) = manifest::parse(&index, "", &format!("index.json of {what}"))? else {
-        return Err(ImageError::Malformed { what: what.to_owned(), why: "its index.json is no index".into() });
+        return Err(ImageError::Malformed {
+            what: what.to_owned(),
+            why: "its index.json is not an image index".into(),
+        });
     };
     let entry = named(&index, wanted, what)?.clone();
     let names = NAMES.iter().filter_map(|key| entry.annotations().as_ref()?.get(*key));
@@ -115,7 +118,7 @@ pub(super) fn find(
             }
         }
     }
-    Err(ImageError::Unsupported { what: what.to_owned(), why: "its index leads to nothing but indexes".into() })
+    Err(ImageError::Unsupported { what: what.to_owned(), why: "its indexes are nested too deeply".into() })
 }
 
 /// The entry of a name; without one the only entry, or the one for this host.
@@ -133,11 +136,11 @@ fn named<'a>(index: &'a ImageIndex, wanted: Option<&str>, what: &str) -> Result<
     match (&all[..], wanted) {
         ([one], _) => Ok(one),
         ([], Some(name)) => Err(ImageError::NotFound { what: format!("image {name:?} in {what}") }),
-        ([], None) => Err(unsupported("it has no image".into())),
+        ([], None) => Err(unsupported("it contains no image".into())),
         (many, None) if many.iter().all(|descriptor| descriptor.platform().is_some()) => {
             manifest::choose(index, &Host::here(), what)
         }
-        (many, _) => Err(unsupported(format!("it has {} images: say which by its name", many.len()))),
+        (many, _) => Err(unsupported(format!("it contains {} images: name one of them", many.len()))),
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use executor_core::backoff::Backoff;
 use executor_core::image::Digest;
 use hyper::StatusCode;
 use hyper::body::Bytes;
@@ -20,11 +21,11 @@ use crate::store::ingest::Partial;
 
 /// Bytes that are written and hashed at once.
 const BATCH: usize = 256 << 10;
-/// Attempts without a byte of progress before the failure is told, and attempts of all.
+/// Attempts without a byte of progress before the failure is reported, and attempts in all.
 const ATTEMPTS: u32 = 3;
 const ATTEMPTS_IN_ALL: u32 = 50;
-/// Before the second attempt; doubled each time.
-const PAUSE: Duration = Duration::from_millis(300);
+/// Pauses between attempts.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(300), Duration::from_secs(10));
 
 /// What a manifest says of a blob.
 #[derive(Clone, Debug)]
@@ -133,18 +134,21 @@ impl Registry {
         mut writing: Writing,
         progress: &impl Fn(u64),
     ) -> Result<Writing, ImageError> {
-        let (mut attempts, mut in_all, mut pause) = (0, 0, PAUSE);
+        let (mut attempts, mut in_all, mut backoff) = (0, 0, BACKOFF);
         while writing.written < wanted.size {
             let before = writing.written;
             let failure;
             (writing, failure) = self.some(wanted, writing, progress).await?;
             let Some(failure) = failure else { continue };
-            (attempts, pause) = if writing.written > before { (1, PAUSE) } else { (attempts + 1, pause * 2) };
-            in_all += 1;
+            if writing.written > before {
+                attempts = 0;
+                backoff.reset();
+            }
+            (attempts, in_all) = (attempts + 1, in_all + 1);
             if !failure.is_passing() || attempts >= ATTEMPTS || in_all >= ATTEMPTS_IN_ALL {
                 return Err(failure);
             }
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(backoff.pause()).await;
         }
         Ok(writing)
     }
@@ -208,7 +212,7 @@ impl Registry {
     }
 
     fn broken(&self, wanted: &BlobRequest, origin: &crate::http::Origin) -> ImageError {
-        let why = "it answers with another part than was asked for".to_owned();
+        let why = "it answers with another byte range than requested".to_owned();
         ImageError::Connection { what: wanted.what.clone(), origin: origin.to_string(), why }
     }
 }

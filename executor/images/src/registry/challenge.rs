@@ -111,11 +111,7 @@ mod tests {
             ("Negotiate abc==, Basic realm=\"x\"", vec![Challenge::Basic]),
         ];
         for (header, expected) in table {
-            if header.starts_with("Negotiate") {
-                assert!(parse(header).is_empty() || parse(header) == expected);
-            } else {
-                assert_eq!(parse(header), expected, "{header}");
-            }
+            assert_eq!(parse(header), expected, "{header}");
         }
         let mut headers = HeaderMap::new();
         assert_eq!(best(&headers), None);

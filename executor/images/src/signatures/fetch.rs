@@ -161,7 +161,9 @@ impl Search<'_> {
         };
         self.documents += 1;
         if self.documents > DOCUMENTS_MAX {
-            self.limit(format!("more than {DOCUMENTS_MAX} documents with signatures are not looked at"));
+            self.limit(format!(
+                "there are more than {DOCUMENTS_MAX} documents with signatures; only the first were examined"
+            ));
             return Ok(None);
         }
         match serde_json::from_slice::<Document>(&bytes) {
@@ -176,7 +178,7 @@ impl Search<'_> {
     /// Looks at the signatures of a document.
     async fn of_layers(&mut self, layers: Vec<Entry>, of: (&Digest, &[u8]), what: &str) -> Result<(), ImageError> {
         if layers.len() > LAYERS_MAX {
-            self.limit(format!("{what}: of {} layers only {LAYERS_MAX} are looked at", layers.len()));
+            self.limit(format!("{what}: of {} layers only the first {LAYERS_MAX} were examined", layers.len()));
         }
         for layer in layers.into_iter().take(LAYERS_MAX) {
             let most = match &*layer.media_type {
@@ -186,7 +188,7 @@ impl Search<'_> {
             };
             self.signatures += 1;
             if self.signatures > SIGNATURES_MAX {
-                self.limit(format!("more than {SIGNATURES_MAX} signatures are not looked at"));
+                self.limit(format!("there are more than {SIGNATURES_MAX} signatures; only the first were examined"));
                 return Ok(());
             }
             let what = format!("signature {}", brief(&layer.digest));
@@ -200,13 +202,13 @@ impl Search<'_> {
             };
             match signed.map(|signed: Signed| signed.evidence(&self.keys, self.repository)) {
                 Err(why) => self.note(format!("{what}: {why}")),
-                Ok(evidence) if evidence.is_empty() => self.note(format!("{what} is by none of the keys")),
+                Ok(evidence) if evidence.is_empty() => self.note(format!("{what} was made by none of the keys")),
                 Ok(evidence) => {
                     self.found.extend(evidence);
                     if self.is_over() {
                         return Ok(());
                     }
-                    self.note(format!("{what} satisfies not every rule: keys, or the repository that it names"));
+                    self.note(format!("{what} does not satisfy every rule (its key, or the repository that it names)"));
                 }
             }
         }

@@ -45,7 +45,7 @@ impl TrustedKey {
         let file = std::fs::File::open(path).map_err(told)?;
         file.take(FILE_MAX + 1).read_to_end(&mut pem).map_err(told)?;
         if pem.len() as u64 > FILE_MAX {
-            return Err(format!("has more than {FILE_MAX} bytes"));
+            return Err(format!("has more than {FILE_MAX} bytes, the limit"));
         }
         Self::parse(&pem)
     }
@@ -65,8 +65,7 @@ impl TrustedKey {
     }
 
     fn of(spki: SubjectPublicKeyInfoDer<'static>) -> Result<Self, String> {
-        let key =
-            RawPublicKeyEntity::try_from(&spki).map_err(|error| format!("has a key that is malformed: {error}"))?;
+        let key = RawPublicKeyEntity::try_from(&spki).map_err(|error| format!("has a malformed key: {error}"))?;
         // What a signature of nothing is refused for tells whether the key is one for it.
         let fits = |algorithm: &&&'static dyn SignatureVerificationAlgorithm| {
             !matches!(
@@ -76,7 +75,7 @@ impl TrustedKey {
         };
         let algorithms: Vec<_> = ALGORITHMS.iter().filter(fits).copied().collect();
         if algorithms.is_empty() {
-            return Err("has a key of a kind that is not taken: ECDSA (P-256, P-384), Ed25519 and RSA are".into());
+            return Err("has a key of an unsupported type; supported are ECDSA (P-256, P-384), Ed25519 and RSA".into());
         }
         let id = hash::digest(Algorithm::Sha256, &spki).hex().to_owned();
         Ok(Self { id, spki, algorithms })
@@ -194,7 +193,7 @@ mod tests {
             ("nonsense", "no public key"),
             (private, "no public key"),
             (&damaged, "malformed"),
-            (OTHER_CURVE, "kind that is not taken"),
+            (OTHER_CURVE, "unsupported type"),
             ("-----BEGIN PUBLIC KEY-----\n!\n-----END PUBLIC KEY-----\n", "not PEM"),
         ];
         for (pem, why) in table {

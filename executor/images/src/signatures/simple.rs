@@ -49,10 +49,10 @@ pub(super) fn read(payload: Vec<u8>, annotations: &BTreeMap<String, String>, of:
     let Payload { critical } =
         serde_json::from_slice(&payload).map_err(|error| format!("its payload is malformed: {error}"))?;
     if critical.r#type != TYPE {
-        return Err("its payload is not of a signature of an image".into());
+        return Err("its payload is not a signature of an image".into());
     }
     if critical.image.digest != of.to_string() {
-        return Err(format!("its payload is of another image, {:?}", shown(&critical.image.digest)));
+        return Err(format!("its payload names another image, {:?}", shown(&critical.image.digest)));
     }
     let name = Some(critical.identity.reference).filter(|name| !name.is_empty());
     Ok(Signed { message: payload, signatures: vec![signature], name })

@@ -78,7 +78,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], durable: bool) -> Result<(), Im
 pub(crate) fn remove(path: &Path) {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(path = %path.display(), %error, "a file cannot be removed");
+            tracing::warn!(path = %path.display(), %error, "cannot remove a file");
         }
         _ => {}
     }

@@ -65,7 +65,7 @@ impl Records {
             b"GNU.sparse.map" => {
                 let numbers = value.split(|byte| *byte == b',').filter(|number| !number.is_empty()).map(decimal);
                 let map: Option<Vec<u64>> = numbers.collect();
-                self.sparse.map = map.ok_or_else(|| damaged("a map of a sparse file that is none"))?;
+                self.sparse.map = map.ok_or_else(|| damaged("an invalid map of a sparse file"))?;
             }
             _ => {}
         }

@@ -140,10 +140,10 @@ impl Tree {
             (There::Directory, _) => return Err(refused("which is a directory")),
             (There::Symlink | There::Other, Some(dir)) => (dir, 0),
             (There::Whiteout, _) => return Err(refused("which this layer removes")),
-            (_, _) if walked.hidden => return Err(refused("which is not there")),
+            (_, _) if walked.hidden => return Err(refused("which does not exist")),
             _ => {
                 let names: Vec<&[u8]> = walked.path.iter().map(Vec::as_slice).chain([*last]).collect();
-                let copied = self.bring_up(&names, most)?.ok_or_else(|| refused("which is not there"))?;
+                let copied = self.bring_up(&names, most)?.ok_or_else(|| refused("which does not exist"))?;
                 (self.parent(&names)?.0, copied)
             }
         };

@@ -234,7 +234,7 @@ fn allow_changes(dir: BorrowedFd<'_>, name: &Path) {
 fn open_file(dir: impl AsFd, name: &Path, flags: OFlags) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | flags;
     openat(dir, name, flags, Mode::empty()).map(File::from).map_err(|error| match error {
-        Errno::WOULDBLOCK => io::Error::new(io::ErrorKind::WouldBlock, "somebody has a lease on a file"),
+        Errno::WOULDBLOCK => io::Error::new(io::ErrorKind::WouldBlock, "another process has a lease on a file"),
         error => error.into(),
     })
 }

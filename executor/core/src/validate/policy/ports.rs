@@ -101,7 +101,7 @@ fn network(text: &str) -> Result<(IpAddr, u8), String> {
         (None, Ok(IpAddr::V4(ip))) => Some(IpAddr::V4(ip)),
         (None, _) => None,
     };
-    let ip = ip.ok_or_else(|| format!("{address:?} is not an IP address (an IPv6 address stands in brackets)"))?;
+    let ip = ip.ok_or_else(|| format!("{address:?} is not an IP address (an IPv6 address needs brackets)"))?;
     let width = if ip.is_ipv4() { 32 } else { 128 };
     let bits = match prefix {
         None => width,
