@@ -21,13 +21,13 @@ use crate::validate::ViolationReason::{TooLong, Unsuitable};
 pub struct FileUpdate {
     /// The generation from which this list was made. Another one is refused as stale.
     pub base_generation: u64,
-    /// Every file as it is to be, the runtime token's last.
+    /// All files after the update, the runtime token's last.
     pub files: Vec<PlannedFile>,
     /// Those that come with content, as ascending indices into `files`; in the order of the contents' payload.
     pub changed: Vec<usize>,
 }
 
-/// What an update comes to on the mounts.
+/// Changes of an update by mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// The mount points with their new contents, in their old order.
@@ -36,30 +36,30 @@ pub struct Placed {
     pub changes: Vec<Change>,
 }
 
-/// What changes at one mount point.
+/// Change of one mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Which of the mount points.
+    /// Index of the mount point.
     pub mount: usize,
-    /// What it shows next.
+    /// Next content.
     pub next: Next,
 }
 
-/// What a mount point shows next. Numbers are indices into the contents' payload.
+/// Next content of a mount point, as indices into the contents' payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// A file that is mounted by itself.
     File(usize),
     /// Files below a directory, by their paths there.
     Directory {
-        /// As they are now.
+        /// Files that are kept.
         kept: Vec<PathBuf>,
-        /// With new content.
+        /// Files with new content.
         new: Vec<(usize, PathBuf)>,
     },
 }
 
-/// Why no update of a container's files can be carried out, if none can.
+/// Returns the reason why a container's files can never be updated, if there is one.
 pub fn forbidden(plan: &Plan) -> Option<String> {
     plan.writable_files.map(|_| {
         format!(
@@ -99,7 +99,7 @@ impl FileUpdate {
         Ok(())
     }
 
-    /// Bytes of content that only the old list has, in whole pages: what an update leaves to be wiped.
+    /// Returns the bytes of content that only the old list has, in whole pages, which are to be wiped after the update.
     pub fn replaced_bytes(&self, plan: &Plan, page: u64) -> u64 {
         let kept: BTreeSet<&Path> = (0..self.files.len())
             .filter(|index| self.changed.binary_search(index).is_err())
@@ -272,7 +272,7 @@ mod tests {
         assert!(none[0].description.contains("no directory"), "{}", none[0]);
     }
 
-    /// What a daemon that was taken over could send.
+    /// Updates that a compromised daemon could send.
     #[test]
     fn a_forged_update_is_refused() {
         let good = asked(&["db/password"], &[]);

@@ -1,5 +1,5 @@
-//! From an untrusted request to a [`Plan`]: every violation is listed at once, each names its field, its
-//! limit and the value's size, and none repeats a secret.
+//! Validation of untrusted requests into a [`Plan`]. All violations are listed together; each names its field, the
+//! limit and the size of the value, and none repeats a secret.
 //!
 //! In goes a [`Draft`] that borrows from the decoded message, so that validation copies no secret; out comes
 //! the public part. Paths of files keep these rules: no `.`, `..`, NUL, newline, nothing under `/proc`,
@@ -192,7 +192,7 @@ fn as_made(plan: &Plan, main: &PlannedProcess, again: Plan) -> Result<(), Vec<Vi
     Err(vec![Violation::new("action", "is not in the form that validation produces")])
 }
 
-/// Every path of a plan.
+/// Returns every path of a plan.
 fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
     let rootfs = match &plan.rootfs {
         Rootfs::Host => &[],
@@ -213,7 +213,7 @@ fn as_drafted<'a>(file: &PlannedFile, path: &'a str, group: Option<&'a str>) -> 
     DraftFile { field: file.field.clone(), path, size: file.size, public: file.public, mode: Some(file.mode), group }
 }
 
-/// What the operator's policy says of a rootfs and a network.
+/// Checks a rootfs and a network against the operator's policy.
 fn permitted(rootfs: Option<&Rootfs>, network: Network, policy: &Policy) -> Vec<Violation> {
     let mut found = Vec::new();
     match rootfs {
@@ -378,14 +378,14 @@ fn fits(principal: Principal, what: &str, namespace: UserNamespace) -> Result<Pr
     }
 }
 
-/// The same of a user and a group.
+/// Checks that user and group exist in the user namespace.
 fn user_fits(UserRef { user, group }: UserRef, namespace: UserNamespace) -> Result<UserRef, FieldFault> {
     let user = fits(user, "user", namespace)?;
     let group = group.map(|group| fits(group, "group", namespace)).transpose()?;
     Ok(UserRef { user, group })
 }
 
-/// For messages: a value that is no secret, cut to a readable length.
+/// Shortens a value that is not secret for a message.
 fn shorten(text: &str) -> String {
     const MOST: usize = 80;
     match text.char_indices().nth(MOST) {

@@ -38,21 +38,21 @@ impl<L> std::fmt::Debug for Images<L> {
 
 /// An image that is about to be used: it stays while this lives.
 pub struct Resolved {
-    /// What it is.
+    /// Record of the image.
     pub record: ImageRecord,
-    /// What it says of the process.
+    /// Defaults for the process in its configuration.
     pub defaults: ImageDefaults,
     _held: Held,
 }
 
-/// When an image is fetched.
+/// Rule for fetching an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// When it is not there.
+    /// Fetch the image if it is not present.
     IfMissing,
-    /// Each time.
+    /// Ask the registry each time.
     Always,
-    /// Not at all.
+    /// Never fetch the image.
     Never,
 }
 
@@ -233,7 +233,7 @@ impl<L: LayerStore> Images<L> {
         &self.intake.settings.signatures
     }
 
-    /// Every image, the one that came last first.
+    /// Returns all images, the newest first.
     pub fn list(&self) -> Vec<ImageRecord> {
         let mut all = self.intake.store.all();
         all.sort_by_key(|record| std::cmp::Reverse(record.pulled_at));
@@ -335,13 +335,13 @@ impl Upload {
         .await
     }
 
-    /// Bytes that have come.
+    /// Returns the number of bytes received.
     pub fn written(&self) -> u64 {
         self.written
     }
 }
 
-/// Whether a record is what a reference means. A digest decides, whatever it is called.
+/// Tells whether a reference refers to the image of a record. A digest decides, whatever the names are.
 fn is_meant(record: &ImageRecord, reference: &ImageReference) -> bool {
     match reference.digest() {
         Some(digest) => record.digest == *digest || record.index_digest.as_ref() == Some(digest),

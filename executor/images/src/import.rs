@@ -1,4 +1,4 @@
-//! From a layout or an archive to the store: the same documents and layers as from a registry, with the same checks.
+//! Imports of images from layouts and archives, with the same documents, layers and checks as from a registry.
 //!
 //! Nothing is unpacked by the names that an archive has: a table says where in the file an entry lies, and what is
 //! wanted is read from there. So no name can lead out of anywhere. Blobs are verified before they are handed over, and
@@ -25,24 +25,24 @@ use crate::layers::LayerStore;
 use crate::record::{ImageRecord, Provenance};
 use crate::store::ingest::Upload;
 
-/// Bytes of a layer for each byte that is stored of it, beyond those that need no reason: the rest are holes, which cost as
-/// much to read. As for what is compressed (`executor_layers::Limits`).
+/// Maximum bytes of a layer for each byte that is stored of it, beyond [`BYTES_FREE`]: the others are holes, which cost
+/// as much to read. The same ratio as for compression (`executor_layers::Limits`).
 const BYTES_PER_STORED: u64 = 100;
-/// Bytes that need no reason.
+/// Bytes that may be holes without limit.
 const BYTES_FREE: u64 = 256 << 20;
 
-/// In which form an image is given.
+/// Format of an image outside of a registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// An OCI layout: a directory.
     Layout,
-    /// The same in a tar archive.
+    /// An OCI layout in a tar archive.
     OciArchive,
-    /// What `docker save` writes.
+    /// An archive of `docker save`.
     DockerArchive,
 }
 
-/// Where the parts of an image are read from.
+/// Source of the parts of an image.
 trait Source: Send {
     /// A file by its name, from the root of the layout or archive; `None` where there is none.
     fn open(&mut self, name: &str) -> Result<Option<Section>, ImageError>;
@@ -95,11 +95,11 @@ fn required(source: &mut dyn Source, name: &str, what: &str) -> Result<Vec<u8>, 
     source.open(name)?.ok_or_else(missing)?.read(&format!("{name} of {what}"))
 }
 
-/// What was found: documents, and for each layer the file that has it.
+/// An image that was found: its documents, and for each layer the name of its file.
 struct Found {
     documents: Documents,
     files: Vec<String>,
-    /// What it is called inside.
+    /// Names of the image in the archive or layout.
     names: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What pulls and imports share: settings, the HTTP client, the store of images and the store of layers.
+//! The intake, which pulls and imports share: settings, the HTTP client, the store of images and the store of layers.
 //!
 //! Both bring verified documents and blobs; here the layers are held, unpacked from the bottom up, and the image recorded.
 

@@ -17,10 +17,10 @@ const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
-/// What a registry is asked for.
+/// Media types that are requested from a registry.
 pub(crate) const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
-/// Most images of an index.
+/// Maximum number of images of an index.
 const MANIFESTS_MAX: usize = 1000;
 
 /// Layers as they are handed on, in OCI's spelling.
@@ -34,7 +34,7 @@ pub(crate) enum Manifest {
     Index(Box<ImageIndex>),
 }
 
-/// What tells the kinds apart.
+/// Fields that distinguish manifests from indexes.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Outline {
@@ -167,7 +167,7 @@ pub(crate) fn layer_type(media_type: &str) -> Option<&'static str> {
     }
 }
 
-/// How a layer is compressed, by its first bytes.
+/// Recognizes the compression of a layer by its first bytes.
 pub(crate) fn sniffed(head: &[u8]) -> &'static str {
     match head {
         [0x1f, 0x8b, ..] => TAR_GZIP,

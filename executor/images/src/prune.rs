@@ -15,31 +15,31 @@ use crate::record::{ImageRecord, now};
 /// Blobs on their way that nobody has written to for this long are given up.
 const ABANDONED: Duration = Duration::from_secs(24 * 3600);
 
-/// What is to go.
+/// Rules for removing images.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
     /// Images that were not used for this long.
     pub unused_for: Option<Duration>,
     /// The longest unused ones, until the rest has no more bytes than this.
     pub bytes_budget: Option<u64>,
-    /// Only tell what would go.
+    /// Only reports what would be removed.
     pub dry_run: bool,
 }
 
-/// What went, or would go.
+/// Images and layers that were removed, or would be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// Images, the longest unused first.
     pub images: Vec<ImageRecord>,
     /// Layers of theirs that no other image has, and layers that belonged to none.
     pub layers: u64,
-    /// Bytes of blobs on their way that nobody fetched on.
+    /// Bytes of abandoned partial downloads.
     pub partial_bytes: u64,
     /// Images that were in use and stayed, where they would have gone.
     pub in_use: u64,
 }
 
-/// Bytes of blobs over images: what they share counts once.
+/// Sums the bytes of the images' blobs; shared ones count once.
 fn bytes_of<'a>(images: impl Iterator<Item = &'a ImageRecord>) -> u64 {
     let mut blobs = BTreeMap::new();
     for image in images {

@@ -1,4 +1,4 @@
-//! From a registry to the store: index, manifest, configuration, layers, record, in this order.
+//! Pulls of images from a registry to the store: index, manifest, configuration, layers, record, in this order.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::store::ingest::Partial;
 
 /// Blobs of an image that are fetched at once.
 const PARALLEL: usize = 3;
-/// Most indexes on the way to a manifest.
+/// Maximum number of indexes on the way to a manifest.
 const INDEXES_MAX: usize = 2;
 
 /// A blob that came whole.

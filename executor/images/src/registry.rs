@@ -27,7 +27,7 @@ use crate::http::{Answer, Ask, Body, BodyError, Client, HttpError, Origin};
 use crate::manifest;
 use auth::Authorization;
 
-/// Most redirects of one request.
+/// Maximum number of redirects of one request.
 const REDIRECTS_MAX: usize = 5;
 /// Docker's registry has another name than its images.
 const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
@@ -263,7 +263,7 @@ impl Registry {
         ImageError::Unauthorized { registry: self.name.clone(), what: what.to_owned(), who, why }
     }
 
-    /// What is shown to the registry.
+    /// Returns the credentials for the registry.
     fn credentials(&self) -> Option<&Credentials> {
         self.identity.as_ref().map(|identity| &*identity.credentials)
     }
@@ -290,7 +290,7 @@ fn is_redirect(status: StatusCode) -> bool {
     matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
 }
 
-/// Where an answer sends us, where that is right.
+/// Returns the target of a redirect if it is permitted.
 fn redirected(answer: &Answer, from: &Origin, count: usize, what: &str) -> Result<(Origin, String), ImageError> {
     let refused = |to: String, why| Err(ImageError::Redirect { what: what.to_owned(), to, why });
     let location = answer.headers.get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();

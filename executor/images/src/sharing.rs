@@ -1,4 +1,4 @@
-//! One pull for all who want the same image at once.
+//! Sharing of pulls: one pull for all clients that want the same image at the same time.
 //!
 //! A pull is a task of its own. Who waits for it watches its state; when nobody does any more it ends, and what it has
 //! fetched stays to be taken up again. Two calls share a pull where they name the same image with the same credentials:
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::progress::{Outcome, State};
 
-/// Somebody who waits for a pull.
+/// Watches a pull.
 #[derive(Clone, Debug)]
 pub struct Watcher(watch::Receiver<State>);
 

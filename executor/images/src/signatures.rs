@@ -23,9 +23,9 @@ use crate::record::Evidence;
 pub(crate) use fetch::verify;
 pub use keys::TrustedKey;
 
-/// Most rules, and keys of one.
+/// Maximum number of rules, and keys of one.
 pub const RULES_MAX: usize = 100;
-/// See [`RULES_MAX`].
+/// Maximum number of keys of a rule.
 pub const KEYS_MAX: usize = 32;
 
 /// Signatures that the operator wants. Each rule that has a repository must be satisfied.
@@ -35,7 +35,7 @@ pub struct SignaturePolicy(pub Vec<SignatureRule>);
 /// Repositories whose images must be signed by one of these keys.
 #[derive(Clone, Debug)]
 pub struct SignatureRule {
-    /// Which repositories.
+    /// Repositories that the rule applies to.
     pub images: Vec<RepositoryPattern>,
     /// Any one of them.
     pub keys: Vec<TrustedKey>,
@@ -76,12 +76,12 @@ struct Signed {
     message: Vec<u8>,
     /// Any one of these.
     signatures: Vec<Vec<u8>>,
-    /// How it names the image.
+    /// Reference of the image in the signature.
     name: Option<String>,
 }
 
 impl Signed {
-    /// What it is worth for the image of a repository.
+    /// Returns the evidence that this signature gives for an image of the repository.
     fn evidence(&self, keys: &[&TrustedKey], repository: &Repository) -> Evidence {
         let is_by = |key: &&&TrustedKey| self.signatures.iter().any(|signature| key.verifies(&self.message, signature));
         let is_named = self.name.as_deref().is_some_and(|name| {

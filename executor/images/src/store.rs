@@ -1,4 +1,4 @@
-//! What is kept of images: a record each, manifests and configurations by digest, and blobs on their way.
+//! The store of images: their records, manifests and configurations by digest, and partial blobs.
 //!
 //! ```text
 //!  images/records/sha256-HEX.json     one image, replaced by rename
@@ -25,7 +25,7 @@ use ingest::Ingest;
 
 /// Largest record, in bytes.
 const RECORD_MAX: u64 = 1 << 20;
-/// Between two notes on disk that an image was used, in nanoseconds.
+/// Minimum time between two updates of an image's time of use on disk, in nanoseconds.
 const USED_EVERY: u64 = 60_000_000_000;
 
 /// The store of images.
@@ -113,7 +113,7 @@ impl Store {
         Ok(Self { dir: dir.to_owned(), ingest, inner: Arc::new(Mutex::new(inner)) })
     }
 
-    /// Every image, in the order of their digests.
+    /// Returns all images, ordered by digest.
     pub(crate) fn all(&self) -> Vec<ImageRecord> {
         locked(&self.inner).images.values().cloned().collect()
     }
@@ -138,7 +138,7 @@ impl Store {
         Held { inner: Arc::clone(&self.inner), images: Vec::new(), layers }
     }
 
-    /// Whether an image is about to be used.
+    /// Tells whether an image is about to be used.
     pub(crate) fn is_held(&self, digest: &Digest) -> bool {
         locked(&self.inner).images_held.contains_key(digest)
     }

@@ -10,7 +10,7 @@ use crate::names::{PROVIDER, TYPE, is_binding, is_key};
 use crate::violation::{Refused, Violation};
 use crate::{BYTES_MAX, ONE_FILE, SERVICE_BINDING_ROOT, VCAP_SERVICES_FILE_PATH};
 
-/// How bindings lie below their root. The two exclude one another.
+/// Layout of bindings below their root. The two exclude one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// `BINDING/ENTRY`, as the Service Binding specification for Kubernetes has it.
@@ -41,7 +41,7 @@ pub struct BindingFile {
 }
 
 impl BindingFile {
-    /// Bytes of path and content.
+    /// Returns the bytes of path and content.
     fn weight(&self) -> u64 {
         self.path.len() as u64 + self.content.len() as u64
     }
@@ -58,27 +58,27 @@ impl fmt::Debug for BindingFile {
     }
 }
 
-/// One binding of [`Bindings`], borrowed.
+/// A binding of [`Bindings`], borrowed.
 #[derive(Debug)]
 pub struct Binding<'a> {
-    /// Its name, which is its directory.
+    /// Name of the binding and of its directory.
     pub name: &'a str,
-    /// Its entries by their names, sorted.
+    /// Entries by name, sorted.
     pub entries: Vec<(&'a str, &'a BindingFile)>,
 }
 
 impl Binding<'_> {
-    /// What an entry holds.
+    /// Returns the content of an entry.
     pub fn entry(&self, name: &str) -> Option<&[u8]> {
         self.entries.iter().find(|(entry, _)| *entry == name).map(|(_, file)| file.content.as_slice())
     }
 
-    /// What it is (`mysql`), if that is text.
+    /// Returns the type (`mysql`), if it is text.
     pub fn kind(&self) -> Option<&str> {
         self.entry(TYPE).and_then(|bytes| std::str::from_utf8(bytes).ok())
     }
 
-    /// Whose it is, if it says so in text.
+    /// Returns the provider, if there is one and it is text.
     pub fn provider(&self) -> Option<&str> {
         self.entry(PROVIDER).and_then(|bytes| std::str::from_utf8(bytes).ok())
     }
@@ -105,7 +105,7 @@ impl Bindings {
         Ok(Self { files: vec![file], layout: Layout::OneFile })
     }
 
-    /// How the files lie.
+    /// Returns the layout of the files.
     pub fn layout(&self) -> Layout {
         self.layout
     }
@@ -120,7 +120,7 @@ impl Bindings {
         self.files
     }
 
-    /// Bytes over paths and contents.
+    /// Returns the bytes of all paths and contents.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(BindingFile::weight).sum()
     }
@@ -148,7 +148,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Nothing yet.
+    /// Makes a builder without bindings.
     pub fn new() -> Self {
         Self::default()
     }
@@ -172,7 +172,7 @@ impl Builder {
         self
     }
 
-    /// Whether a binding of this name can be added.
+    /// Starts a binding. Returns false if its name is invalid or used already.
     pub(crate) fn begin(&mut self, name: &str) -> bool {
         if !is_binding(name) {
             self.violations.push(Violation::BindingName(name.to_owned()));

@@ -16,7 +16,7 @@ pub(crate) const PUBLIC: [&str; 10] =
 /// Longest name, in bytes.
 const LENGTH_MAX: usize = 253;
 
-/// As Cloud Controller prints it.
+/// Rule for names as Cloud Controller prints it.
 pub(crate) const BINDING_RULE: &str = r"/^[a-z0-9\-.]{1,253}$/";
 
 /// `[a-z0-9\-.]{1,253}`.

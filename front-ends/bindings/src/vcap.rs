@@ -78,7 +78,7 @@ fn translate(bytes: &[u8], profile: Profile, builder: &mut Builder) -> Result<()
     Ok(())
 }
 
-/// One binding. An error is one of the document's; what is wrong with the binding goes to the builder.
+/// Translates one binding. Errors of the document are returned; violations of the binding go to the builder.
 fn one<'a>(
     document: Document<'a>,
     service: &str,

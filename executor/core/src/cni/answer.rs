@@ -1,4 +1,4 @@
-//! What plugins answer: results, errors, versions.
+//! Answers of plugins: results, errors, versions.
 
 use std::net::IpAddr;
 
@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::Version;
 
-/// Most addresses of a container.
+/// Maximum number of addresses of a container.
 const ADDRESSES_MAX: usize = 64;
-/// Most entries of any other list in a result.
+/// Maximum number of entries of any other list in a result.
 const LIST_MAX: usize = 256;
 /// Longest text of a plugin's that is repeated in an error, in bytes.
 const WORDS_MAX: usize = 1024;
@@ -19,7 +19,7 @@ const WORDS_MAX: usize = 1024;
 pub struct Address {
     /// The address.
     pub ip: IpAddr,
-    /// How many leading bits are its network's.
+    /// Length of the network prefix, in bits.
     pub prefix: u8,
 }
 
@@ -38,7 +38,7 @@ impl Address {
         (prefix <= if ip.is_ipv4() { 32 } else { 128 }).then_some(Self { ip, prefix })
     }
 
-    /// Whether another address belongs to the same network.
+    /// Tells whether another address belongs to the same network.
     pub fn network_has(&self, other: IpAddr) -> bool {
         fn bits(ip: IpAddr) -> u128 {
             match ip {
@@ -51,7 +51,7 @@ impl Address {
     }
 }
 
-/// What resolv.conf is to say, as a network tells it.
+/// Name servers and domains for resolv.conf.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dns {
     /// Name servers.
@@ -62,14 +62,14 @@ pub struct Dns {
     pub options: Vec<String>,
 }
 
-/// What a container has of its network.
+/// Addresses that a container has on its network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
-    /// Its own.
+    /// Addresses of the container.
     pub own: Vec<Address>,
-    /// Of whoever forwards for it.
+    /// Addresses of the gateways.
     pub gateways: Vec<IpAddr>,
-    /// Its name servers.
+    /// Name servers.
     pub dns: Dns,
 }
 
@@ -156,13 +156,14 @@ fn address_of(value: &Value, name: &str) -> Result<Option<IpAddr>, String> {
 /// A failure in a plugin's own words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginFailure {
-    /// Its code; 0 where it told none. Below 100 they are the specification's.
+    /// Code of the error; 0 if there was none. Codes below 100 are the specification's.
     pub code: u64,
-    /// What it said, cut, in one line.
+    /// Message of the error on one line, shortened.
     pub message: String,
 }
 
-/// What a plugin that failed has said: the error object on its standard output, else the end of its standard error.
+/// Reads the error of a plugin that failed: the error object on its standard output, else the end of its standard
+/// error.
 pub fn plugin_failure(stdout: &[u8], stderr: &[u8]) -> PluginFailure {
     let told = serde_json::from_slice::<Value>(stdout).ok();
     let part = |name: &str| told.as_ref().and_then(|told| told.get(name)?.as_str()).unwrap_or_default();

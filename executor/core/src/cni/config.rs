@@ -1,4 +1,4 @@
-//! What the operator configured: a list of plugins (`.conflist`), or one plugin by itself (`.conf`, `.json`).
+//! Network configurations of the operator: a list of plugins (`.conflist`), or a single plugin (`.conf`, `.json`).
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -7,37 +7,37 @@ use super::Version;
 
 /// Largest configuration file, in bytes.
 pub const CONFIG_MAX: u64 = 256 << 10;
-/// Most plugins of a network.
+/// Maximum number of plugins of a network.
 pub const PLUGINS_MAX: usize = 16;
 /// Longest name of a network or of a plugin, in bytes.
 const NAME_MAX: usize = 128;
-/// Most versions that a configuration may list.
+/// Maximum number of versions that a configuration may list.
 const VERSIONS_MAX: usize = 32;
 
 /// A network as it is configured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
-    /// Its name, which plugins keep what they remember under.
+    /// Name of the network, under which plugins keep their state.
     pub name: String,
     /// The versions that its configuration is written for and that are spoken here: at least one, ascending.
     pub versions: Vec<Version>,
-    /// In the order of ADD: at least one.
+    /// Plugins in the order of ADD; at least one.
     pub plugins: Vec<Plugin>,
 }
 
-/// One plugin of a network.
+/// A plugin of a network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plugin {
     /// Name of its program.
     pub kind: String,
-    /// Its part of the configuration, as it stands there.
+    /// Configuration of the plugin, unchanged.
     pub config: Map<String, Value>,
 }
 
-/// Why a file is no network.
+/// Error of a file that is not a network configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadConfig {
-    /// No JSON.
+    /// The file is not JSON.
     #[error("is not JSON: {0}")]
     Json(String),
     /// JSON, and something in it is missing or of the wrong kind.
@@ -49,7 +49,7 @@ fn field(name: impl Into<String>, why: impl Into<String>) -> BadConfig {
     BadConfig::Field(name.into(), why.into())
 }
 
-/// Whether a file of this name is taken for a network's configuration.
+/// Tells whether a file of this name is a network configuration.
 pub fn is_config_name(name: &str) -> bool {
     !name.starts_with('.') && [".conflist", ".conf", ".json"].iter().any(|ending| name.ends_with(ending))
 }
@@ -118,7 +118,7 @@ fn text<'a>(map: &'a Map<String, Value>, name: &str) -> Result<&'a str, BadConfi
     map.get(name).and_then(Value::as_str).ok_or_else(|| field(name, "is not a string"))
 }
 
-/// As the specification has it for names of networks.
+/// Tells whether a name is valid for a network by the CNI specification.
 fn is_name(name: &str) -> bool {
     name.len() <= NAME_MAX
         && name.starts_with(|first: char| first.is_ascii_alphanumeric())

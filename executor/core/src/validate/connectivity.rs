@@ -6,12 +6,12 @@ use super::ViolationReason::{Conflict, Duplicate, InvalidFormat, NotAllowed, Out
 use super::{Policy, Report, shorten};
 use crate::plan::{Connectivity, Isolation, Network};
 
-/// Most published ports.
+/// Maximum number of published ports.
 const PORTS_MAX: usize = 256;
 
-/// Most name servers: what resolv.conf(5) takes.
+/// Maximum number of name servers: what resolv.conf(5) takes.
 const SERVERS_MAX: usize = 3;
-/// Most domains to search, and most options.
+/// Maximum number of domains to search, and most options.
 const WORDS_MAX: usize = 32;
 /// Longest name of a network.
 const NETWORK_NAME_MAX: usize = 128;

@@ -120,7 +120,8 @@ pub(super) fn writable(
 /// Mode and group of a file.
 pub(super) type Access = (u32, Option<Principal>);
 
-/// Who may do what with a file: as it says, else as the file that it replaces has it, else as nobody says otherwise.
+/// Determines mode and group of a file: those of the request, else those of the file that it replaces, else the
+/// defaults.
 pub(super) fn access(
     file: &DraftFile<'_>,
     replaced: Option<&PlannedFile>,
@@ -204,7 +205,7 @@ fn beside_the_runtime_directory(files: &[PlannedFile], report: &mut Report) {
     }
 }
 
-/// No path twice, and no file where another needs a directory.
+/// Checks that no path is used twice, and that no file is where another one needs a directory.
 pub(super) fn against_one_another(files: &[PlannedFile], report: &mut Report) {
     let mut first: BTreeMap<&Path, &str> = BTreeMap::new();
     for file in files {
@@ -232,8 +233,8 @@ fn within_the_limit(draft: &Draft<'_>, policy: &Policy, report: &mut Report) {
     }
 }
 
-/// Which limits on all files together do not hold, in words that go on after `have`. Contents count as a BBS counts them,
-/// without paths; those have a limit of their own.
+/// Returns the limits on all files together that are exceeded, as phrases after `have`. As in a BBS only contents
+/// count; paths have a limit of their own.
 pub(super) fn beyond(files: &[(&Path, u64)], policy: &Policy) -> Vec<String> {
     let mut beyond = Vec::new();
     let contents = files.iter().map(|(_, size)| *size).fold(0, u64::saturating_add);

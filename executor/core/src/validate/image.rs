@@ -6,9 +6,9 @@ use crate::image::{Algorithm, Digest};
 use crate::limits::{LAYERS_MAX, PATH_MAX};
 use crate::plan::PlannedImage;
 
-/// Most volumes.
+/// Maximum number of volumes.
 const VOLUMES_MAX: usize = 64;
-/// Most labels, and bytes over all of them.
+/// Maximum number of labels, and bytes over all of them.
 const LABELS_MAX: usize = 1024;
 const LABEL_BYTES_MAX: usize = 256 << 10;
 

@@ -1,4 +1,4 @@
-//! Secret arguments, and what a plan says of secret inputs (secrets.md, rules 8 and 9). Secret variables are checked
+//! Secret arguments, and the secret inputs of a plan that another process made. Secret variables are checked
 //! together with the others, as one list.
 
 use std::collections::BTreeMap;
@@ -47,7 +47,7 @@ pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
     }
 }
 
-/// What a plan of another process says of them.
+/// Checks a plan's secret inputs that another process made.
 pub(super) fn recheck(process: &PlannedProcess) -> Result<(), Vec<Violation>> {
     let indices = &process.secret_arguments;
     let ascending = indices.windows(2).all(|pair| pair[0] < pair[1]);

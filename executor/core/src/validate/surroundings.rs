@@ -9,12 +9,12 @@ use crate::limits::{TMPFS_MAX, TMPFS_MIN};
 use crate::plan::{Isolation, Limits, Network, SHM_BYTES_DEFAULT, Surroundings, Tmpfs, UserNamespace};
 use crate::token::RUNTIME_DIR;
 
-/// Most file systems in memory.
+/// Maximum number of file systems in memory.
 const TMPFS_COUNT_MAX: usize = 64;
-/// Most settings of the kernel, and the longest name and value.
+/// Maximum number of sysctls, and maximum length of their names and values.
 const SYSCTLS_MAX: usize = 64;
 const SYSCTL_MAX: usize = 256;
-/// Most lines of /etc/hosts, and the longest name.
+/// Maximum number of lines of /etc/hosts, and maximum length of a name.
 const HOSTS_MAX: usize = 256;
 const HOST_MAX: usize = 253;
 /// Settings of the kernel that each namespace of IPC has its own of.
@@ -139,7 +139,7 @@ fn path(path: &Path, with_token: bool) -> Result<(), FieldFault> {
     Ok(())
 }
 
-/// One that the container has of its own, and nobody else.
+/// Checks that a sysctl belongs to the container's own namespaces.
 fn sysctl(name: &str, value: &str, network: Network, user_namespace: UserNamespace) -> Result<(), String> {
     let plain =
         |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));

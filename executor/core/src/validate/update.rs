@@ -12,7 +12,7 @@ use super::{DraftFile, Policy, Report, Violation, files, outputs};
 use crate::limits::{LIST_MAX, SIGNAL_MAX};
 use crate::plan::{Plan, PlannedFile};
 
-/// How a file that is there already is called in what is told of another one.
+/// Name in messages for a file that the container already has.
 const STAYS: &str = "the container's file";
 
 /// An update as it came, borrowed.
@@ -22,18 +22,18 @@ pub struct UpdateDraft<'a> {
     pub files: Vec<DraftFile<'a>>,
     /// Paths to be removed.
     pub removed: Vec<&'a str>,
-    /// To be sent afterwards; 0 for none.
+    /// Signal to send afterwards; 0 for none.
     pub signal: u32,
 }
 
 /// An update that may be asked of the shim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedUpdate {
-    /// Every file as it is to be, the runtime token's last.
+    /// All files after the update, the runtime token's last.
     pub files: Vec<PlannedFile>,
     /// Those with new content, as ascending indices into `files`.
     pub changed: Vec<usize>,
-    /// For each of `changed`, which file of the draft has its content.
+    /// For each of `changed`, the index of the draft's file with its content.
     pub sources: Vec<usize>,
     /// The signal; 0 for none.
     pub signal: i32,
@@ -132,8 +132,8 @@ fn removed(
     removed
 }
 
-/// What stays in its place, what is replaced there, what is added behind, and the token's file. A file that is replaced
-/// keeps the mode and the group that the call does not name.
+/// Merges the lists: files that stay or are replaced keep their places, new ones follow, then the token's file. A file
+/// that is replaced keeps the mode and the group that the call does not name.
 fn merge(
     draft: &UpdateDraft<'_>,
     plan: &Plan,
@@ -171,7 +171,7 @@ fn merge(
     merged
 }
 
-/// What holds for the whole of the new list, as it held for the first one.
+/// Checks the rules for all files together, as for the first list.
 fn all_together(merged: &PlannedUpdate, plan: &Plan, policy: &Policy, report: &mut Report) {
     // A file that stays has its field from another call, which says nothing to this caller.
     let mut named = merged.files.clone();
@@ -290,7 +290,7 @@ mod tests {
         assert!(violations[0].description.contains("10002 files"), "{}", violations[0]);
     }
 
-    /// Rule 3 of secrets.md holds for files that come later, too.
+    /// An output is never a secret file, even one that is added later.
     #[test]
     fn a_declared_output_cannot_become_a_secret() {
         let outputs = PlannedOutputs { source: OutputSource::Files(vec!["/srv/out".into()]), bytes_max: 10 };

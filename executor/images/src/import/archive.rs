@@ -8,20 +8,20 @@ use std::path::{Component, Path};
 use super::{Section, Source};
 use crate::error::ImageError;
 
-/// Most entries: an image has a few for each layer.
+/// Maximum number of entries: an image has a few for each layer.
 const ENTRIES_MAX: usize = 10_000;
 /// Longest name that is looked at.
 const NAME_MAX: usize = 1024;
-/// Most links on the way to a file.
+/// Maximum number of links on the way to a file.
 const LINKS_MAX: usize = 8;
 
-/// What an entry is.
+/// An entry of the table.
 enum Entry {
     File {
         at: u64,
         size: u64,
     },
-    /// To another entry; both kinds of links mean the same here.
+    /// Link to another entry; symbolic and hard links are the same here.
     Link(String),
 }
 

@@ -14,7 +14,7 @@ use crate::error::ImageError;
 use crate::hash::{self, Hasher};
 use crate::manifest;
 
-/// Most images of an archive, and names of one.
+/// Maximum number of images of an archive, and names of one.
 const IMAGES_MAX: usize = 100;
 
 #[derive(Deserialize)]

@@ -16,9 +16,9 @@ use crate::hash;
 use crate::manifest::{self, Manifest};
 use crate::platform::Host;
 
-/// Most indexes on the way to a manifest.
+/// Maximum number of indexes on the way to a manifest.
 const INDEXES_MAX: usize = 3;
-/// What an index's entries are called (image-spec; containerd).
+/// Annotations with an image's name (image-spec; containerd).
 const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
 
 /// A layout as a directory. What is opened lies beneath it, whatever links it has.
@@ -66,7 +66,7 @@ fn open_beneath(dir: &File, name: &str, flags: OFlags) -> Result<OwnedFd, Errno>
     }
 }
 
-/// The same, name by name, and through no link.
+/// Opens a file component by component, without following any link.
 fn open_without_links(dir: &File, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     let names: Vec<&str> = name.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
     let Some((last, above)) = names.split_last().filter(|_| !names.contains(&"..")) else { return Err(Errno::XDEV) };
@@ -160,7 +160,7 @@ fn path(digest: &Digest) -> String {
 mod tests {
     use super::*;
 
-    /// Both ways open what lies beneath; the one for a sandbox takes no link at all.
+    /// Both functions open files beneath the directory; the one for a sandbox follows no link at all.
     #[test]
     fn what_is_opened_lies_beneath() {
         let home = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Who one is to a registry: from its challenge to a header.
+//! Authentication to a registry: from its challenge to an `Authorization` header.
 //!
 //! A password goes to the registry that it is for, or to the token service that this registry names: over an encrypted
 //! connection, unless the registry itself is spoken to without, and never to an address nearer than the registry's own.
@@ -163,7 +163,7 @@ impl Registry {
     }
 }
 
-/// As a value in a query or a form.
+/// Percent-encodes a value for a query or a form.
 fn escaped(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~');
     text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()

@@ -27,12 +27,12 @@ const ATTEMPTS_IN_ALL: u32 = 50;
 /// Pauses between attempts.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(300), Duration::from_secs(10));
 
-/// What a manifest says of a blob.
+/// Digest and size of a blob as its manifest declares them.
 #[derive(Clone, Debug)]
 pub(crate) struct BlobRequest {
     pub(crate) digest: Digest,
     pub(crate) size: u64,
-    /// For errors: `layer sha256:... of docker://...`.
+    /// Description for errors: `layer sha256:... of docker://...`.
     pub(crate) what: String,
 }
 
@@ -153,7 +153,8 @@ impl Registry {
         Ok(writing)
     }
 
-    /// One request for what is missing. The file comes back with why it is not whole; what is of the disk ends all.
+    /// Makes one request for the missing part. Returns the file, with an error if it is not complete; errors of the
+    /// disk end the download.
     async fn some(
         &self,
         wanted: &BlobRequest,
@@ -217,14 +218,14 @@ impl Registry {
     }
 }
 
-/// Whether an answer goes on where the file ends.
+/// Tells whether an answer continues where the file ends.
 fn continues(answer: &Answer, at: u64) -> bool {
     let range = answer.headers.get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
     let begins = range.and_then(|range| range.strip_prefix("bytes ")).and_then(|range| range.split('-').next());
     answer.status == StatusCode::PARTIAL_CONTENT && begins.and_then(|begin| begin.parse().ok()) == Some(at)
 }
 
-/// What broke off can be taken up again; what is wrong must not be, and on a full disk it is in the way.
+/// Keeps a partial blob that can be continued; removes one that is wrong, or that fills a full disk.
 fn keep_or_remove(partial: &Partial, error: &ImageError) {
     if matches!(error, ImageError::Longer { .. } | ImageError::NoSpace { .. }) {
         partial.remove();

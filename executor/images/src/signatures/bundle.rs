@@ -11,13 +11,13 @@ use serde::Deserialize;
 use super::{Signed, shown};
 use crate::hash;
 
-/// What the kinds of bundles begin with: `.v0.3+json`, `+json;version=0.3`.
+/// Beginning of the media types of bundles: `.v0.3+json`, `+json;version=0.3`.
 pub(super) const MEDIA_TYPE: &str = "application/vnd.dev.sigstore.bundle";
 /// Kind of the payload of an envelope (in-toto attestation framework).
 const STATEMENT: &str = "application/vnd.in-toto+json";
 /// A statement that says nothing more than that it signs: others say how an image was made, or what was found in it.
 const SIGNS: &str = "https://sigstore.dev/cosign/sign/v1";
-/// Most signatures of an envelope, and subjects of a statement.
+/// Maximum number of signatures of an envelope, and subjects of a statement.
 const SIGNATURES_MAX: usize = 16;
 const SUBJECTS_MAX: usize = 64;
 

@@ -1,4 +1,4 @@
-//! From a registry: what it keeps as signatures of an image, within bounds, until every rule is satisfied.
+//! Search for an image's signatures in its registry, within bounds, until every rule is satisfied.
 //!
 //! For each of the image's verified documents, the index first: the tag `sha256-HEX.sig`, where cosign keeps its signatures;
 //! then what refers to the digest (distribution specification 1.1), by the API or, where a registry has none, by the tag
@@ -15,14 +15,14 @@ use crate::hash;
 use crate::record::Evidence;
 use crate::registry::Registry;
 
-/// What cosign calls its signatures where they refer to an image.
+/// Artifact type of cosign's signatures that refer to an image.
 const COSIGN: &str = "application/vnd.dev.cosign.artifact.sig.v1+json";
-/// What others call bundles with a signature.
+/// Artifact type that other tools give bundles with a signature.
 const SIGNS: &str = "https://sigstore.dev/cosign/sign/v1";
-/// Most documents with signatures of an image that are looked at, and layers of one.
+/// Maximum number of documents with signatures of an image that are looked at, and layers of one.
 const DOCUMENTS_MAX: usize = 32;
 const LAYERS_MAX: usize = 64;
-/// Most signatures of an image that are looked at.
+/// Maximum number of signatures of an image that are looked at.
 const SIGNATURES_MAX: usize = 64;
 /// Largest payload, and largest bundle.
 const PAYLOAD_MAX: u64 = 64 << 10;
@@ -57,7 +57,7 @@ struct Search<'a> {
     rules: &'a [&'a SignatureRule],
     keys: Vec<&'a TrustedKey>,
     found: Evidence,
-    /// Why signatures that were looked at do not count.
+    /// Reasons why the signatures found so far do not count.
     reasons: Vec<String>,
     documents: usize,
     signatures: usize,
@@ -121,7 +121,7 @@ impl Search<'_> {
         Ok(false)
     }
 
-    /// What refers to a digest and may be a signature.
+    /// Lists the documents that refer to a digest and may be signatures.
     async fn referrers(&mut self, of: &Digest, name: &str) -> Result<Vec<Entry>, ImageError> {
         let what = format!("what refers to {of}");
         let listed = self.registry.referrers(of, &what).await;

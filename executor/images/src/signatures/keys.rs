@@ -13,7 +13,7 @@ use executor_core::image::Algorithm;
 /// Largest file of keys.
 const FILE_MAX: u64 = 64 << 10;
 
-/// How signatures are made: each with the keys that it is for, in its DER encoding.
+/// Supported signature algorithms, each with the type of its keys.
 static ALGORITHMS: [&dyn SignatureVerificationAlgorithm; 5] = [
     ring::ECDSA_P256_SHA256,
     ring::ED25519,
@@ -81,7 +81,7 @@ impl TrustedKey {
         Ok(Self { id, spki, algorithms })
     }
 
-    /// What it is known by: the SHA-256 of its SubjectPublicKeyInfo.
+    /// Returns the id of the key: the SHA-256 of its SubjectPublicKeyInfo.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -152,7 +152,7 @@ mod tests {
             ),
         ),
     ];
-    /// Likewise, of a curve that is not taken.
+    /// Likewise, of an unsupported curve.
     const OTHER_CURVE: &str = concat!(
         "-----BEGIN PUBLIC KEY-----\n",
         "MFYwEAYHKoZIzj0CAQYFK4EEAAoDQgAE8AsUNMFd7WZE7NhaGSr9HJYf+nUlzSt2\n",

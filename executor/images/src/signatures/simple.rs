@@ -12,9 +12,9 @@ use super::{Signed, shown};
 
 /// Kind of the layer that a payload is kept as.
 pub(super) const MEDIA_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
-/// Where the signature of a payload is.
+/// Annotation with the signature of a payload.
 const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
-/// What a payload says of itself.
+/// Type of a payload in itself.
 const TYPE: &str = "cosign container image signature";
 
 #[derive(Deserialize)]

@@ -20,7 +20,7 @@ pub(crate) fn make_parent(path: &Path) -> Result<(), ImageError> {
     path.parent().filter(|dir| !dir.is_dir()).map_or(Ok(()), make_dir)
 }
 
-/// Every file of a directory; none where it is missing. Unfinished ones are removed.
+/// Lists the files of a directory, or none if it does not exist. Unfinished ones are removed.
 pub(crate) fn list(dir: &Path) -> Result<Vec<PathBuf>, ImageError> {
     let failed = |error| ImageError::io("read directory", dir, error);
     let mut paths = Vec::new();

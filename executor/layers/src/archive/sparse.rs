@@ -8,9 +8,9 @@ use crate::{Limits, UnpackError};
 /// A part of a file that is in the archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where in the file.
+    /// Offset in the file.
     pub at: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
@@ -19,8 +19,7 @@ const GNU_PIECE: usize = 24;
 /// Longest line of a map in the content.
 const LINE_MAX: usize = 21;
 
-/// Each begins where the one before has ended or later, none ends behind the file, and all of them together are what
-/// the archive has.
+/// Checks that the pieces are in order, do not overlap, end within the file, and together have the stored length.
 pub(super) fn check(pieces: &[Piece], stored: u64, size: u64, path: &[u8]) -> Result<(), UnpackError> {
     let mut end = 0;
     let mut sum = 0_u64;

@@ -12,7 +12,7 @@ use crate::UnpackError;
 use crate::error::Told;
 use crate::error::shown;
 
-/// Bytes that a file of the layers below is copied by.
+/// Block size for copying a file of the layers below, in bytes.
 const BLOCK: usize = 128 << 10;
 
 /// A file that is being written.

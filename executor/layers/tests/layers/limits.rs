@@ -102,5 +102,5 @@ fn a_blob_does_not_grow_without_bound() {
 fn descriptions_come_to_an_end() {
     let layer = (0..100).fold(Layer::new(), |layer, _| layer.records(&[("comment", b"x")])).file("f", "").bytes();
     let error = Sandbox::new().unpack(&[], &layer).unwrap_err();
-    assert!(error.to_string().contains("descriptions before an entry: 9, and at most 8"), "{error}");
+    assert!(error.to_string().contains("descriptions before an entry: 9; at most 8"), "{error}");
 }

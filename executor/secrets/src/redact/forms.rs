@@ -14,7 +14,7 @@
 use super::encode::{BASE64, JSON, Json, PERCENT, Percent, base64};
 use super::pieces::{CUT, Forms, Full};
 
-/// Shorter lines of a value are not watched by themselves (docs/limits.md).
+/// Shorter lines of a value are not watched by themselves.
 const LINE_MIN: usize = 8;
 /// Columns at which base64 is wrapped: PEM's, and those of MIME and base64(1).
 const COLUMNS: [usize; 2] = [64, 76];
@@ -79,7 +79,7 @@ impl Forms {
     }
 }
 
-/// From, to.
+/// Start and end.
 type Span = (usize, usize);
 
 /// The lines of a value, without white space around them; no empty ones.
@@ -112,7 +112,7 @@ impl Style {
 /// A value as it shows in base64 behind some bytes.
 struct Base64<'a> {
     alphabet: &'static [u8; 64],
-    /// How many bytes of the first group are not the value's.
+    /// Number of bytes of the first group that are not the value's.
     preceding: usize,
     value: &'a [u8],
     followed: &'a [u8],
@@ -164,7 +164,7 @@ impl Base64<'_> {
     }
 }
 
-/// Where a value can end in base64.
+/// Ends of a value in base64.
 struct Ends {
     /// Behind the last character that does not depend on what follows.
     determined: usize,

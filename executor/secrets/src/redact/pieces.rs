@@ -8,9 +8,9 @@ pub(super) const FORM_MAX: usize = 256;
 pub(super) const CUT: usize = 240;
 /// White space of fewer bytes than this does not begin a piece.
 const SHIFT: usize = 8;
-/// Most bytes of values that are watched: the largest volume of secret files that can be configured.
+/// Maximum bytes of values that are watched: the largest volume of secret files that can be configured.
 pub(super) const VALUES_MAX: usize = 64 << 20;
-/// Most bytes of memory for lines and encodings of the values.
+/// Maximum bytes of memory for lines and encodings of the values.
 pub(super) const ENCODED_MAX: usize = 16 << 20;
 /// Bytes of memory of a piece beside its content.
 const PIECE_BYTES: usize = 40;
@@ -46,7 +46,7 @@ pub(super) struct Mark {
 }
 
 impl Forms {
-    /// None yet, of values of so many bytes in all.
+    /// Makes an empty buffer for values of this many bytes in all.
     pub(super) fn new(values: usize) -> Self {
         let bytes = Zeroizing::new(Vec::with_capacity(values.min(VALUES_MAX)));
         Self { bytes, pieces: Vec::new(), room: VALUES_MAX, owner: 0, rank: 0 }
@@ -66,7 +66,7 @@ impl Forms {
         taken
     }
 
-    /// From here on lines and encodings follow.
+    /// Switches from values to their lines and encodings.
     pub(super) fn begin_encodings(&mut self) {
         self.room = ENCODED_MAX;
     }

@@ -33,7 +33,7 @@ enum Form {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Registry {
     Exact(String),
-    /// What follows the first `*`: `.example.com:5000`.
+    /// Ending after the first `*`: `.example.com:5000`.
     Below(String),
 }
 

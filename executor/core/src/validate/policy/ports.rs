@@ -19,7 +19,7 @@ pub struct PortRule {
     address: Option<(IpAddr, u8)>,
     first: u16,
     last: u16,
-    /// Every protocol where there is none.
+    /// Protocol; every protocol if there is none.
     protocol: Option<Protocol>,
 }
 
