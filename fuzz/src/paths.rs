@@ -16,7 +16,7 @@ use executor_core::validate::{Draft, Policy, UpdateDraft, recheck, validate, val
 
 use crate::rules;
 
-/// See the module.
+/// Runs the target of this module.
 pub fn run(data: &[u8]) {
     let Some((choice, text)) = data.split_first() else { return };
     let text = String::from_utf8_lossy(text);

@@ -28,7 +28,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(again, request);
 }
 
-/// What an operator may have set.
+/// Returns a policy that an operator could set.
 fn policy(choice: u8) -> Policy {
     let bit = |number: u8| choice & (1 << number) != 0;
     Policy {

@@ -153,7 +153,7 @@ fn nothing_is_written_to_a_proc_of_the_image() {
             forged.id = "forged".parse().unwrap();
             forged.files[0].path = written.into();
             let refused = launcher.launch(&forged, &payload).unwrap().reach(State::Running).unwrap_err();
-            assert!(refused.message.contains("lies under") || refused.message.contains("another form"), "{refused:?}");
+            assert!(refused.message.contains("is under") || refused.message.contains("not in the form"), "{refused:?}");
         }
     }
 }

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use executor_core::capacity::Amount;
-use executor_core::idmap::Pool;
 use executor_core::settings::{Bytes, LauncherSettings, Unusable};
 use executor_core::validate::{CAPABILITIES, Draft, Policy, validate};
 use serde::Deserialize;
@@ -285,7 +284,7 @@ impl Check {
             let why = "is not a capability in the kernel's spelling, such as CAP_KILL, and not ALL";
             return Err(self.fault("policy.capabilities_allowed", name, why));
         }
-        if let Err(why) = Pool::new(policy) {
+        if let Err(why) = policy.userns_pool() {
             return Err(self.fault("policy.userns_pool_start", &policy.userns_pool_start, &why));
         }
         let bare = Policy { allow_host_rootfs: true, ..policy.clone() };

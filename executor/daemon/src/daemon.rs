@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use executor_core::capacity::Amount;
 use executor_core::ident::ContainerId;
-use executor_core::idmap::Pool;
 use executor_core::time::Timestamp;
 use executor_core::validate::Policy;
 use executor_images::{ImageError, Images};
@@ -127,7 +126,7 @@ pub async fn serve(
     let routes = api::routes(&node, settings.bounds.message_bytes).await?;
     let listener = tokio::net::UnixListener::from_std(listener).map_err(ServeError::Listen)?;
     let stopping = node.stopping.subscribe();
-    let pool = Pool::new(&node.policy).ok();
+    let pool = node.policy.userns_pool().ok();
     let main = Entrance::main(listener, routes, settings.access, settings.bounds);
     let server = tokio::spawn(serve::serve(main, stopping.clone()));
     if let Some(runtime) = runtime {

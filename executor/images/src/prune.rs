@@ -6,39 +6,40 @@ use std::time::{Duration, SystemTime};
 
 use executor_core::image::{Digest, ImageReference};
 
+use crate::blocking::blocking;
 use crate::error::ImageError;
-use crate::images::{Images, blocking, now};
+use crate::images::Images;
 use crate::layers::LayerStore;
-use crate::store::record::ImageRecord;
+use crate::record::{ImageRecord, now};
 
 /// Blobs on their way that nobody has written to for this long are given up.
 const ABANDONED: Duration = Duration::from_secs(24 * 3600);
 
-/// What is to go.
+/// Rules for removing images.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
     /// Images that were not used for this long.
     pub unused_for: Option<Duration>,
     /// The longest unused ones, until the rest has no more bytes than this.
     pub bytes_budget: Option<u64>,
-    /// Only tell what would go.
+    /// Only reports what would be removed.
     pub dry_run: bool,
 }
 
-/// What went, or would go.
+/// Images and layers that were removed, or would be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// Images, the longest unused first.
     pub images: Vec<ImageRecord>,
     /// Layers of theirs that no other image has, and layers that belonged to none.
     pub layers: u64,
-    /// Bytes of blobs on their way that nobody fetched on.
+    /// Bytes of abandoned partial downloads.
     pub partial_bytes: u64,
     /// Images that were in use and stayed, where they would have gone.
     pub in_use: u64,
 }
 
-/// Bytes of blobs over images: what they share counts once.
+/// Sums the bytes of the images' blobs; shared ones count once.
 fn bytes_of<'a>(images: impl Iterator<Item = &'a ImageRecord>) -> u64 {
     let mut blobs = BTreeMap::new();
     for image in images {
@@ -92,10 +93,10 @@ impl<L: LayerStore> Images<L> {
         text: &str,
         used_by: impl Fn(&Digest) -> Option<String>,
     ) -> Result<(ImageRecord, bool), ImageError> {
-        let _gate = self.gate.lock().await;
+        let _gate = self.intake.gate.lock().await;
         let record = self.find(text)?;
         let reference = ImageReference::parse_short(text).ok().map(|reference| reference.to_string());
-        let store = Arc::clone(&self.store);
+        let store = Arc::clone(&self.intake.store);
         if let Some(reference) = reference.filter(|name| record.references.contains_key(name))
             && record.references.len() > 1
         {
@@ -124,18 +125,19 @@ impl<L: LayerStore> Images<L> {
         wish: Wish,
         used_by: impl Fn(&Digest) -> Option<String>,
     ) -> Result<Pruned, ImageError> {
-        let _gate = self.gate.lock().await;
-        let used = |digest: &Digest| used_by(digest).is_some() || self.store.is_held(digest);
-        let (go, mut in_use) = chosen(self.store.all(), &wish, now(), used);
-        let store = Arc::clone(&self.store);
+        let _gate = self.intake.gate.lock().await;
+        let used = |digest: &Digest| used_by(digest).is_some() || self.intake.store.is_held(digest);
+        let (go, mut in_use) = chosen(self.intake.store.all(), &wish, now(), used);
+        let store = Arc::clone(&self.intake.store);
         let abandoned = blocking(move || store.ingest.abandoned(ABANDONED, SystemTime::now())).await?;
         let partial_bytes = abandoned.iter().map(|(_, size)| size).sum();
         if wish.dry_run {
-            let stay = self.store.all().into_iter().filter(|image| !go.iter().any(|gone| gone.digest == image.digest));
+            let stay =
+                self.intake.store.all().into_iter().filter(|image| !go.iter().any(|gone| gone.digest == image.digest));
             let stay: Vec<Digest> = stay.flat_map(|image| image.layers).map(|layer| layer.diff_id).collect();
             let mut layers: Vec<Digest> =
                 go.iter().flat_map(|image| &image.layers).map(|l| l.diff_id.clone()).collect();
-            layers.extend(self.store.orphans()?);
+            layers.extend(self.intake.store.orphans()?);
             layers.retain(|layer| !stay.contains(layer));
             layers.sort_unstable();
             layers.dedup();
@@ -143,7 +145,7 @@ impl<L: LayerStore> Images<L> {
         }
         let mut gone = Vec::new();
         for image in go {
-            let (store, digest) = (Arc::clone(&self.store), image.digest.clone());
+            let (store, digest) = (Arc::clone(&self.intake.store), image.digest.clone());
             if used_by(&image.digest).is_none() && blocking(move || store.forget(&digest)).await? {
                 gone.push(image);
             } else {
@@ -163,9 +165,9 @@ impl<L: LayerStore> Images<L> {
         self: &Arc<Self>,
         used_by: impl Fn(&Digest) -> Option<String>,
     ) -> Result<Pruned, ImageError> {
-        match self.settings.bytes_budget {
+        match self.intake.settings.bytes_budget {
             0 => Ok(Pruned::default()),
-            budget if bytes_of(self.store.all().iter()) <= budget => Ok(Pruned::default()),
+            budget if bytes_of(self.intake.store.all().iter()) <= budget => Ok(Pruned::default()),
             budget => self.prune(Wish { bytes_budget: Some(budget), ..Wish::default() }, used_by).await,
         }
     }
@@ -173,14 +175,14 @@ impl<L: LayerStore> Images<L> {
     /// Removes layers that belong to no image. The gate is held by the caller. One that a container still has stays, and
     /// is found again.
     async fn sweep_layers(&self) -> Result<u64, ImageError> {
-        let store = Arc::clone(&self.store);
+        let store = Arc::clone(&self.intake.store);
         let orphans = blocking(move || store.orphans()).await?;
         let mut count = 0;
         // The upper ones first, as far as that can be known: nothing depends on the order but tidiness.
         for layer in &orphans {
-            match self.layers.remove(layer).await {
+            match self.intake.layers.remove(layer).await {
                 Ok(()) => {
-                    self.store.forget_layer(layer);
+                    self.intake.store.forget_layer(layer);
                     count += 1;
                 }
                 Err(crate::UnpackError::InUse(_)) => {}
@@ -194,7 +196,7 @@ impl<L: LayerStore> Images<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::record::{LayerRecord, VERSION};
+    use crate::record::{LayerRecord, VERSION};
 
     fn digest(n: u8) -> Digest {
         format!("sha256:{}", hex::encode([n; 32])).parse().unwrap()

@@ -30,7 +30,7 @@ const HOSTS_FILES: [&str; 4] = ["/etc/passwd", "/etc/group", "/etc/subuid", "/et
 /// # Errors
 /// One has, or the numbers do not fit: told with the numbers.
 pub(crate) fn pool(policy: &Policy) -> io::Result<Pool> {
-    let pool = Pool::new(policy).map_err(|why| io::Error::other(format!("policy.{why}")))?;
+    let pool = policy.userns_pool().map_err(|why| io::Error::other(format!("policy.{why}")))?;
     let files = HOSTS_FILES.map(|name| (name, std::fs::read(name).unwrap_or_default()));
     let conflicts = pool.conflicts(&files.each_ref().map(|(name, content)| (*name, &**content)));
     if conflicts.is_empty() {

@@ -30,7 +30,7 @@ use crate::error::Told;
 use crate::error::shown;
 pub use parents::Parents;
 
-/// What makes a directory of a layer hide the one of the same name below.
+/// Extended attribute of a directory that hides the one of the same name below.
 const OPAQUE: &str = "trusted.overlay.opaque";
 /// Attributes that are overlayfs' own: an archive must not bring them.
 pub(crate) const OVERLAY: &[u8] = b"trusted.overlay.";
@@ -38,12 +38,12 @@ pub(crate) const OVERLAY: &[u8] = b"trusted.overlay.";
 const OF_A_HOST: [&[u8]; 2] = [b"security.selinux", b"system.nfs4_acl"];
 /// Attributes that only files and directories can have.
 const USER: &[u8] = b"user.";
-/// Most bytes of the names of something's attributes together, and of the value of one: the kernel's limits.
+/// Maximum bytes of the names of something's attributes together, and of the value of one: the kernel's limits.
 const XATTR_MAX: usize = 64 << 10;
 /// Permissions of a directory that nobody described.
 const DIR_MODE: u32 = 0o755;
 
-/// Whom something belongs to, and how it was marked.
+/// Owner, mode, attributes and times of an entry.
 #[derive(Clone, Debug, Default)]
 pub struct Marks {
     /// Permissions, set-id and sticky bits.
@@ -52,20 +52,20 @@ pub struct Marks {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// When its content was changed: seconds and nanoseconds.
+    /// Time of the last change of the content: seconds and nanoseconds.
     pub mtime: (i64, u32),
     /// Extended attributes.
     pub xattrs: Xattrs,
 }
 
-/// What was found out of a layer besides its tree.
+/// Properties of a layer besides its tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// The archive describes the root directory itself.
     pub root: bool,
     /// The root hides everything below.
     pub opaque: bool,
-    /// Its tree depends on what it lies on: on other layers it would be another.
+    /// True when the tree depends on the layers below: on top of others it would be different.
     pub depends: bool,
 }
 
@@ -76,7 +76,7 @@ pub struct Tree {
     found: Found,
 }
 
-/// What is at a name.
+/// Type of the existing entry at a name.
 #[derive(Debug)]
 enum There {
     Nothing,
@@ -97,7 +97,7 @@ impl Tree {
         Ok(Self { root, parents, found: Found::default() })
     }
 
-    /// What was found out so far.
+    /// Returns the properties found so far.
     pub fn found(&self) -> Found {
         self.found
     }
@@ -182,7 +182,7 @@ fn look(dir: BorrowedFd<'_>, name: &[u8]) -> Result<There, Errno> {
     })
 }
 
-/// What is done in a directory leaves its time as it is: that comes from the archive.
+/// Runs `act` in a directory, and restores the directory's time, which comes from the archive.
 fn keeping_time<T>(dir: &OwnedFd, act: impl FnOnce() -> std::io::Result<T>) -> std::io::Result<T> {
     let before = fstat(dir)?;
     let result = act()?;
@@ -234,7 +234,7 @@ fn mark_at(dir: &OwnedFd, name: &[u8], marks: &Marks, symlink: bool, path: &[u8]
     rustix::fs::utimensat(dir, name, &times(marks.mtime, false), nofollow).told(|| failed("time"))
 }
 
-/// Whether an extended attribute is set.
+/// Tells whether an extended attribute is set.
 fn is_kept(name: &[u8], path: &[u8]) -> Result<bool, UnpackError> {
     if name.starts_with(OVERLAY) {
         let why = format!("has the extended attribute {}, which is the overlay's own", shown(name));

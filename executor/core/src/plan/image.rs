@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 /// An image, by what it is made of. What its configuration says of the process is in the plan's own fields by now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedImage {
-    /// As the request named it.
+    /// Reference in the request.
     pub reference: String,
-    /// Of its manifest, `sha256:HEX`.
+    /// Digest of the manifest, `sha256:HEX`.
     pub digest: String,
     /// diffIDs of its layers, the lowest first, each `sha256:HEX`.
     pub layers: Vec<String>,
     /// Directories that it declares as volumes: a writable place each.
     pub volumes: Vec<PathBuf>,
-    /// Its labels, as they are.
+    /// Labels of the image, unchanged.
     pub labels: BTreeMap<String, String>,
 }

@@ -1,8 +1,8 @@
-//! How far a container is kept from its host.
+//! Isolation of a container from its host.
 
 use serde::{Deserialize, Serialize};
 
-/// Whether root of the container is root of the host.
+/// User namespace of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UserNamespace {
@@ -17,9 +17,9 @@ pub enum UserNamespace {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Isolation {
-    /// Whose ids its users have.
+    /// User namespace.
     pub user_namespace: UserNamespace,
-    /// All capabilities, no filter, nothing masked.
+    /// All capabilities, no seccomp filter, no masked paths.
     pub privileged: bool,
     /// Capabilities that are added, in the kernel's spelling (`CAP_CHOWN`), sorted; `ALL` for every one.
     pub capabilities_added: Vec<String>,

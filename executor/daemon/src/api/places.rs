@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn all_ids_of_a_container_are_one_owner() {
         let policy = Policy { userns_pool_start: 1 << 20, userns_pool_ranges: 10, ..Policy::default() };
-        let pool = Pool::new(&policy).ok();
+        let pool = policy.userns_pool().ok();
         let owner = |uid| Owner::of(uid, pool.as_ref());
         assert_eq!(owner((1 << 20) - 1), Owner::User((1 << 20) - 1));
         assert_eq!(owner((1 << 20) + 10 * RANGE), Owner::User((1 << 20) + 10 * RANGE));

@@ -86,11 +86,11 @@ async fn capacity_is_counted_and_told() {
     large.limits = Some(v1::Limits { memory_bytes: 2_000_000_000, ..Default::default() });
     let status = client.run(large).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
-    assert_eq!(status.message(), "not enough memory (bytes): 2000000000 asked for, 1000000000 of 1000000000 left");
+    assert_eq!(status.message(), "not enough memory (bytes): requested 2000000000, available 1000000000 of 1000000000");
     let (a, _) = node.run(request("a")).await;
     let (_b, _) = node.run(request("b")).await;
     let status = client.run(request("c")).await.unwrap_err();
-    assert_eq!(status.message(), "not enough containers: 1 asked for, 0 of 2 left");
+    assert_eq!(status.message(), "not enough containers: requested 1, available 0 of 2");
     a.exits(0);
     wait(&mut client, "a").await;
     let (_c, _) = node.run(request("c")).await;

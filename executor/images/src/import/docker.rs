@@ -9,12 +9,12 @@ use executor_core::image::{Algorithm, Digest, ImageReference, LAYERS_MAX};
 use serde::Deserialize;
 
 use super::{Found, Section, Source, required};
+use crate::documents::Documents;
 use crate::error::ImageError;
 use crate::hash::{self, Hasher};
 use crate::manifest;
-use crate::pull::Documents;
 
-/// Most images of an archive, and names of one.
+/// Maximum number of images of an archive, and names of one.
 const IMAGES_MAX: usize = 100;
 
 #[derive(Deserialize)]
@@ -92,7 +92,7 @@ fn chosen(mut images: Vec<Image>, wanted: Option<&str>, what: &str) -> Result<Im
         (1, Some(image), _) => Ok(image),
         (_, None, Some(name)) => Err(ImageError::NotFound { what: format!("image {name:?} in {what}") }),
         (count, ..) => {
-            let why = format!("it has {count} images: say which by its name");
+            let why = format!("it contains {count} images: name one of them");
             Err(ImageError::Unsupported { what: what.to_owned(), why })
         }
     }

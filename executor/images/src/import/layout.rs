@@ -10,14 +10,15 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
 use super::{Found, Section, Source, required};
+use crate::documents::Documents;
 use crate::error::ImageError;
+use crate::hash;
 use crate::manifest::{self, Manifest};
 use crate::platform::Host;
-use crate::pull::{self, Documents};
 
-/// Most indexes on the way to a manifest.
+/// Maximum number of indexes on the way to a manifest.
 const INDEXES_MAX: usize = 3;
-/// What an index's entries are called (image-spec; containerd).
+/// Annotations with an image's name (image-spec; containerd).
 const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
 
 /// A layout as a directory. What is opened lies beneath it, whatever links it has.
@@ -49,7 +50,7 @@ impl Source for Directory {
         if !metadata.is_file() {
             return Err(ImageError::Malformed {
                 what: path.display().to_string(),
-                why: "it is no regular file".into(),
+                why: "it is not a regular file".into(),
             });
         }
         Ok(Some(Section { file, at: 0, size: metadata.len() }))
@@ -65,7 +66,7 @@ fn open_beneath(dir: &File, name: &str, flags: OFlags) -> Result<OwnedFd, Errno>
     }
 }
 
-/// The same, name by name, and through no link.
+/// Opens a file component by component, without following any link.
 fn open_without_links(dir: &File, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     let names: Vec<&str> = name.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
     let Some((last, above)) = names.split_last().filter(|_| !names.contains(&"..")) else { return Err(Errno::XDEV) };
@@ -86,7 +87,10 @@ pub(super) fn find(
 ) -> Result<Found, ImageError> {
     let index = required(source, "index.json", what)?;
     let Manifest::Index(index) = manifest::parse(&index, "", &format!("index.json of {what}"))? else {
-        return Err(ImageError::Malformed { what: what.to_owned(), why: "its index.json is no index".into() });
+        return Err(ImageError::Malformed {
+            what: what.to_owned(),
+            why: "its index.json is not an image index".into(),
+        });
     };
     let entry = named(&index, wanted, what)?.clone();
     let names = NAMES.iter().filter_map(|key| entry.annotations().as_ref()?.get(*key));
@@ -114,7 +118,7 @@ pub(super) fn find(
             }
         }
     }
-    Err(ImageError::Unsupported { what: what.to_owned(), why: "its index leads to nothing but indexes".into() })
+    Err(ImageError::Unsupported { what: what.to_owned(), why: "its indexes are nested too deeply".into() })
 }
 
 /// The entry of a name; without one the only entry, or the one for this host.
@@ -132,19 +136,19 @@ fn named<'a>(index: &'a ImageIndex, wanted: Option<&str>, what: &str) -> Result<
     match (&all[..], wanted) {
         ([one], _) => Ok(one),
         ([], Some(name)) => Err(ImageError::NotFound { what: format!("image {name:?} in {what}") }),
-        ([], None) => Err(unsupported("it has no image".into())),
+        ([], None) => Err(unsupported("it contains no image".into())),
         (many, None) if many.iter().all(|descriptor| descriptor.platform().is_some()) => {
             manifest::choose(index, &Host::here(), what)
         }
-        (many, _) => Err(unsupported(format!("it has {} images: say which by its name", many.len()))),
+        (many, _) => Err(unsupported(format!("it contains {} images: name one of them", many.len()))),
     }
 }
 
 fn blob(source: &mut dyn Source, digest: &Digest, size: u64, what: &str) -> Result<Vec<u8>, ImageError> {
     let bytes = required(source, &path(digest), what)?;
     let what = format!("blob {digest} of {what}");
-    pull::sized(size, &bytes, &what)?;
-    pull::verified(digest, &bytes, &what)?;
+    hash::check_size(size, &bytes, &what)?;
+    hash::check_digest(digest, &bytes, &what)?;
     Ok(bytes)
 }
 
@@ -156,7 +160,7 @@ fn path(digest: &Digest) -> String {
 mod tests {
     use super::*;
 
-    /// Both ways open what lies beneath; the one for a sandbox takes no link at all.
+    /// Both functions open files beneath the directory; the one for a sandbox follows no link at all.
     #[test]
     fn what_is_opened_lies_beneath() {
         let home = tempfile::tempdir().unwrap();

@@ -20,7 +20,7 @@ pub(crate) fn make_parent(path: &Path) -> Result<(), ImageError> {
     path.parent().filter(|dir| !dir.is_dir()).map_or(Ok(()), make_dir)
 }
 
-/// Every file of a directory; none where it is missing. Unfinished ones are removed.
+/// Lists the files of a directory, or none if it does not exist. Unfinished ones are removed.
 pub(crate) fn list(dir: &Path) -> Result<Vec<PathBuf>, ImageError> {
     let failed = |error| ImageError::io("read directory", dir, error);
     let mut paths = Vec::new();
@@ -78,7 +78,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], durable: bool) -> Result<(), Im
 pub(crate) fn remove(path: &Path) {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(path = %path.display(), %error, "a file cannot be removed");
+            tracing::warn!(path = %path.display(), %error, "cannot remove a file");
         }
         _ => {}
     }

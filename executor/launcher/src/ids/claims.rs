@@ -210,7 +210,7 @@ mod tests {
 
     fn pool(ranges: u32) -> Pool {
         let policy = Policy { userns_pool_start: START, userns_pool_ranges: ranges, ..Policy::default() };
-        Pool::new(&policy).expect("a pool")
+        policy.userns_pool().expect("a pool")
     }
 
     /// A run directory that a launcher serves, while the file lives.

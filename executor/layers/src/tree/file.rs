@@ -12,7 +12,7 @@ use crate::UnpackError;
 use crate::error::Told;
 use crate::error::shown;
 
-/// Bytes that a file of the layers below is copied by.
+/// Block size for copying a file of the layers below, in bytes.
 const BLOCK: usize = 128 << 10;
 
 /// A file that is being written.
@@ -140,10 +140,10 @@ impl Tree {
             (There::Directory, _) => return Err(refused("which is a directory")),
             (There::Symlink | There::Other, Some(dir)) => (dir, 0),
             (There::Whiteout, _) => return Err(refused("which this layer removes")),
-            (_, _) if walked.hidden => return Err(refused("which is not there")),
+            (_, _) if walked.hidden => return Err(refused("which does not exist")),
             _ => {
                 let names: Vec<&[u8]> = walked.path.iter().map(Vec::as_slice).chain([*last]).collect();
-                let copied = self.bring_up(&names, most)?.ok_or_else(|| refused("which is not there"))?;
+                let copied = self.bring_up(&names, most)?.ok_or_else(|| refused("which does not exist"))?;
                 (self.parent(&names)?.0, copied)
             }
         };

@@ -1,4 +1,4 @@
-//! What a layer lies on: the layers below it, as one tree that is only read.
+//! The layers below a layer, as one read-only tree.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -19,12 +19,12 @@ pub struct Parents {
 /// The directory of something, its name there, and what it is.
 pub(super) type Found<'a> = (OwnedFd, &'a [u8], Stat);
 
-/// What the layers below have at a path.
+/// Entry of the layers below at a path.
 pub(super) enum Below {
-    /// Nothing, or something that a directory or a link is not looked for in.
+    /// No entry, or one that is neither a directory nor a link.
     Nothing,
     Directory(Marks),
-    /// Where it leads.
+    /// A symbolic link with this target.
     Symlink(Vec<u8>),
     Other,
 }
@@ -58,7 +58,7 @@ impl Parents {
         Ok(Self { view })
     }
 
-    /// What is at a path that no symbolic link is on.
+    /// Looks up a path without symbolic links.
     pub(super) fn look(&self, path: &[u8]) -> Result<Below, Errno> {
         let Some((dir, name, stat)) = self.find(path)? else { return Ok(Below::Nothing) };
         Ok(match FileType::from_raw_mode(stat.st_mode) {

@@ -15,21 +15,21 @@ use crate::error::shown;
 /// Symbolic links on the way to one directory. The kernel's own limit is 40; umoci's is this.
 const LINKS_MAX: u32 = 255;
 
-/// Where a walk has led.
+/// Result of a walk.
 pub(super) struct Walked {
     /// The directory, where the layer has it.
     pub(super) dir: Option<OwnedFd>,
-    /// Its names from the root, without links.
+    /// Names from the root, without links.
     pub(super) path: Vec<Vec<u8>>,
-    /// What lies below is not seen here.
+    /// True when the layers below are hidden here.
     pub(super) hidden: bool,
 }
 
-/// On the way.
+/// State of a walk.
 struct Walk {
     dir: Option<OwnedFd>,
     path: Vec<Vec<u8>>,
-    /// How many names lead to the uppermost directory that hides what lies below.
+    /// Number of names up to the uppermost directory that hides the layers below.
     hidden_from: Option<usize>,
     links: u32,
 }
@@ -71,7 +71,7 @@ impl Tree {
         Ok(Walked { dir: walk.dir, path: walk.path, hidden: walk.hidden_from.is_some() })
     }
 
-    /// One name further. Gives where a link leads, if it is one.
+    /// Goes to the next name. Returns the target if it is a link.
     fn step(&mut self, walk: &mut Walk, name: &[u8], make: bool) -> Result<Option<Vec<u8>>, UnpackError> {
         let full = [walk.path.join(&b'/'), name.to_vec()].into_iter().filter(|part| !part.is_empty());
         let full = full.collect::<Vec<_>>().join(&b'/');
@@ -122,7 +122,7 @@ impl Tree {
         Ok(None)
     }
 
-    /// One name back, which the root is its own parent for.
+    /// Goes back to the parent; the root is its own parent.
     fn up(&self, walk: &mut Walk) -> Result<(), Errno> {
         walk.path.pop();
         self.go_to(walk)

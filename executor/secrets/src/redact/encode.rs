@@ -3,9 +3,9 @@
 //! Encoders differ in what they escape, so each encoding is a table of the styles that are in use. All of them
 //! work on any bytes; what is no UTF-8 passes through the JSON styles as it is.
 
-use super::forms::{Forms, Full};
+use super::pieces::{Forms, Full};
 
-/// How an encoder writes JSON strings.
+/// Style in which an encoder writes JSON strings.
 pub(super) struct Json {
     /// Everything beyond printable ASCII becomes `\uXXXX`.
     ascii: bool,
@@ -13,7 +13,7 @@ pub(super) struct Json {
     upper: bool,
     /// `/` becomes `\/`.
     slash: bool,
-    /// More that becomes `\uXXXX`.
+    /// Further characters that become `\uXXXX`.
     also: &'static str,
 }
 
@@ -75,9 +75,9 @@ impl Json {
     }
 }
 
-/// How an encoder writes bytes into a URL or a form.
+/// Style in which an encoder writes bytes into a URL or a form.
 pub(super) struct Percent {
-    /// What is not escaped beside letters and digits.
+    /// Characters that are not escaped, in addition to letters and digits.
     keep: &'static [u8],
     /// A space becomes `+`.
     plus: bool,

@@ -1,4 +1,4 @@
-//! One pull for all who want the same image at once.
+//! Sharing of pulls: one pull for all clients that want the same image at the same time.
 //!
 //! A pull is a task of its own. Who waits for it watches its state; when nobody does any more it ends, and what it has
 //! fetched stays to be taken up again. Two calls share a pull where they name the same image with the same credentials:
@@ -10,23 +10,9 @@ use executor_core::image::ImageReference;
 use executor_registry_auth::Credentials;
 use tokio::sync::watch;
 
-use crate::error::ImageError;
-use crate::progress::Progress;
-use crate::store::record::ImageRecord;
+use crate::progress::{Outcome, State};
 
-/// How a pull ended.
-pub type Outcome = Result<ImageRecord, Arc<ImageError>>;
-
-/// What is known of a pull.
-#[derive(Clone, Debug, Default)]
-pub struct State {
-    /// How far it is.
-    pub progress: Progress,
-    /// How it ended, once it has.
-    pub outcome: Option<Outcome>,
-}
-
-/// Somebody who waits for a pull.
+/// Watches a pull.
 #[derive(Clone, Debug)]
 pub struct Watcher(watch::Receiver<State>);
 

@@ -1,21 +1,15 @@
-//! Ports of the host that containers may publish: the operator's rules, and what a request asks for against them.
+//! The operator's rules for ports of the host that containers may publish.
 //!
 //! A rule is `[ADDRESS[/PREFIX]:]FIRST[-LAST][/PROTOCOL]`: `8000-8999`, `127.0.0.1:1024-65535`, `[fd00::]/8:443/tcp`. A rule
 //! without an address allows every address of the host, and alone allows a port that names none.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::ViolationReason::{Duplicate, NotAllowed, OutOfRange, TooMany};
-use super::{Policy, Report};
-use crate::plan::{Connectivity, Protocol, PublishedPort};
-
-/// Most published ports.
-const PORTS_MAX: usize = 256;
+use crate::plan::{Protocol, PublishedPort};
 
 /// Ports that may be published, on which addresses of the host, of which protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,7 +19,7 @@ pub struct PortRule {
     address: Option<(IpAddr, u8)>,
     first: u16,
     last: u16,
-    /// Every protocol where there is none.
+    /// Protocol; every protocol if there is none.
     protocol: Option<Protocol>,
 }
 
@@ -43,7 +37,8 @@ impl PortRule {
         Self { address: None, first, last, protocol: None }
     }
 
-    fn allows(&self, port: &PublishedPort) -> bool {
+    /// Tells whether this rule allows a published port.
+    pub(in crate::validate) fn allows(&self, port: &PublishedPort) -> bool {
         let address = match (self.address, port.host_ip) {
             (None, _) => true,
             (Some(_), None) => false,
@@ -106,7 +101,7 @@ fn network(text: &str) -> Result<(IpAddr, u8), String> {
         (None, Ok(IpAddr::V4(ip))) => Some(IpAddr::V4(ip)),
         (None, _) => None,
     };
-    let ip = ip.ok_or_else(|| format!("{address:?} is not an IP address (an IPv6 address stands in brackets)"))?;
+    let ip = ip.ok_or_else(|| format!("{address:?} is not an IP address (an IPv6 address needs brackets)"))?;
     let width = if ip.is_ipv4() { 32 } else { 128 };
     let bits = match prefix {
         None => width,
@@ -142,31 +137,6 @@ impl TryFrom<String> for PortRule {
 impl From<PortRule> for String {
     fn from(rule: PortRule) -> Self {
         rule.to_string()
-    }
-}
-
-/// Checks the published ports of a request.
-pub(super) fn check(asked: &Connectivity, policy: &Policy, report: &mut Report) {
-    if asked.ports.len() > PORTS_MAX {
-        report.add("ports", TooMany.because(format!("has {} entries; at most {PORTS_MAX}", asked.ports.len())));
-        return;
-    }
-    let mut seen = BTreeSet::new();
-    for (index, port) in asked.ports.iter().enumerate() {
-        for (field, number) in [("host_port", port.host_port), ("container_port", port.container_port)] {
-            if number == 0 {
-                report.add(format!("ports[{index}].{field}"), OutOfRange.because("is 0; 1 to 65535 is allowed"));
-            }
-        }
-        if port.host_port > 0 && !policy.ports_allowed.iter().any(|rule| rule.allows(port)) {
-            let why = format!("{} is not allowed by this daemon's configuration (ports_allowed)", port.on_host());
-            report.add(format!("ports[{index}].host_port"), NotAllowed.because(why));
-        }
-        if !seen.insert((port.host_ip, port.host_port, port.protocol)) {
-            let (port, protocol) = (port.host_port, port.protocol.name());
-            let why = format!("{port}/{protocol} is there twice");
-            report.add(format!("ports[{index}].host_port"), Duplicate.because(why));
-        }
     }
 }
 
