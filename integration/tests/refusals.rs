@@ -6,7 +6,7 @@ use executor_core::lifecycle::State;
 use executor_core::plan::{Plan, Rootfs as Reference};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::validate::{Draft, Policy, validate};
-use integration::host;
+use integration::footprint;
 use integration::launcher::{Launcher, Payload};
 use integration::rootfs::Rootfs;
 
@@ -16,12 +16,12 @@ fn plan(draft: Draft<'_>) -> Plan {
 
 /// Launches a plan that is to be refused, and looks that nothing of it is left.
 fn refused(launcher: &Launcher, plan: &Plan, payload: &Payload<'_>) -> Refused {
-    let before = host::inventory_of(&launcher.run_dir());
+    let before = footprint::inventory_of(&launcher.run_dir());
     let refused = launcher.launch(plan, payload).unwrap().reach(State::Running).unwrap_err();
     for dir in [launcher.run_dir(), launcher.state_dir()] {
         assert_eq!(std::fs::read_dir(dir.join("containers")).unwrap().count(), 0, "{refused:?}");
     }
-    assert_eq!(host::inventory_of(&launcher.run_dir()), before, "{refused:?}");
+    assert_eq!(footprint::inventory_of(&launcher.run_dir()), before, "{refused:?}");
     refused
 }
 
