@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use executor_core::idmap::IdMap;
-use executor_core::placement::{Asked, Content, Entry, MountPoint, PlacementError, RootfsView, place};
+use executor_core::placement::{Content, Entry, MountPoint, PlacementError, PlacementRequest, RootfsView, place};
 use executor_core::plan::{Plan, PlannedFile, Principal, Rootfs};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::shortage::{self, Shortage};
@@ -191,7 +191,7 @@ impl Tree {
         files_root: &Path,
         user: &ResolvedUser,
     ) -> Result<Vec<MountPoint>, Refused> {
-        let asked = Asked {
+        let asked = PlacementRequest {
             files: &plan.files,
             directories: &plan.file_directories,
             files_root,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use executor_core::image::{ImageDefaults, ImageReference};
 use executor_core::time::Timestamp;
 use executor_core::validate::{Violation, ViolationReason};
-use executor_images::{Credentials, Form, ImageError, ImageRecord, Progress, Stage, Wish};
+use executor_images::{Credentials, Form, ImageError, ImageRecord, Progress, PruneRules, Stage};
 use executor_proto::v1;
 use executor_proto::v1::images_server::{Images, ImagesServer};
 use executor_proto::v1::import_image_request::Part;
@@ -153,7 +153,7 @@ impl Images for ImageService {
         let node = Arc::clone(&self.node);
         let task = tokio::spawn(async move {
             let used_by = |digest: &_| images::used_by(&node, digest);
-            node.images.prune(Wish { unused_for, bytes_budget, dry_run }, used_by).await
+            node.images.prune(PruneRules { unused_for, bytes_budget, dry_run }, used_by).await
         });
         let done = task.await.map_err(|error| Problem::new(Kind::Internal, error.to_string()))?;
         let pruned = done.map_err(|error| of_image(&error))?;

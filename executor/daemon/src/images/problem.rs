@@ -18,7 +18,7 @@ pub(crate) fn of_image(error: &ImageError) -> Problem {
         ImageError::TooLarge { .. } | ImageError::NoSpace { .. } => Kind::Exhausted,
         // Not now. What a registry answers to any such request is for the caller to mend.
         ImageError::TooSlow { .. } | ImageError::Connection { .. } => Kind::Unavailable,
-        ImageError::Status { .. } if error.is_passing() => Kind::Unavailable,
+        ImageError::Status { .. } if error.is_transient() => Kind::Unavailable,
         ImageError::Status { .. } | ImageError::Untrusted { .. } => Kind::Precondition,
         ImageError::Unauthorized { .. } | ImageError::Forbidden(_) | ImageError::Unsigned { .. } => Kind::Denied,
         ImageError::NotFound { .. } => Kind::NotFound,
