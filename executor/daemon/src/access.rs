@@ -1,102 +1,100 @@
-//! Who may call what: a table from method to whom it is open, and nobody where the table says nothing.
+//! Access control: a table of methods and the callers that may use them. Methods that are not in it are denied.
 
 use executor_sys::peer::Peer;
 
 use crate::problem::{Kind, Problem};
 
-/// The one method that answers secrets.
-pub(super) const GET_SECRETS: &str = "/executor.v1.Executor/GetSecrets";
+/// The method that answers secrets.
+pub(crate) const GET_SECRETS: &str = "/executor.v1.Executor/GetSecrets";
 
-/// To whom a method is open.
+/// Callers of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
+enum Callers {
     /// Root, the daemon's own user, and members of the configured group.
     Operators,
-    /// Whoever presents a container's runtime token. The token decides, and nothing else of the caller.
+    /// Holders of a container's runtime token, which alone decides.
     TokenHolders,
 }
 
 /// Every method that is served.
-const TABLE: [(&str, Who); 27] = [
-    ("/executor.v1.Executor/Run", Who::Operators),
-    ("/executor.v1.Executor/Get", Who::Operators),
-    ("/executor.v1.Executor/List", Who::Operators),
-    ("/executor.v1.Executor/Wait", Who::Operators),
-    ("/executor.v1.Executor/StreamLogs", Who::Operators),
-    ("/executor.v1.Executor/Stop", Who::Operators),
-    ("/executor.v1.Executor/Signal", Who::Operators),
-    ("/executor.v1.Executor/Delete", Who::Operators),
-    ("/executor.v1.Executor/WatchEvents", Who::Operators),
-    ("/executor.v1.Executor/Info", Who::Operators),
-    ("/executor.v1.Executor/UpdateFiles", Who::Operators),
-    (GET_SECRETS, Who::TokenHolders),
-    ("/executor.v1.Executor/GetOutputs", Who::Operators),
-    ("/executor.v1.Images/Pull", Who::Operators),
-    ("/executor.v1.Images/Import", Who::Operators),
-    ("/executor.v1.Images/List", Who::Operators),
-    ("/executor.v1.Images/Inspect", Who::Operators),
-    ("/executor.v1.Images/Remove", Who::Operators),
-    ("/executor.v1.Images/Prune", Who::Operators),
-    ("/executor.v1.Executor/Exec", Who::Operators),
-    ("/executor.v1.Executor/Attach", Who::Operators),
-    ("/executor.v1.Executor/GetArchive", Who::Operators),
-    ("/executor.v1.Executor/PutArchive", Who::Operators),
-    ("/grpc.health.v1.Health/Check", Who::Operators),
-    ("/grpc.health.v1.Health/Watch", Who::Operators),
-    ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Who::Operators),
-    ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Who::Operators),
+const TABLE: [(&str, Callers); 27] = [
+    ("/executor.v1.Executor/Run", Callers::Operators),
+    ("/executor.v1.Executor/Get", Callers::Operators),
+    ("/executor.v1.Executor/List", Callers::Operators),
+    ("/executor.v1.Executor/Wait", Callers::Operators),
+    ("/executor.v1.Executor/StreamLogs", Callers::Operators),
+    ("/executor.v1.Executor/Stop", Callers::Operators),
+    ("/executor.v1.Executor/Signal", Callers::Operators),
+    ("/executor.v1.Executor/Delete", Callers::Operators),
+    ("/executor.v1.Executor/WatchEvents", Callers::Operators),
+    ("/executor.v1.Executor/Info", Callers::Operators),
+    ("/executor.v1.Executor/UpdateFiles", Callers::Operators),
+    (GET_SECRETS, Callers::TokenHolders),
+    ("/executor.v1.Executor/GetOutputs", Callers::Operators),
+    ("/executor.v1.Images/Pull", Callers::Operators),
+    ("/executor.v1.Images/Import", Callers::Operators),
+    ("/executor.v1.Images/List", Callers::Operators),
+    ("/executor.v1.Images/Inspect", Callers::Operators),
+    ("/executor.v1.Images/Remove", Callers::Operators),
+    ("/executor.v1.Images/Prune", Callers::Operators),
+    ("/executor.v1.Executor/Exec", Callers::Operators),
+    ("/executor.v1.Executor/Attach", Callers::Operators),
+    ("/executor.v1.Executor/GetArchive", Callers::Operators),
+    ("/executor.v1.Executor/PutArchive", Callers::Operators),
+    ("/grpc.health.v1.Health/Check", Callers::Operators),
+    ("/grpc.health.v1.Health/Watch", Callers::Operators),
+    ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Callers::Operators),
+    ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Callers::Operators),
 ];
 
-/// Whom the table's words mean here.
+/// The operators of this daemon.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
-    /// The daemon's own user.
+    /// Uid of the daemon's own user.
     pub own_uid: u32,
-    /// The group whose members are operators.
+    /// Gid of the group whose members are operators.
     pub group: Option<u32>,
 }
 
-/// Where a client came in.
+/// The sockets on which clients connect.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Door {
+pub(crate) enum Socket {
     /// The control plane's socket.
     Main(Access),
-    /// The socket that containers see: any peer, and nothing but what a token opens.
+    /// The socket that containers see: open to any peer, for the methods of token holders alone.
     Runtime,
 }
 
-impl Door {
-    /// Lets a peer call a method.
+impl Socket {
+    /// Checks that a peer may call a method.
     ///
     /// # Errors
-    /// It may not.
-    pub(super) fn judge(&self, method: &str, peer: &Peer) -> Result<(), Problem> {
+    /// The peer is not permitted.
+    pub(crate) fn judge(&self, method: &str, peer: &Peer) -> Result<(), Problem> {
         match self {
             Self::Main(access) => access.judge(method, peer),
-            Self::Runtime if TABLE.contains(&(method, Who::TokenHolders)) => Ok(()),
-            Self::Runtime => {
-                Err(Problem::new(Kind::Denied, "this socket serves executor.v1.Executor/GetSecrets alone"))
-            }
+            Self::Runtime if TABLE.contains(&(method, Callers::TokenHolders)) => Ok(()),
+            Self::Runtime => Err(Problem::new(Kind::Denied, "this socket serves executor.v1.Executor/GetSecrets only")),
         }
     }
 }
 
 impl Access {
-    /// Lets a peer call a method.
+    /// Checks that a peer may call a method.
     ///
     /// # Errors
-    /// It may not.
+    /// The peer is not permitted.
     pub fn judge(&self, method: &str, peer: &Peer) -> Result<(), Problem> {
         let denied = |why: String| Err(Problem::new(Kind::Denied, why));
         match TABLE.iter().find(|(name, _)| *name == method) {
-            Some((_, Who::TokenHolders)) => Ok(()),
-            Some((_, Who::Operators)) if self.is_operator(peer) => Ok(()),
-            Some((_, Who::Operators)) => denied(format!(
+            Some((_, Callers::TokenHolders)) => Ok(()),
+            Some((_, Callers::Operators)) if self.is_operator(peer) => Ok(()),
+            Some((_, Callers::Operators)) => denied(format!(
                 "uid {} may not call {method}: it is open to root, to uid {} and to members of the configured group",
                 peer.uid, self.own_uid
             )),
-            // What was called is not repeated: nobody knows what it is.
-            None => denied(format!("uid {} called a method that is not one of this socket's", peer.uid)),
+            // The method is not repeated: a client can put any bytes there.
+            None => denied(format!("uid {} called a method that this socket does not serve", peer.uid)),
         }
     }
 
@@ -135,14 +133,14 @@ mod tests {
         }
     }
 
-    /// secrets.md, rule 4: the token decides, on either socket; a container's has nothing else.
+    /// The token decides on either socket; the containers' socket serves nothing else.
     #[test]
     fn containers_may_call_one_method() {
         let stranger = peer(4711, 4711, &[]);
         assert!(Access { own_uid: 0, group: None }.judge(GET_SECRETS, &stranger).is_ok());
         for (method, _) in TABLE {
             for caller in [&stranger, &peer(0, 0, &[])] {
-                assert_eq!(Door::Runtime.judge(method, caller).is_ok(), method == GET_SECRETS, "{method}");
+                assert_eq!(Socket::Runtime.judge(method, caller).is_ok(), method == GET_SECRETS, "{method}");
             }
         }
     }
