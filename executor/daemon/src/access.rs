@@ -70,9 +70,9 @@ impl Socket {
     ///
     /// # Errors
     /// The peer is not permitted.
-    pub(crate) fn judge(&self, method: &str, peer: &Peer) -> Result<(), Problem> {
+    pub(crate) fn check(&self, method: &str, peer: &Peer) -> Result<(), Problem> {
         match self {
-            Self::Main(access) => access.judge(method, peer),
+            Self::Main(access) => access.check(method, peer),
             Self::Runtime if TABLE.contains(&(method, Callers::TokenHolders)) => Ok(()),
             Self::Runtime => Err(Problem::new(Kind::Denied, "this socket serves executor.v1.Executor/GetSecrets only")),
         }
@@ -84,7 +84,7 @@ impl Access {
     ///
     /// # Errors
     /// The peer is not permitted.
-    pub fn judge(&self, method: &str, peer: &Peer) -> Result<(), Problem> {
+    pub fn check(&self, method: &str, peer: &Peer) -> Result<(), Problem> {
         let denied = |why: String| Err(Problem::new(Kind::Denied, why));
         match TABLE.iter().find(|(name, _)| *name == method) {
             Some((_, Callers::TokenHolders)) => Ok(()),
@@ -116,12 +116,12 @@ mod tests {
     #[test]
     fn operators_and_nobody_else() {
         let access = Access { own_uid: 7, group: Some(50) };
-        let may = |peer: &Peer| access.judge("/executor.v1.Executor/Run", peer).is_ok();
+        let may = |peer: &Peer| access.check("/executor.v1.Executor/Run", peer).is_ok();
         assert!(may(&peer(0, 0, &[])) && may(&peer(7, 7, &[])));
         assert!(may(&peer(8, 50, &[])) && may(&peer(8, 8, &[1, 50])));
         assert!(!may(&peer(8, 8, &[1])));
         let none = Access { group: None, ..access };
-        let denied = none.judge("/executor.v1.Executor/Run", &peer(8, 50, &[50])).unwrap_err();
+        let denied = none.check("/executor.v1.Executor/Run", &peer(8, 50, &[50])).unwrap_err();
         assert!(denied.message.contains("uid 8") && denied.kind == Kind::Denied, "{denied}");
     }
 
@@ -129,7 +129,7 @@ mod tests {
     fn what_is_not_in_the_table_is_closed_to_root() {
         let access = Access { own_uid: 0, group: None };
         for method in ["/executor.v1.Executor/Destroy", "/", "", "/executor.v1.Executor/run"] {
-            assert!(access.judge(method, &peer(0, 0, &[])).is_err(), "{method}");
+            assert!(access.check(method, &peer(0, 0, &[])).is_err(), "{method}");
         }
     }
 
@@ -137,10 +137,10 @@ mod tests {
     #[test]
     fn containers_may_call_one_method() {
         let stranger = peer(4711, 4711, &[]);
-        assert!(Access { own_uid: 0, group: None }.judge(GET_SECRETS, &stranger).is_ok());
+        assert!(Access { own_uid: 0, group: None }.check(GET_SECRETS, &stranger).is_ok());
         for (method, _) in TABLE {
             for caller in [&stranger, &peer(0, 0, &[])] {
-                assert_eq!(Socket::Runtime.judge(method, caller).is_ok(), method == GET_SECRETS, "{method}");
+                assert_eq!(Socket::Runtime.check(method, caller).is_ok(), method == GET_SECRETS, "{method}");
             }
         }
     }

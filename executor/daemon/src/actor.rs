@@ -240,7 +240,7 @@ impl Actor {
     fn reached(&mut self, reported: State) {
         let generation = self.facts.files_generation;
         match records::live(&self.node.config.paths, self.handle.id()) {
-            Ok(Some(record)) => self.facts.learn(record),
+            Ok(Some(record)) => self.facts.update(record),
             Ok(None) => {} // the container is at its end: the exit record follows
             Err(error) => {
                 tracing::error!(container = %self.handle.id(), error = crate::chain(&error), "cannot use the container's record")

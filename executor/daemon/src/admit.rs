@@ -61,10 +61,9 @@ async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Ha
     let image = images::reference(request)?;
     // Of a request with an image all but the image's own part is validated before anything is fetched.
     let mut plan = match &image {
-        None => planned(request, &node.config.policy)?,
-        Some(reference) => {
-            planned_early(request, &node.config.policy).map_err(|problem| denied_image(problem, reference, node))?
-        }
+        None => plan_request(request, &node.config.policy)?,
+        Some(reference) => plan_without_image(request, &node.config.policy)
+            .map_err(|problem| denied_image(problem, reference, node))?,
     };
     let used = node.registry.get(&plan.id);
     let Some(key) = node.launcher.tag_key() else {
@@ -76,20 +75,20 @@ async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Ha
     };
     let tag = tag::of(&key, request);
     if let Some(handle) = used {
-        return existing(handle, &tag);
+        return same_container(handle, &tag);
     }
     node.launcher.session()?;
-    node.takes_containers()?;
+    node.check_room()?;
     let mut resolved = None;
     if let Some(reference) = image {
         let policy = images::policy(request)?;
         let credentials = images::credentials(request.registry_credentials.take(), "registry_credentials")?;
         let ready = images::resolve(node, &reference, policy, credentials).await?;
         let image = images::apply(request, &ready)?;
-        plan = planned_with(request, &node.config.policy, Some(image))?;
+        plan = plan_with_image(request, &node.config.policy, Some(image))?;
         resolved = Some(ready);
         // Checked again: to fetch an image takes time.
-        node.takes_containers()?;
+        node.check_room()?;
     }
     let session = node.launcher.session()?;
     let payload = load(&plan, request).map_err(|error| {
@@ -107,7 +106,7 @@ async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Ha
         }
         Ok(Admission::Used(handle)) => {
             payload.wipe();
-            existing(handle, &tag)
+            same_container(handle, &tag)
         }
         Err(exhausted) => {
             payload.wipe();
@@ -120,18 +119,18 @@ async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Ha
 ///
 /// # Errors
 /// The action is missing or not supported, or fields are invalid.
-pub fn planned(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, Problem> {
-    planned_with(request, policy, None)
+pub fn plan_request(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, Problem> {
+    plan_with_image(request, policy, None)
 }
 
 /// Plans a request before its image is known, without the program and the other fields that the image may fill in.
-fn planned_early(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, Problem> {
+fn plan_without_image(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, Problem> {
     let (mut draft, violations) = draft::of(request)?;
     draft.image = Some(images::placeholder(request));
     if draft.path.is_empty() {
         draft.path = "/";
     }
-    judged(&draft, violations, policy)
+    validated(&draft, violations, policy)
 }
 
 /// Turns the problem into a denial where the only violation is an image that the operator's policy refuses.
@@ -142,13 +141,13 @@ fn denied_image(problem: Problem, reference: &ImageReference, node: &Node) -> Pr
 }
 
 /// Plans a request with its resolved image, if it has one.
-fn planned_with(request: &v1::RunRequest, policy: &Policy, image: Option<PlannedImage>) -> Result<Plan, Problem> {
+fn plan_with_image(request: &v1::RunRequest, policy: &Policy, image: Option<PlannedImage>) -> Result<Plan, Problem> {
     let (mut draft, violations) = draft::of(request)?;
     draft.image = image;
-    judged(&draft, violations, policy)
+    validated(&draft, violations, policy)
 }
 
-fn judged(draft: &Draft<'_>, mut violations: Vec<Violation>, policy: &Policy) -> Result<Plan, Problem> {
+fn validated(draft: &Draft<'_>, mut violations: Vec<Violation>, policy: &Policy) -> Result<Plan, Problem> {
     match validate(draft, policy) {
         Ok(plan) if violations.is_empty() => Ok(plan),
         Ok(_) => Err(Problem::invalid(violations)),
@@ -160,7 +159,7 @@ fn judged(draft: &Draft<'_>, mut violations: Vec<Violation>, policy: &Policy) ->
 }
 
 /// Returns the container of a used id, if the same request made it.
-fn existing(handle: Arc<Handle>, tag: &str) -> Result<(Arc<Handle>, bool), Problem> {
+fn same_container(handle: Arc<Handle>, tag: &str) -> Result<(Arc<Handle>, bool), Problem> {
     if handle.request_tag() == tag {
         return Ok((handle, false));
     }

@@ -163,7 +163,7 @@ pub(crate) async fn begin(node: &Arc<Node>, start: Start) -> Result<ExecOutcome,
         window: (window.rows, window.columns),
     };
     validate_exec(&draft, &node.config.policy).map_err(Problem::invalid)?;
-    let (handle, facts) = running(node, &request.id, "a process is executed in")?;
+    let (handle, facts) = running(node, &request.id, "a process can be executed in")?;
     let payload = Wiped(load(request, &facts).map_err(|error| exhausted(handle.id(), &error))?);
     let exec = protocol::Exec {
         container_id: request.id.clone(),
@@ -182,14 +182,14 @@ pub(crate) async fn begin(node: &Arc<Node>, start: Start) -> Result<ExecOutcome,
 /// Copies files, by a process of the executor's own in the container.
 ///
 /// # Errors
-/// As [`begin`]'s.
+/// Those of [`begin`].
 pub(crate) async fn archive(
     node: &Arc<Node>,
     id: &str,
     path: &str,
     direction: CopyDirection,
 ) -> Result<ExecOutcome, Problem> {
-    let (handle, facts) = running(node, id, "files are copied out of and into")?;
+    let (handle, facts) = running(node, id, "files can be copied from and to")?;
     let (work, flags) = match direction {
         CopyDirection::Out { follow, stat } => {
             let flags = [(follow, ARCHIVE_FOLLOW), (stat, ARCHIVE_STAT)].into_iter().filter(|(set, _)| *set);
@@ -231,7 +231,7 @@ fn running(node: &Node, id: &str, what: &str) -> Result<(Arc<Handle>, Arc<Facts>
     if matches!(facts.state, State::Running | State::Stopping) {
         return Ok((handle, facts));
     }
-    let why = format!("container {id} is {}: {what} one that runs", facts.state.name());
+    let why = format!("container {id} is {}: {what} a running container only", facts.state.name());
     Err(Problem::new(Kind::Precondition, why))
 }
 

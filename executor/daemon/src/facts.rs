@@ -94,7 +94,7 @@ impl Facts {
     }
 
     /// Makes the facts of a container that only its record tells of.
-    pub fn found(record: ContainerRecord) -> Self {
+    pub fn from_record(record: ContainerRecord) -> Self {
         Self {
             plan: Arc::new(record.plan),
             request_tag: record.request_tag,
@@ -113,7 +113,7 @@ impl Facts {
     }
 
     /// Takes over the shim's record. The caller advances the state.
-    pub fn learn(&mut self, record: ContainerRecord) {
+    pub fn update(&mut self, record: ContainerRecord) {
         if record.files_generation != self.files_generation {
             self.plan = Arc::new(record.plan);
         }
@@ -127,7 +127,7 @@ impl Facts {
 
     /// Takes over the exit record.
     pub fn conclude(&mut self, record: ExitRecord) {
-        self.learn(record.container);
+        self.update(record.container);
         self.end = Some(Arc::new(End {
             exit: record.exit,
             oom_killed: record.oom_killed,

@@ -61,7 +61,7 @@ pub(crate) fn policy(request: &v1::RunRequest) -> Result<Policy, Problem> {
         Ok(v1::PullPolicy::Always) => Ok(Policy::Always),
         Ok(v1::PullPolicy::Never) => Ok(Policy::Never),
         Err(_) => {
-            let why = format!("is {}; 0 (if missing), 1 (always) and 2 (never) are known", request.pull_policy);
+            let why = format!("is {}; 0 (if missing), 1 (always) and 2 (never) are allowed", request.pull_policy);
             Err(Problem::invalid_field("pull_policy", ViolationReason::UnknownValue.because(why)))
         }
     }
@@ -108,7 +108,7 @@ pub(crate) async fn resolve(
 }
 
 /// Returns the id of a container that uses an image and is not completed.
-pub(crate) fn used_by(node: &Node, digest: &Digest) -> Option<String> {
+pub(crate) fn user_of(node: &Node, digest: &Digest) -> Option<String> {
     let digest = digest.to_string();
     let mut user = None;
     node.registry.visit(None, |handle| {
@@ -128,7 +128,7 @@ pub(crate) fn used_by(node: &Node, digest: &Digest) -> Option<String> {
 pub(crate) fn keep_to_budget(node: &Arc<Node>) {
     let node = Arc::clone(node);
     tokio::spawn(async move {
-        match node.images.keep_to_budget(|digest| used_by(&node, digest)).await {
+        match node.images.keep_to_budget(|digest| user_of(&node, digest)).await {
             Ok(pruned) if !pruned.images.is_empty() => {
                 tracing::info!(
                     images = pruned.images.len(),

@@ -117,7 +117,7 @@ impl Node {
     ///
     /// # Errors
     /// The daemon is stopping, or the ledger or the state directory has no room.
-    pub fn takes_containers(&self) -> Result<(), Problem> {
+    pub fn check_room(&self) -> Result<(), Problem> {
         if *self.stopping.borrow() {
             return Err(Problem::stopping());
         }

@@ -34,12 +34,12 @@ pub fn recover(node: &Arc<Node>, remembered: Vec<Facts>) {
     let mut known: BTreeMap<ContainerId, Facts> =
         remembered.into_iter().map(|facts| (facts.plan.id.clone(), facts)).collect();
     for id in containers(&node.config.paths.kept_containers()) {
-        if let Some(record) = ended(node, &id) {
+        if let Some(record) = read_exit_record(node, &id) {
             merge(&mut known, record);
         }
     }
     for id in containers(&node.config.paths.live_containers()) {
-        if let Some(record) = living(node, &id) {
+        if let Some(record) = read_live_record(node, &id) {
             merge(&mut known, record);
         }
     }
@@ -74,7 +74,7 @@ fn resume(node: &Arc<Node>, facts: Facts) -> Option<Arc<Handle>> {
 }
 
 /// Reads the record of an ended container.
-fn ended(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
+fn read_exit_record(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
     match records::exit(&node.config.paths, id) {
         Ok(exit) => exit.map(|exit| exit.container),
         Err(error) => {
@@ -85,7 +85,7 @@ fn ended(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
 }
 
 /// Reads the record of a container with a shim.
-fn living(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
+fn read_live_record(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
     records::live(&node.config.paths, id).unwrap_or_else(|error| {
         tracing::error!(container = %id, error = crate::chain(&error), "cannot use the container's record");
         None
@@ -98,10 +98,10 @@ fn merge(known: &mut BTreeMap<ContainerId, Facts>, record: ContainerRecord) {
     match known.get_mut(&record.plan.id) {
         Some(facts) if facts.created_at == record.created_at => {
             if facts.state != State::Completed {
-                facts.learn(record);
+                facts.update(record);
             }
         }
-        _ => drop(known.insert(record.plan.id.clone(), Facts::found(record))),
+        _ => drop(known.insert(record.plan.id.clone(), Facts::from_record(record))),
     }
 }
 
@@ -116,10 +116,10 @@ async fn settle(node: Arc<Node>, mut open: Vec<Arc<Handle>>) {
         ids.into_iter().filter(|id| node.registry.get(id).is_none()).collect::<Vec<_>>()
     };
     for id in unknown(&node.config.paths.kept_containers()) {
-        open.extend(ended(&node, &id).and_then(|record| resume(&node, Facts::found(record))));
+        open.extend(read_exit_record(&node, &id).and_then(|record| resume(&node, Facts::from_record(record))));
     }
     for id in unknown(&node.config.paths.live_containers()) {
-        open.extend(living(&node, &id).and_then(|record| resume(&node, Facts::found(record))));
+        open.extend(read_live_record(&node, &id).and_then(|record| resume(&node, Facts::from_record(record))));
     }
     node.found.send_replace(true);
     let all = async {

@@ -88,7 +88,7 @@ fn current(node: &Node, handle: &Handle) -> Result<ContainerRecord, Problem> {
     let id = handle.id();
     let facts = handle.facts().ok_or_else(|| Problem::no_container(id.as_str()))?;
     if facts.state != State::Running {
-        let why = format!("container {id} is {}: its files are replaced while it runs", facts.state.name());
+        let why = format!("container {id} is {}: files can be updated in a running container only", facts.state.name());
         return Err(Problem::new(Kind::Precondition, why));
     }
     match records::live(&node.config.paths, id) {
@@ -140,7 +140,7 @@ async fn attempt(
         failed(Problem::new(Kind::Exhausted, why))
     })?;
     let call = ShimCall::UpdateFiles(protocol::UpdateFiles { signal });
-    let answer = link.ask(call, &[list.as_fd(), contents.0.as_fd()]).await;
+    let answer = link.call_with_fds(call, &[list.as_fd(), contents.0.as_fd()]).await;
     drop(contents);
     answer.map(drop).map_err(|told| match told {
         None => failed(unanswered(handle)),

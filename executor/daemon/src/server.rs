@@ -189,7 +189,7 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
         let calls = Calls::new(endpoint.bounds.streams);
         let owner = endpoint.owner(&peer);
         let admitted = rates.as_mut().is_none_or(|rates| rates.admit(owner, Instant::now().into_std()));
-        let Some(slot) = admitted.then(|| slots.enter(owner, &calls)).flatten() else {
+        let Some(slot) = admitted.then(|| slots.take(owner, &calls)).flatten() else {
             unpaced = unpaced.saturating_sub(1);
             refusals.log(owner, endpoint.limits);
             continue;
@@ -209,10 +209,10 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
             _alive: alive.clone(),
         };
         if shortage.is_none() {
-            tokio::spawn(connection.attend(stream));
+            tokio::spawn(connection.serve(stream));
             continue;
         }
-        connection.attend(stream).await;
+        connection.serve(stream).await;
         sleep(ACCEPT_PAUSE).await;
     }
     drop((endpoint, alive));
@@ -259,7 +259,7 @@ struct Connection {
 }
 
 impl Connection {
-    async fn attend(self, stream: UnixStream) {
+    async fn serve(self, stream: UnixStream) {
         let Self { routes, socket, bounds, peer, calls, budget, slot, lifetime, shortage, mut stopping, _alive } = self;
         let lingering = match LingeringSocket::of(&stream) {
             Ok(lingering) => lingering,
@@ -268,11 +268,11 @@ impl Connection {
         let uid = peer.uid;
         let service = {
             let (calls, budget) = (calls.clone(), budget.clone());
-            let judge = move |path: &str| {
-                socket.judge(path, &peer)?;
+            let check = move |path: &str| {
+                socket.check(path, &peer)?;
                 shortage.clone().map_or(Ok(()), Err)
             };
-            service_fn(move |request| call(routes.clone(), socket, bounds, &judge, &calls, &budget, request))
+            service_fn(move |request| call(routes.clone(), socket, bounds, &check, &calls, &budget, request))
         };
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.timer(TokioTimer::new())
@@ -298,7 +298,7 @@ impl Connection {
         };
         tokio::select! {
             over = connection.as_mut() => return log_end(over),
-            () = told_to_stop(&mut stopping) => {
+            () = until_stopping(&mut stopping) => {
                 connection.as_mut().graceful_shutdown();
                 return log_end(connection.await);
             }
@@ -334,7 +334,7 @@ impl Connection {
     }
 }
 
-async fn told_to_stop(stopping: &mut watch::Receiver<bool>) {
+async fn until_stopping(stopping: &mut watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
@@ -364,17 +364,17 @@ fn call(
     mut routes: Routes,
     socket: Socket,
     bounds: Bounds,
-    judge: &dyn Fn(&str) -> Result<(), Problem>,
+    check: &dyn Fn(&str) -> Result<(), Problem>,
     calls: &Calls,
     budget: &ConnectionBudget,
     shadow: http::Request<Incoming>,
 ) -> impl Future<Output = Result<http::Response<ResponseBody>, Status>> + use<> {
     let call = Call::of(calls, shadow);
-    let judged = call.as_ref().map(|call| judge(&call.request.path));
+    let checked = call.as_ref().map(|call| check(&call.request.path));
     let budget = budget.clone();
     async move {
         // Without a call the library has ended the stream, or refuses it.
-        let (Some(call), Some(judged)) = (call, judged) else {
+        let (Some(call), Some(checked)) = (call, checked) else {
             return Err(Status::resource_exhausted("the stream has ended"));
         };
         let size = call.request.size;
@@ -383,7 +383,7 @@ fn call(
                 format!("the metadata has {size} bytes, counted as in RFC 9113; at most {FIELDS_MAX} are allowed");
             return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false));
         }
-        if let Err(problem) = judged {
+        if let Err(problem) = checked {
             match socket {
                 Socket::Main(_) => tracing::warn!("{problem}"),
                 // Any process may call there, as often as it likes: it must not fill the log.

@@ -65,6 +65,6 @@ pub fn shadow(bytes: &[u8], piece: usize) -> Vec<u8> {
 ///
 /// # Errors
 /// The request would take too much memory, or has strings that are not UTF-8.
-pub fn judge_message(method: &str, message: &[u8]) -> Result<(), tonic::Status> {
-    weight::Weigher::of(method).judge(message)
+pub fn check_message(method: &str, message: &[u8]) -> Result<(), tonic::Status> {
+    weight::Weigher::of(method).check(message)
 }

@@ -73,7 +73,7 @@ async fn connect(handle: &Handle, start: &v1::AttachStart) -> Result<(Packets, b
     let link = handle.shim().ok_or_else(|| shim_is_gone(id))?;
     let v1::AttachStart { input, take_over, no_output, lossless, resumable, resume_at, .. } = *start;
     let call = ShimCall::Attach(Attach { input, take_over, no_output, lossless, resumable, resume_at });
-    match link.ask(call, &[theirs.as_fd()]).await {
+    match link.call_with_fds(call, &[theirs.as_fd()]).await {
         Ok(_) => Ok((packets, facts.plan.terminal)),
         Err(Some(refused)) => Err(refused.into()),
         Err(None) => Err(shim_is_gone(id)),

@@ -131,7 +131,7 @@ impl Images for ImageService {
         let name = images::image_name(&request.get_ref().image)?.to_owned();
         let node = Arc::clone(&self.node);
         let task = tokio::spawn(async move {
-            let used_by = |digest: &_| images::used_by(&node, digest);
+            let used_by = |digest: &_| images::user_of(&node, digest);
             node.images.remove(&name, used_by).await
         });
         let done = task.await.map_err(Problem::from)?;
@@ -154,7 +154,7 @@ impl Images for ImageService {
         };
         let node = Arc::clone(&self.node);
         let task = tokio::spawn(async move {
-            let used_by = |digest: &_| images::used_by(&node, digest);
+            let used_by = |digest: &_| images::user_of(&node, digest);
             node.images.prune(Wish { unused_for, bytes_budget, dry_run }, used_by).await
         });
         let done = task.await.map_err(Problem::from)?;

@@ -96,7 +96,7 @@ async fn ask(handle: &Handle, digest: &TokenDigest) -> Result<MemFile, Problem> 
     handle.settled().await;
     let link = handle.shim().ok_or_else(denied)?;
     let call = ShimCall::ReadSecrets(ReadSecrets { token_digest: digest.to_bytes() });
-    let fd = link.ask(call, &[]).await.map_err(|told| match told {
+    let fd = link.call_with_fds(call, &[]).await.map_err(|told| match told {
         // The shim is gone, the token is wrong, or the shim is an older one, whose container has no token.
         None => denied(),
         Some(told) if matches!(told.reason(), Reason::Denied | Reason::Invalid) => denied(),

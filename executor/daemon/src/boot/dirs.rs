@@ -34,10 +34,10 @@ pub(super) fn prepare(paths: &Paths, account: &Account, root: bool) -> Result<Ow
     for dir in [&paths.run_dir, &paths.state_dir] {
         make(dir, 0o755)?;
         if root {
-            reachable(dir, account)?;
+            check_reachable(dir, account)?;
         }
     }
-    let (run, state) = (opened(&paths.run_dir)?, opened(&paths.state_dir)?);
+    let (run, state) = (open(&paths.run_dir)?, open(&paths.state_dir)?);
     let failed = |what, path: std::path::PathBuf| move |source| BootError::Path { what, path: path.clone(), source };
     let ledger = make_below(&state, LEDGER, 0o700).map_err(failed("make directory", paths.ledger()))?;
     let images = match make_below(&state, IMAGES, 0o700) {
@@ -64,7 +64,7 @@ fn is_disk_full(error: &io::Error) -> bool {
     shortage::of(error) == Some(Shortage::Disk)
 }
 
-fn opened(path: &Path) -> Result<OwnedFd, BootError> {
+fn open(path: &Path) -> Result<OwnedFd, BootError> {
     open_dir(path).map_err(|source| BootError::Path { what: "open directory", path: path.to_owned(), source })
 }
 
@@ -132,7 +132,7 @@ fn make(path: &Path, mode: u32) -> Result<(), BootError> {
 }
 
 /// Checks that the account can enter all directories above, so that the reason is reported at the start.
-fn reachable(path: &Path, account: &Account) -> Result<(), BootError> {
+fn check_reachable(path: &Path, account: &Account) -> Result<(), BootError> {
     if account.uid == 0 {
         return Ok(());
     }
@@ -189,7 +189,7 @@ pub(super) fn lock(paths: &Paths, ledger: OwnedFd, account: &Account, root: bool
             },
         };
         if taken {
-            file.iter().for_each(tell);
+            file.iter().for_each(write_pid);
             return Ok(Ok(file));
         }
         let mut who = String::new();
@@ -214,7 +214,7 @@ fn open_lock(ledger: &OwnedFd) -> io::Result<File> {
 }
 
 /// Writes the holder's pid over the old content, which needs no room. On a full disk the file is left empty.
-fn tell(file: &File) {
+fn write_pid(file: &File) {
     let who = format!("{}\n", std::process::id());
     let written = file.write_all_at(who.as_bytes(), 0).map_or(0, |()| who.len() as u64);
     if let Err(error) = file.set_len(written) {
@@ -257,9 +257,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
         let other = Account { name: "other".into(), uid: 4242, gid: 4242 };
-        let told = reachable(dir.path(), &other).unwrap_err().to_string();
+        let told = check_reachable(dir.path(), &other).unwrap_err().to_string();
         assert!(told.contains("user other may not enter") && told.contains("700"), "{told}");
-        reachable(Path::new("/usr"), &other).unwrap();
+        check_reachable(Path::new("/usr"), &other).unwrap();
     }
 
     /// The daemon's user planted links, hard links and pipes, and another daemon's user owned the directories before: nothing

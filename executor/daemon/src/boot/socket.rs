@@ -27,7 +27,7 @@ pub(super) fn listener(
     group: Option<u32>,
     root: bool,
 ) -> Result<UnixListener, BootError> {
-    let passed = passed()?;
+    let passed = activated()?;
     let failed = |what| move |source| BootError::Path { what, path: config.listen.clone(), source };
     forget_variables(&ACTIVATION).map_err(|error| BootError::Passed(error.to_string()))?;
     let listener = match passed {
@@ -37,7 +37,7 @@ pub(super) fn listener(
             let listener = bind(&config.listen, 0o660).map_err(failed("listen on"))?;
             let group = group.unwrap_or(account.gid);
             let owner = root.then_some(account.uid);
-            give(&config.listen, 0o660, owner, group).map_err(failed("change the owner of"))?;
+            change_owner(&config.listen, 0o660, owner, group).map_err(failed("change the owner of"))?;
             tracing::info!(socket = %config.listen.display(), "listening");
             listener
         }
@@ -55,7 +55,7 @@ pub(super) fn runtime(config: &Config, account: &Account, root: bool) -> Option<
         let listener = bind(&path, 0o666).and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
         listener.map_err(|source| BootError::Path { what: "listen on", path: path.clone(), source })
     };
-    // The directory is the daemon's user's, who may have anything in it: so the socket is made as that user.
+    // The directory belongs to the daemon's user, whose processes may put anything in it: so the socket is made as that user.
     let listened = if root && account.uid != 0 {
         as_user(account.uid, account.gid, || Ok(listen()))
             .unwrap_or_else(|source| Err(BootError::Path { what: "listen on", path: path.clone(), source }))
@@ -81,7 +81,7 @@ fn bind(path: &Path, mode: RawMode) -> io::Result<UnixListener> {
 }
 
 /// Changes owner and group of the socket that was just made. A file that another process put in its place is left alone.
-fn give(path: &Path, mode: RawMode, owner: Option<u32>, group: u32) -> io::Result<()> {
+fn change_owner(path: &Path, mode: RawMode, owner: Option<u32>, group: u32) -> io::Result<()> {
     let made = openat(CWD, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let found = fstat(&made)?;
     let own = found.st_uid == rustix::process::geteuid().as_raw() && found.st_nlink == 1;
@@ -93,7 +93,7 @@ fn give(path: &Path, mode: RawMode, owner: Option<u32>, group: u32) -> io::Resul
 }
 
 /// Takes the socket of a socket activation, if there was one.
-fn passed() -> Result<Option<UnixListener>, BootError> {
+fn activated() -> Result<Option<UnixListener>, BootError> {
     let mut passed = ListenFd::from_env();
     match passed.len() {
         0 => Ok(None),

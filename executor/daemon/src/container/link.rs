@@ -31,14 +31,18 @@ impl ShimLink {
     /// # Errors
     /// The shim's refusal; `None` where the shim is gone, so that the container's end is near.
     pub async fn call(&self, call: ShimCall) -> Result<(), Option<Problem>> {
-        self.ask(call, &[]).await.map(drop).map_err(|refused| refused.map(Problem::from))
+        self.call_with_fds(call, &[]).await.map(drop).map_err(|refused| refused.map(Problem::from))
     }
 
     /// Sends a call with descriptors. Returns the descriptor that comes back, if any does, and the shim's own refusal.
     ///
     /// # Errors
     /// As [`ShimLink::call`].
-    pub async fn ask(&self, call: ShimCall, fds: &[BorrowedFd<'_>]) -> Result<Option<OwnedFd>, Option<Refused>> {
+    pub async fn call_with_fds(
+        &self,
+        call: ShimCall,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Option<OwnedFd>, Option<Refused>> {
         let (sequence, answer) = self.calls.register().ok_or(None)?;
         let request = ShimRequest { sequence, call: Some(call) };
         self.packets.send(&request.encode_to_vec(), fds).await.map_err(|_| None)?;

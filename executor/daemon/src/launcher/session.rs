@@ -117,7 +117,7 @@ impl Session {
     }
 
     /// Gives answers to their callers until the connection ends. Returns why it ended.
-    async fn attend(&self, lost_shim: impl Fn(&ContainerId, Timestamp)) -> String {
+    async fn receive(&self, lost_shim: impl Fn(&ContainerId, Timestamp)) -> String {
         loop {
             let reply = match self.packets.recv::<LauncherReply>().await {
                 Ok(Some(reply)) => reply,
@@ -159,8 +159,8 @@ impl Launcher {
                 Err(why) => why,
                 Ok(session) => {
                     reconnect.reset();
-                    self.welcomed(&session);
-                    let why = session.attend(&lost_shim).await;
+                    self.set_up(&session);
+                    let why = session.receive(&lost_shim).await;
                     session.calls.close();
                     why
                 }
@@ -168,7 +168,7 @@ impl Launcher {
             if let Some(hint) = hint() {
                 why = format!("{why}; {hint}");
             }
-            let was_up = self.down(&why);
+            let was_up = self.set_down(&why);
             if was_up {
                 tracing::warn!(socket = %self.socket.display(), "the connection to the launcher is lost: {why}");
             }
@@ -176,7 +176,7 @@ impl Launcher {
         }
     }
 
-    fn welcomed(&self, session: &Arc<Session>) {
+    fn set_up(&self, session: &Arc<Session>) {
         match TagKey::from_bytes(&session.welcome.tag_key) {
             Ok(key) => *locked(&self.key) = Some(key),
             Err(error) => tracing::error!(%error, "the launcher's key for request tags is unusable"),
@@ -188,7 +188,7 @@ impl Launcher {
     }
 
     /// Marks the launcher as not connected; true if it was connected before.
-    fn down(&self, why: &str) -> bool {
+    fn set_down(&self, why: &str) -> bool {
         matches!(self.connection.send_replace(Connection::Down(why.to_owned())), Connection::Up(_))
     }
 }

@@ -109,7 +109,7 @@ impl Slots {
     }
 
     /// Takes a slot for a connection with these calls; `None` where there is none.
-    pub(super) fn enter(&self, owner: Owner, calls: &Calls) -> Option<Slot> {
+    pub(super) fn take(&self, owner: Owner, calls: &Calls) -> Option<Slot> {
         let Limits { all, each, users, spare, few, few_of_root } = self.limits;
         let mut taken = self.occupied();
         let of = |taken: &[Occupied], owner| taken.iter().filter(|one| one.owner == owner).count();
@@ -177,21 +177,21 @@ mod tests {
     #[test]
     fn idle_connections_make_room_and_busy_ones_stay() {
         let slots = Slots::new(LIMITS);
-        let enter = |owner, calls: &Calls| slots.enter(owner, calls);
-        let mut held: Vec<Slot> = (0..6).map(|_| enter(A, &busy()).unwrap()).collect();
-        assert!(enter(A, &idle()).is_none(), "all that one may have, and all are busy");
-        held.push(enter(B, &idle()).unwrap());
-        held.push(enter(B, &busy()).unwrap());
+        let take = |owner, calls: &Calls| slots.take(owner, calls);
+        let mut held: Vec<Slot> = (0..6).map(|_| take(A, &busy()).unwrap()).collect();
+        assert!(take(A, &idle()).is_none(), "all that one may have, and all are busy");
+        held.push(take(B, &idle()).unwrap());
+        held.push(take(B, &busy()).unwrap());
         // B's own idle one goes.
-        held.push(enter(B, &busy()).unwrap());
+        held.push(take(B, &busy()).unwrap());
         assert_eq!(owners(&slots).iter().filter(|owner| **owner == B).count(), 2);
-        assert!(enter(B, &busy()).is_none(), "full, and B has some");
-        held.push(enter(Owner::User(3), &idle()).unwrap()); // beyond the limit
-        held.push(enter(ROOT, &busy()).unwrap()); // in the place of the one that asks nothing
-        held.push(enter(ROOT, &busy()).unwrap());
-        assert!(enter(ROOT, &busy()).is_none(), "root has some");
-        held.push(enter(Owner::User(3), &busy()).unwrap());
-        assert!(enter(Owner::User(4), &busy()).is_none(), "nothing is left beyond the limit");
+        assert!(take(B, &busy()).is_none(), "full, and B has some");
+        held.push(take(Owner::User(3), &idle()).unwrap()); // beyond the limit
+        held.push(take(ROOT, &busy()).unwrap()); // in the place of the one that asks nothing
+        held.push(take(ROOT, &busy()).unwrap());
+        assert!(take(ROOT, &busy()).is_none(), "root has some");
+        held.push(take(Owner::User(3), &busy()).unwrap());
+        assert!(take(Owner::User(4), &busy()).is_none(), "nothing is left beyond the limit");
         held.clear();
         assert_eq!(owners(&slots), []);
     }
@@ -201,13 +201,13 @@ mod tests {
         let slots = Slots::new(LIMITS);
         let settled = Calls::new(1);
         settled.settle_for_test();
-        let mut held = vec![slots.enter(B, &idle()).unwrap(), slots.enter(A, &settled).unwrap()];
-        held.extend((0..5).map(|_| slots.enter(A, &idle()).unwrap()));
-        held.push(slots.enter(B, &idle()).unwrap());
-        let _new = slots.enter(Owner::User(3), &idle()).unwrap();
+        let mut held = vec![slots.take(B, &idle()).unwrap(), slots.take(A, &settled).unwrap()];
+        held.extend((0..5).map(|_| slots.take(A, &idle()).unwrap()));
+        held.push(slots.take(B, &idle()).unwrap());
+        let _new = slots.take(Owner::User(3), &idle()).unwrap();
         held[2].lost().await; // of A, which has most; the oldest that said nothing
         assert_eq!(slots.occupied().len(), LIMITS.all);
-        assert!(slots.enter(A, &busy()).is_some(), "A's own");
+        assert!(slots.take(A, &busy()).is_some(), "A's own");
     }
 
     /// A process in a container can have any of its ids: other containers have their slots all the same.
@@ -222,7 +222,7 @@ mod tests {
         let mut held = Vec::new();
         let entered: Vec<bool> = (0..9)
             .map(|id| {
-                let place = slots.enter(owner((1 << 20) + id * (RANGE / 9)), &busy());
+                let place = slots.take(owner((1 << 20) + id * (RANGE / 9)), &busy());
                 let entered = place.is_some();
                 held.extend(place);
                 entered
@@ -230,7 +230,7 @@ mod tests {
             .collect();
         assert_eq!(entered, [true, true, true, false, false, false, false, false, false]);
         for range in 1..10 {
-            let place = slots.enter(owner((1 << 20) + range * RANGE), &busy());
+            let place = slots.take(owner((1 << 20) + range * RANGE), &busy());
             assert_eq!(place.is_some(), range < 9, "{range}");
             held.extend(place);
         }
@@ -239,10 +239,10 @@ mod tests {
     #[test]
     fn an_owner_that_sends_nothing_locks_out_no_other() {
         let slots = Slots::new(Limits { all: 256, each: 256, ..LIMITS });
-        let _held: Vec<_> = (0..1000).map(|_| slots.enter(A, &idle()).unwrap()).collect();
+        let _held: Vec<_> = (0..1000).map(|_| slots.take(A, &idle()).unwrap()).collect();
         assert_eq!(slots.occupied().len(), 256);
         for owner in [A, B, ROOT] {
-            assert!(slots.enter(owner, &busy()).is_some());
+            assert!(slots.take(owner, &busy()).is_some());
         }
     }
 }

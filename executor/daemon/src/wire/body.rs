@@ -70,7 +70,7 @@ impl Call {
 
     /// Returns the responder of a call that is not carried out.
     pub(crate) fn refuse(self) -> Responder {
-        self.calls.deafen(self.id);
+        self.calls.drop_body(self.id);
         let conversation = Conversation::new("");
         Responder { calls: self.calls, id: self.id, conversation }
     }
@@ -185,10 +185,10 @@ impl RequestBody {
         let Parser::Message(message, 0) = &mut self.parser else { return Ok(()) };
         let message = std::mem::take(message);
         self.parser = Parser::Prefix([0; PREFIX], 0);
-        self.weigher.judge(&message[PREFIX..])?;
+        self.weigher.check(&message[PREFIX..])?;
         let message = Bytes::from(message);
-        if self.conversation.listens() {
-            self.conversation.heard(message.slice(PREFIX..));
+        if self.conversation.streams_requests() {
+            self.conversation.push_request(message.slice(PREFIX..));
             self.ready.push_back(EMPTY);
         } else {
             self.ready.push_back(message);
@@ -225,7 +225,7 @@ impl hyper::body::Body for RequestBody {
                 this.owed -= part.len();
                 if let Err(status) = this.feed(&part) {
                     this.parser = Parser::Over;
-                    this.calls.deafen(this.id);
+                    this.calls.drop_body(this.id);
                     return Poll::Ready(Some(Err(status)));
                 }
             }
@@ -250,7 +250,7 @@ impl hyper::body::Body for RequestBody {
 
 impl Drop for RequestBody {
     fn drop(&mut self) {
-        self.calls.deafen(self.id);
+        self.calls.drop_body(self.id);
     }
 }
 
@@ -279,9 +279,9 @@ impl hyper::body::Body for ResponseBody {
             }
             let Some(frame) = ready!(Pin::new(&mut this.body).poll_frame(context)?) else { return Poll::Ready(None) };
             let frame = match frame.into_data() {
-                Ok(data) if this.conversation.speaks() => {
+                Ok(data) if this.conversation.streams_answers() => {
                     for _ in 0..data.len() / PREFIX {
-                        let message = this.conversation.next().unwrap_or(EMPTY);
+                        let message = this.conversation.next_answer().unwrap_or(EMPTY);
                         this.owed += message.len();
                         this.calls.send(this.id, message);
                     }

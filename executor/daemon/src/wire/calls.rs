@@ -82,7 +82,7 @@ struct Stream {
     /// Parts of the body that are not taken yet.
     body: VecDeque<Bytes>,
     /// True when no more of the body is taken.
-    deaf: bool,
+    body_dropped: bool,
     client_done: bool,
     server_done: bool,
     /// Block of fields at the answer's beginning.
@@ -180,7 +180,7 @@ impl Calls {
         let mut state = self.state();
         let length = data.len();
         let room = state.unread + length <= UNREAD_MAX;
-        let stream = state.streams.get_mut(&id).filter(|stream| !stream.client_done && !stream.deaf);
+        let stream = state.streams.get_mut(&id).filter(|stream| !stream.client_done && !stream.body_dropped);
         if let Some(stream) = stream.filter(|_| length > 0 && room) {
             stream.body.push_back(data.into());
             state.unread += length;
@@ -243,10 +243,10 @@ impl Calls {
     }
 
     /// Drops the rest of a body.
-    pub(super) fn deafen(&self, id: u32) {
+    pub(super) fn drop_body(&self, id: u32) {
         let mut state = self.state();
         let Some(stream) = state.streams.get_mut(&id) else { return };
-        stream.deaf = true;
+        stream.body_dropped = true;
         let dropped: usize = stream.body.drain(..).map(|part| part.len()).sum();
         state.unread -= dropped;
     }

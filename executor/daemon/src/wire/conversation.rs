@@ -35,9 +35,9 @@ pub(crate) struct Conversation(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     /// True when requests come as empty messages.
-    listens: bool,
+    streams_requests: bool,
     /// True when answers come as empty messages.
-    speaks: AtomicBool,
+    streams_answers: AtomicBool,
     incoming: Mutex<VecDeque<Bytes>>,
     outgoing: Mutex<Outgoing>,
     room: Notify,
@@ -74,8 +74,8 @@ impl Conversation {
     /// Makes the conversation of a call of this method.
     pub(super) fn new(method: &str) -> Self {
         Self(Arc::new(Shared {
-            listens: REQUEST_STREAMS.contains(&method),
-            speaks: AtomicBool::new(false),
+            streams_requests: REQUEST_STREAMS.contains(&method),
+            streams_answers: AtomicBool::new(false),
             incoming: Mutex::default(),
             outgoing: Mutex::default(),
             room: Notify::new(),
@@ -91,22 +91,22 @@ impl Conversation {
     }
 
     /// True when requests come as empty messages.
-    pub(super) fn listens(&self) -> bool {
-        self.0.listens
+    pub(super) fn streams_requests(&self) -> bool {
+        self.0.streams_requests
     }
 
     /// Takes in a request.
-    pub(super) fn heard(&self, message: Bytes) {
+    pub(super) fn push_request(&self, message: Bytes) {
         locked(&self.0.incoming).push_back(message);
     }
 
     /// True when answers come as empty messages.
-    pub(super) fn speaks(&self) -> bool {
-        self.0.speaks.load(Ordering::Acquire)
+    pub(super) fn streams_answers(&self) -> bool {
+        self.0.streams_answers.load(Ordering::Acquire)
     }
 
     /// Takes the next answer, with gRPC's prefix.
-    pub(super) fn next(&self) -> Option<Bytes> {
+    pub(super) fn next_answer(&self) -> Option<Bytes> {
         let mut outgoing = locked(&self.0.outgoing);
         let message = outgoing.messages.pop_front()?;
         outgoing.bytes -= message.len();
@@ -117,7 +117,7 @@ impl Conversation {
 
     /// Returns the outlet for a handler's answers, and the stream that the handler returns.
     pub(crate) fn answers<T: Message + Default>(&self) -> (Outlet<T>, Answers<T>) {
-        self.0.speaks.store(true, Ordering::Release);
+        self.0.streams_answers.store(true, Ordering::Release);
         let (sender, receiver) = mpsc::channel(DEPTH);
         (Outlet { sender, conversation: self.clone() }, ReceiverStream::new(receiver))
     }

@@ -80,7 +80,7 @@ impl Weigher {
     ///
     /// # Errors
     /// The message would take too much memory, or has strings that are not UTF-8.
-    pub(super) fn judge(self, message: &[u8]) -> Result<(), Status> {
+    pub(super) fn check(self, message: &[u8]) -> Result<(), Status> {
         let Some(root) = self.0 else { return Ok(()) };
         let most = message.len().saturating_mul(4).saturating_add(DECODED_MAX);
         let mut cost = SHAPES.types[root].size;
@@ -309,8 +309,8 @@ mod tests {
 
     const RUN: &str = "/executor.v1.Executor/Run";
 
-    fn judged(message: &[u8]) -> Result<(), Status> {
-        Weigher::of(RUN).judge(message)
+    fn checked(message: &[u8]) -> Result<(), Status> {
+        Weigher::of(RUN).check(message)
     }
 
     /// A field that is a message or bytes.
@@ -349,8 +349,8 @@ mod tests {
         };
         let action = v1::Action { run: Some(run), ..Default::default() };
         let request = v1::RunRequest { action: Some(action), ..Default::default() };
-        judged(&request.encode_to_vec()).unwrap();
-        judged(&[]).unwrap();
+        checked(&request.encode_to_vec()).unwrap();
+        checked(&[]).unwrap();
     }
 
     /// The last lines are the control: few elements are decoded as they are.
@@ -359,7 +359,7 @@ mod tests {
         // RunRequest.action, Action.parallel, ParallelAction.actions
         let (action, parallel, actions) = (2, 7, 1);
         let flat = field(action, &field(parallel, &field(actions, &[]).repeat(900_000)));
-        let refused = judged(&flat).unwrap_err();
+        let refused = checked(&flat).unwrap_err();
         assert!(
             refused.code() == tonic::Code::ResourceExhausted && refused.message().contains("elements"),
             "{refused}"
@@ -368,10 +368,10 @@ mod tests {
         for _ in 0..DEPTH_MAX {
             deep = field(parallel, &field(actions, &deep));
         }
-        let refused = judged(&field(action, &deep)).unwrap_err();
+        let refused = checked(&field(action, &deep)).unwrap_err();
         assert!(refused.code() == tonic::Code::InvalidArgument && refused.message().contains("64 levels"), "{refused}");
         let few = field(action, &field(parallel, &field(actions, &[]).repeat(100)));
-        judged(&few).unwrap();
+        checked(&few).unwrap();
         let request = v1::RunRequest::decode(&*few).unwrap();
         assert_eq!(request.action.unwrap().parallel.unwrap().actions.len(), 100);
     }
@@ -395,9 +395,9 @@ mod tests {
             ..Default::default()
         };
         let good = request.encode_to_vec();
-        judged(&good).unwrap();
+        checked(&good).unwrap();
         let bytes: Vec<u8> = good.iter().map(|byte| if *byte == b'@' { 0xff } else { *byte }).collect();
-        let refused = judged(&bytes).unwrap_err();
+        let refused = checked(&bytes).unwrap_err();
         assert_eq!(refused.code(), tonic::Code::InvalidArgument);
         let told = tonic_types::StatusExt::get_details_bad_request(&refused).unwrap().field_violations;
         assert!(told.iter().all(|violation| violation.reason == "NOT_UTF8"), "{told:?}");
@@ -413,16 +413,16 @@ mod tests {
         ];
         assert_eq!(fields, expected);
         // Unknown fields are ignored.
-        judged(&field(15, b"\xff").repeat(3)).unwrap_or_else(|status| panic!("{status:?}"));
+        checked(&field(15, b"\xff").repeat(3)).unwrap_or_else(|status| panic!("{status:?}"));
         // A flood is bounded.
         let flood = field(2, &field(3, &field(2, b"\xff").repeat(100_000)));
-        assert!(judged(&flood).is_err());
+        assert!(checked(&flood).is_err());
     }
 
     #[test]
     fn malformed_messages_are_left_to_the_decoder() {
         for bytes in [&b"\xff"[..], b"\x0a\x7f", b"\x0b\x0b\x0b", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"] {
-            judged(bytes).unwrap();
+            checked(bytes).unwrap();
         }
     }
 }
