@@ -9,6 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use executor_sys::mountinfo::{self, Mount};
+
 /// Where cgroup file systems are mounted.
 const ROOT: &str = "/sys/fs/cgroup";
 /// Version 1 hierarchies that containers use. Others are taken out of the launcher's mount namespace, because
@@ -37,35 +39,35 @@ pub(crate) enum Hierarchies {
 impl Hierarchies {
     /// Looks at what is mounted, and detaches what is not used: only in the caller's own mount namespace.
     pub(crate) fn find() -> io::Result<Self> {
-        let table = fs::read_to_string("/proc/self/mountinfo")?;
-        let mounts: Vec<(PathBuf, &str, &str)> = table.lines().filter_map(parse_mount).collect();
-        if let Some((mount, ..)) = mounts.iter().find(|(mount, kind, _)| *kind == "cgroup2" && mount == Path::new(ROOT))
-        {
-            return Ok(Self::V2 { mount: mount.clone() });
+        let (found, unused) = Self::among(&mountinfo::parse(&fs::read("/proc/self/mountinfo")?));
+        unused.iter().try_for_each(|mount| executor_sys::mount::detach(mount))?;
+        found.ok_or_else(|| io::Error::other(format!("no memory cgroup hierarchy is mounted below {ROOT}")))
+    }
+
+    /// Returns the hierarchies among these mounts, if containers can be made with them, and the mounts that are not used.
+    fn among(mounts: &[Mount]) -> (Option<Self>, Vec<PathBuf>) {
+        if let Some(mount) = mounts.iter().find(|mount| mount.kind == "cgroup2" && mount.point == Path::new(ROOT)) {
+            return (Some(Self::V2 { mount: mount.point.clone() }), Vec::new());
         }
-        let mut used = Vec::new();
-        let mut memory = None;
-        let mut hybrid = false;
-        for (mount, kind, options) in mounts.iter().filter(|(mount, ..)| mount.starts_with(ROOT)) {
-            let has = |controller: &&str| options.split(',').any(|option| option == *controller);
-            match *kind {
-                "cgroup" if USED.iter().any(has) => {
-                    if has(&"memory") {
-                        memory = Some(mount.clone());
+        let (mut used, mut unused) = (Vec::new(), Vec::new());
+        let (mut memory, mut hybrid) = (None, false);
+        for mount in mounts.iter().filter(|mount| mount.point.starts_with(ROOT)) {
+            match &*mount.kind {
+                "cgroup" if USED.iter().any(|controller| mount.has_option(controller)) => {
+                    if mount.has_option("memory") {
+                        memory = Some(mount.point.clone());
                     }
-                    used.push(mount.clone());
+                    used.push(mount.point.clone());
                 }
-                "cgroup" => executor_sys::mount::detach(mount)?,
+                "cgroup" => unused.push(mount.point.clone()),
                 "cgroup2" => {
                     hybrid = true;
-                    executor_sys::mount::detach(mount)?;
+                    unused.push(mount.point.clone());
                 }
                 _ => {}
             }
         }
-        let memory =
-            memory.ok_or_else(|| io::Error::other(format!("no memory cgroup hierarchy is mounted below {ROOT}")))?;
-        Ok(Self::V1 { hybrid, mounts: used, memory })
+        (memory.map(|memory| Self::V1 { hybrid, mounts: used, memory }), unused)
     }
 
     /// `v1`, `hybrid` or `v2`.
@@ -262,13 +264,4 @@ impl Hierarchies {
             }
         }
     }
-}
-
-/// Mount point, type and super options of a line of mountinfo.
-fn parse_mount(line: &str) -> Option<(PathBuf, &str, &str)> {
-    let (mount, fs) = line.split_once(" - ")?;
-    let point = mount.split(' ').nth(4)?;
-    let mut fs = fs.splitn(3, ' ');
-    let (kind, _, options) = (fs.next()?, fs.next()?, fs.next()?);
-    Some((PathBuf::from(point), kind, options))
 }

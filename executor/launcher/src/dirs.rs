@@ -26,6 +26,7 @@ use executor_core::logline;
 use executor_core::outputs::{self, OutputsList};
 use executor_core::record::{ContainerRecord, ExitRecord, RECORD_MAX};
 use executor_sys::mount::open_dir;
+use executor_sys::replace::{Replacement, publish_durably};
 use executor_sys::tree;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -153,9 +154,7 @@ impl Dirs {
             .or_else(|_| self.open_new(&ahead))?;
         file.write_all_at(&bytes, 0).map_err(|error| at(&path, &error))?;
         file.set_len(bytes.len() as u64)?;
-        file.sync_all().map_err(|error| at(&path, &error))?;
-        fs::rename(&ahead, &path)?;
-        File::open(&self.state)?.sync_all()
+        publish_durably(&file, &ahead, &path).map_err(|error| at(&path, &error))
     }
 
     /// Makes the directory of the captured outputs, which the daemon may read.
@@ -239,11 +238,13 @@ impl Dirs {
     }
 
     fn replace(&self, path: &Path, record: &impl Serialize) -> io::Result<()> {
-        let ahead = path.with_extension("json.new");
-        let _ = fs::remove_file(&ahead);
-        let mut file = self.open_new(&ahead)?;
-        file.write_all(&serde_json::to_vec(record)?).map_err(|error| at(path, &error))?;
-        fs::rename(&ahead, path)
+        let written = self.replacement(path).write(&serde_json::to_vec(record)?);
+        written.map(drop).map_err(|error| at(path, &error))
+    }
+
+    /// Returns how a file that the daemon may read is replaced.
+    pub(crate) fn replacement<'a>(&self, path: &'a Path) -> Replacement<'a> {
+        Replacement::of(path).shared(0o640, self.gid)
     }
 
     /// Removes what a container needs only while it lives.

@@ -29,6 +29,7 @@ use executor_core::time::Timestamp;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended, Fork, SignalEvents};
 use executor_sys::pty::Window;
+use executor_sys::ready::is_readable;
 use executor_sys::seqpacket::Seqpacket;
 use nix::sys::signal::Signal;
 use prost::Message;
@@ -41,7 +42,7 @@ use crate::log::{self, Level};
 use crate::program::{FAILURE_MAX, StartFailure};
 use crate::rootfs::failed;
 use crate::seccomp::Filter;
-use target::{Target, has_ended, not_running};
+use target::{Target, not_running};
 use within::{Entrant, GO, MADE, TERMINAL};
 
 /// The program is expected to be executed, or to have failed, within this time.
@@ -177,7 +178,7 @@ fn try_to_begin(
             Process { pid, pidfd: process::pidfd(pid).map_err(internal("process"))? }
         }
         Some((told, _)) => return Err(not_entered(id, &StartFailure::decode(&told)).into()),
-        None if has_ended(target.init.as_fd()) => return Err(not_running(id, "is coming to its end").into()),
+        None if is_readable(&target.init) => return Err(not_running(id, "is coming to its end").into()),
         None if ended == Ended::Signal(libc::SIGKILL) => {
             let why = format!("container {id} has no memory left for another process");
             return Err(Refused::new(Reason::Exhausted, why).into());
@@ -328,7 +329,7 @@ impl Process {
         if abandoned {
             self.hang_up(&mut kill_at);
         }
-        while !has_ended(self.pidfd.as_fd()) {
+        while !is_readable(&self.pidfd) {
             self.wait(session, signals, kill_at);
             while let Ok(Some(_)) = signals.next() {
                 // Somebody ends the supervisor: the machine is going down.

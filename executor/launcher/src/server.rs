@@ -23,6 +23,7 @@ use executor_core::shortage;
 use executor_layers::Store;
 use executor_secrets::TagKey;
 use executor_sys::process::{self, SignalEvents};
+use executor_sys::ready::{hung_up, is_readable};
 use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{getsockopt, sockopt};
@@ -189,7 +190,7 @@ impl Server {
                 self.watch_shims();
             }
             self.unwiped.retain(Unwiped::is_still_leased);
-            self.layers.look_after(has_ended);
+            self.layers.look_after();
             self.serve_deferred();
             self.serve_daemons();
             Layers::advance(self);
@@ -274,7 +275,7 @@ impl Server {
     /// Finishes the containers of shims that have ended, and takes orphans.
     fn look_after_shims(&mut self) {
         let ended: Vec<ContainerId> =
-            self.shims.values().filter(|shim| has_ended(&shim.pidfd)).map(|shim| shim.id.clone()).collect();
+            self.shims.values().filter(|shim| is_readable(&shim.pidfd)).map(|shim| shim.id.clone()).collect();
         for id in &ended {
             self.shim_has_ended(id);
         }
@@ -292,7 +293,7 @@ impl Server {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
         self.hear_shims(); // its last words may not have been heard yet
         let Some(shim) = self.shims.remove(id) else { return };
-        if !has_ended(&shim.pidfd) {
+        if !is_readable(&shim.pidfd) {
             self.stuck.push(Stuck { pid: shim.pid, child: shim.child, pidfd: shim.pidfd });
         } else if shim.child {
             let _ = process::wait_for(shim.pid);
@@ -356,7 +357,7 @@ impl Server {
             self.shim_has_ended(&id);
         }
         self.stuck.retain(|stuck| {
-            let ended = has_ended(&stuck.pidfd);
+            let ended = is_readable(&stuck.pidfd);
             if ended && stuck.child {
                 let _ = process::wait_for(stuck.pid);
             }
@@ -479,19 +480,6 @@ impl HasLayers for Server {
 
 fn spare() -> Option<OwnedFd> {
     rustix::fs::open("/dev/null", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()
-}
-
-fn has_ended(pidfd: &OwnedFd) -> bool {
-    ready(pidfd, PollFlags::IN)
-}
-
-fn hung_up(socket: &Seqpacket) -> bool {
-    ready(socket, PollFlags::HUP)
-}
-
-fn ready(fd: &impl AsFd, flags: PollFlags) -> bool {
-    let mut fds = [PollFd::new(fd, flags)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() && fds[0].revents().intersects(flags)
 }
 
 /// The directory of containers, which the daemon may read.

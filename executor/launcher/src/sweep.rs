@@ -20,10 +20,10 @@ use executor_core::record::{ContainerRecord, Exit, Failure, FailureKind, Outputs
 use executor_secrets::volume::Volume;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended};
+use executor_sys::ready::readable_by;
 use executor_sys::seqpacket::Seqpacket;
 use executor_sys::{identity, process::pidfd};
 use prost::Message;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::dirs::{Dirs, finish_removals};
 use crate::finish::{Outcome, Remains, Rotated, now};
@@ -215,9 +215,7 @@ fn kill_all(pids: &[i32]) {
     }
     let deadline = Instant::now() + KILL_PATIENCE;
     for process in &processes {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout));
+        let _ = readable_by(process, deadline); // one that does not end is not waited for
     }
 }
 

@@ -14,13 +14,14 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
     recvmsg, sendmsg, socket_with, socketpair,
 };
+
+use crate::ready::readable_by;
 
 /// Most descriptors in one message.
 pub const FDS_MAX: usize = 8;
@@ -153,13 +154,8 @@ impl Seqpacket {
     /// As [`Seqpacket::recv`]; `TimedOut`.
     pub fn recv_by(&self, buffer: &mut [u8], deadline: Instant) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&timeout)) {
-                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-                Ok(_) => {}
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
+            if !readable_by(&self.fd, deadline)? {
+                return Err(io::ErrorKind::TimedOut.into());
             }
             match self.recv(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -3,7 +3,7 @@
 //! Everything is looked up by the container's first process, which its record names by pid, start time and boot: never by
 //! a bare pid, which could be another process' by now.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use executor_core::ident::ContainerId;
@@ -17,8 +17,8 @@ use executor_core::users::{self, ResolvedUser};
 use executor_core::validate::{CAPABILITIES, Violation, exec_user};
 use executor_sys::entry::{Identity, Namespaces, capability_set};
 use executor_sys::mount::{Follow, open_dir, open_in_root};
+use executor_sys::ready::is_readable;
 use executor_sys::{identity, process};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, fstat};
 
 use crate::dirs::Dirs;
@@ -68,7 +68,7 @@ impl Target {
         };
         let looked = look();
         // All of that was this process' own, if it has not ended meanwhile.
-        if has_ended(init.as_fd()) {
+        if is_readable(&init) {
             return Err(ended());
         }
         let (namespaces, root, maps, oom_score_adj) = looked.map_err(|error| match error.raw_os_error() {
@@ -144,11 +144,6 @@ impl Target {
 /// A container that is not there to execute anything in.
 pub(super) fn not_running(id: &ContainerId, how: &str) -> Refused {
     Refused::new(Reason::Precondition, format!("container {id} {how}: a process is executed in one that runs"))
-}
-
-pub(super) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
 /// An id of a user namespace on the host, by lines of `inside outside count`.

@@ -11,12 +11,13 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use executor_core::idmap::{Block, Pool};
+use executor_sys::replace::Replacement;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -168,12 +169,9 @@ impl Claims {
     }
 
     fn write(&mut self, blocks: Vec<Block>) -> io::Result<()> {
-        let (path, ahead) = (self.path(), self.path().with_extension("new"));
+        let path = self.path();
         let claim = Claim { run_dir: self.run_dir.clone(), blocks };
-        let mut options = OpenOptions::new();
-        options.create(true).truncate(true).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        let written = options.open(&ahead).and_then(|mut file| file.write_all(&serde_json::to_vec(&claim)?));
-        written.and_then(|()| fs::rename(&ahead, &path)).map_err(|error| at(&ahead, &error))?;
+        Replacement::of(&path).write(&serde_json::to_vec(&claim)?).map_err(|error| at(&path, &error))?;
         self.blocks = claim.blocks;
         Ok(())
     }

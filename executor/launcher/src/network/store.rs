@@ -4,12 +4,13 @@
 //! container, and is tried again when that is long gone.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use executor_core::cni::Attachment;
 use executor_core::ident::ContainerId;
+use executor_sys::replace::Replacement;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::dirs;
@@ -55,24 +56,12 @@ pub(super) fn look_at_ports(host: &Host, own: &Attachment) -> io::Result<Result<
 
 /// Writes it for the first time, so that it survives the machine, as what plugins keep on disk may.
 pub(super) fn write_first(host: &Host, attachment: &Attachment) -> io::Result<()> {
-    replace(host, attachment, File::sync_all)?;
-    File::open(dir(host))?.sync_all()
+    Replacement::of(&path(host, &attachment.id)).durable().write(&serde_json::to_vec(attachment)?).map(drop)
 }
 
 /// Writes it, replacing what was there.
 pub(super) fn write(host: &Host, attachment: &Attachment) -> io::Result<()> {
-    replace(host, attachment, |_| Ok(()))
-}
-
-fn replace(host: &Host, attachment: &Attachment, settle: impl Fn(&File) -> io::Result<()>) -> io::Result<()> {
-    let ahead = dir(host).join(format!(".{}", attachment.id));
-    let _ = fs::remove_file(&ahead);
-    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&ahead)?;
-    let written = serde_json::to_vec(attachment).map_err(io::Error::from).and_then(|bytes| file.write_all(&bytes));
-    written
-        .and_then(|()| settle(&file))
-        .and_then(|()| fs::rename(&ahead, path(host, &attachment.id)))
-        .inspect_err(|_| drop(fs::remove_file(&ahead)))
+    Replacement::of(&path(host, &attachment.id)).write(&serde_json::to_vec(attachment)?).map(drop)
 }
 
 /// Reads it; nothing where the container is on no network.

@@ -11,9 +11,10 @@ use executor_core::protocol::{
 };
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Fork};
+use executor_sys::ready::{hung_up, is_readable};
 use executor_sys::seqpacket::Seqpacket;
 
-use super::{Server, has_ended, hung_up};
+use super::Server;
 use crate::exec;
 use crate::rootfs::failed;
 
@@ -101,7 +102,7 @@ impl Server {
     pub(super) fn look_after_execs(&mut self) {
         self.execs.retain_mut(|exec| {
             exec.hear();
-            if !has_ended(&exec.pidfd) {
+            if !is_readable(&exec.pidfd) {
                 return true;
             }
             exec.hear(); // its last words

@@ -20,8 +20,9 @@ use std::time::{Duration, Instant};
 use executor_core::logline::Stream;
 use executor_core::protocol::{ATTACHED_PACKET_MAX, Attach, FromShim, Reason, Refused, ToShim, position_packet};
 use executor_sys::pty::{self, Window as TerminalSize};
+use executor_sys::ready::hung_up;
 use executor_sys::seqpacket::Seqpacket;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use window::Window;
 use zeroize::Zeroizing;
 
@@ -395,12 +396,6 @@ fn hear_the_last(client: &mut Client) {
     while let Ok(Some((1.., _))) = client.socket.recv(&mut *buffer) {
         client.left |= ToShim::of(buffer[0]) == Some(ToShim::Leave);
     }
-}
-
-fn hung_up(socket: &Seqpacket) -> bool {
-    let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use executor_core::protocol::{
 };
 use executor_secrets::volume::Volume;
 use executor_sys::memfile::MemFile;
+use executor_sys::ready::hung_up;
 use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
 use nix::sys::socket::{getsockopt, sockopt};
 use prost::Message;
@@ -303,12 +304,4 @@ fn receive(connection: &Seqpacket) -> Result<Option<(ShimRequest, Vec<OwnedFd>)>
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(_) => Err(Gone),
     }
-}
-
-fn hung_up(connection: &Seqpacket) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut poll_fd = [PollFd::new(connection, PollFlags::RDHUP)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut poll_fd, Some(&now)).is_ok()
-        && poll_fd[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR)
 }

@@ -28,6 +28,7 @@ use executor_core::plan::{OutputSource, Plan, PlannedOutputs, UserNamespace};
 use executor_core::record::{ContainerRecord, OutputsRecord};
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended, SignalEvents};
+use executor_sys::ready::{is_readable, readable_by};
 use executor_sys::seqpacket::Seqpacket;
 use executor_sys::userns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -192,8 +193,7 @@ impl Helper {
 
     /// What it says; `None` where nothing is there yet.
     fn hear(&self) -> Result<Option<(Found, Option<OwnedFd>)>, String> {
-        let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
-        if !poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0) {
+        if !is_readable(&self.socket) {
             return Ok(None);
         }
         let mut buffer = vec![0; walk::MESSAGE_MAX];
@@ -211,9 +211,7 @@ impl Helper {
     fn end(self, id: &str) {
         let Ok(pidfd) = process::pidfd(self.pid) else { return };
         let _ = process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
-        let mut ended = [PollFd::new(&pidfd, PollFlags::IN)];
-        let patience = Timespec { tv_sec: HELPER_PATIENCE.as_secs() as i64, tv_nsec: 0 };
-        if poll(&mut ended, Some(&patience)).is_ok_and(|count| count > 0) {
+        if readable_by(&pidfd, Instant::now() + HELPER_PATIENCE).unwrap_or(false) {
             let _: io::Result<Ended> = process::wait_for(self.pid);
         } else {
             log::line(Level::Error, id, "the helper that looks for outputs does not end");

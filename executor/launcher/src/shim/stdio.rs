@@ -11,7 +11,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use executor_core::logline::{CHUNK_MAX, Entry, Place, Stream, split, write, write_place};
@@ -70,7 +70,7 @@ impl Log {
         let main = plan.main();
         Ok(Self {
             id: plan.id.to_string(),
-            file: begin_file(dirs, &path, &[])?,
+            file: dirs.replacement(&path).write(&[])?,
             dirs: dirs.clone(),
             path,
             size: 0,
@@ -320,21 +320,8 @@ impl Log {
         }
         let mut header = Vec::new();
         write_place(now(), self.place, &mut header);
-        self.file = begin_file(&self.dirs, &self.path, &header)?;
+        self.file = self.dirs.replacement(&self.path).write(&header)?;
         (self.size, self.header) = (header.len() as u64, header.len() as u64);
         Ok(())
     }
-}
-
-/// Makes a file that gets its name when its owner, its mode and its first line are there.
-fn begin_file(dirs: &Dirs, path: &Path, header: &[u8]) -> io::Result<File> {
-    let ahead = path.with_file_name(".log");
-    match std::fs::remove_file(&ahead) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = dirs.open_new(&ahead)?;
-    file.write_all(header)?;
-    std::fs::rename(&ahead, path)?;
-    Ok(file)
 }
