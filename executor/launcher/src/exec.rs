@@ -37,10 +37,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Gid, Mode, OFlags, Uid, fchown};
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use crate::errors::failed;
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::program::{FAILURE_MAX, StartFailure};
-use crate::rootfs::failed;
 use crate::seccomp::Filter;
 use target::{Target, not_running};
 use within::{Entrant, GO, MADE, TERMINAL};
@@ -133,7 +133,7 @@ fn try_to_begin(
     let isolation = &target.record.plan.isolation;
     let held = spec::held(isolation, user.uid);
     let (filter, _) = Filter::of(filter, isolation, &held)?; // the container's warnings have told
-    let identity = Target::identity(&user, &held);
+    let credentials = Target::credentials(&user, &held);
     let owner = target.on_host(&user)?;
     let terminal = exec.terminal.then(|| window(exec));
     let secret_devices = match archive {
@@ -155,7 +155,7 @@ fn try_to_begin(
                 host,
                 filter: &filter,
                 target: &target,
-                identity: &identity,
+                credentials: &credentials,
                 home: &user.home,
                 terminal,
                 supervisor,
@@ -220,7 +220,7 @@ fn not_entered(id: &ContainerId, (errno, words): &(i32, String)) -> Refused {
         libc::EAGAIN => {
             Refused::new(Reason::Exhausted, format!("container {id} is at its limit of processes: {words}"))
         }
-        _ => crate::rootfs::failed_by(words.clone()),
+        _ => crate::errors::failed_by(words.clone()),
     }
 }
 

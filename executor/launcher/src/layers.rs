@@ -24,10 +24,10 @@ use executor_sys::ready::is_readable;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 
-use crate::dirs::{Dirs, plain};
+use crate::dirs::Dirs;
+use crate::errors::{failed, plain};
 use crate::host::Host;
 use crate::log::{self, Level};
-use crate::rootfs::failed;
 use crate::sweep;
 
 /// Processes at work at a time. Each can keep a processor and a disk busy.

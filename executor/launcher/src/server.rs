@@ -32,11 +32,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 
 use crate::cli::Args;
-use crate::dirs::{at, is_full, make_dir, plain, remove_tree};
+use crate::errors::{at, is_full, plain};
+use crate::files::{self, ensure_dir, make_dir, remove_tree};
 use crate::host::Host;
 use crate::ids::Claims;
 use crate::layers::{HasLayers, Layers};
-use crate::locks;
 use crate::log::{self, Level};
 use crate::seccomp::Filter;
 use crate::sweep::{self, Swept, Unwiped};
@@ -505,10 +505,7 @@ fn make_run_dirs(host: &Host) -> io::Result<()> {
     fs::create_dir_all(&host.run_dir).map_err(|error| at(&host.run_dir, &error))?;
     make_containers(host, &host.containers_run())?;
     let stage = host.stage();
-    match make_dir(&stage, 0o711, None) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        result => result?,
-    }
+    ensure_dir(&stage, 0o711)?;
     crate::ids::reachable(&stage)?;
     crate::runtime::make_source(host).map_err(|error| at(&host.run_dir, &error))
 }
@@ -519,7 +516,7 @@ fn lock(run_dir: &Path) -> io::Result<File> {
     let file =
         File::options().create(true).truncate(false).write(true).open(&path).map_err(|error| at(&path, &error))?;
     // Another launcher that looks whether this one lives has it for an instant.
-    locks::exclusive(&file, LOOKED_AT)
+    files::lock(&file, LOOKED_AT)
         .map_err(|_| io::Error::other(format!("another executor-launcher serves {} already", run_dir.display())))?;
     Ok(file)
 }

@@ -7,9 +7,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use rustix::thread::CapabilitySet;
-
-use crate::privileges;
+use crate::privileges::{self, Credentials};
 use crate::process::{Fork, threads};
 
 /// The name of a namespace below /proc/PID/ns, and its flag.
@@ -49,28 +47,13 @@ impl Namespaces {
     }
 }
 
-/// What a process is to be in its container.
-#[derive(Clone, Debug)]
-pub struct Identity {
-    /// User, group and supplementary groups, as the container counts them.
-    pub uid: u32,
-    /// See `uid`.
-    pub gid: u32,
-    /// See `uid`.
-    pub groups: Vec<u32>,
-    /// Permitted, effective and bounding capabilities.
-    pub capabilities: CapabilitySet,
-    /// Inheritable and ambient, too.
-    pub ambient: bool,
-}
-
-/// Enters namespaces of the process of a descriptor, becomes `identity` for good, and makes a process that is in the pid
+/// Enters namespaces of the process of a descriptor, takes these credentials for good, and makes a process that is in the pid
 /// namespace as well: a child of the caller's own parent, so that the caller can end.
 ///
 /// # Errors
 /// The process has ended; a limit of the container's on processes; something is left that should not be. The caller must
 /// end then: it may be within already.
-pub fn enter(pidfd: BorrowedFd<'_>, namespaces: Namespaces, identity: &Identity) -> io::Result<Fork> {
+pub fn enter(pidfd: BorrowedFd<'_>, namespaces: Namespaces, credentials: &Credentials) -> io::Result<Fork> {
     // Looked at first: /proc is the container's afterwards.
     if threads()? != 1 {
         return Err(io::Error::other("only a process of one thread enters a container"));
@@ -79,7 +62,7 @@ pub fn enter(pidfd: BorrowedFd<'_>, namespaces: Namespaces, identity: &Identity)
     if unsafe { libc::setns(pidfd.as_raw_fd(), namespaces.0) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    privileges::become_within(identity)?;
+    privileges::become_within(credentials)?;
     let flags = libc::CLONE_PARENT | libc::SIGCHLD;
     // SAFETY: as fork: no new stack, nothing shared, and one thread (checked above; nothing here makes another), so that
     // every lock and every invariant of the copy is as the one thread that goes on left it. What glibc's own fork does
@@ -89,11 +72,6 @@ pub fn enter(pidfd: BorrowedFd<'_>, namespaces: Namespaces, identity: &Identity)
         pid if pid > 0 => Ok(Fork::Parent(pid as i32)),
         _ => Err(io::Error::last_os_error()),
     }
-}
-
-/// The set of capabilities of these numbers' bits.
-pub fn capability_set(bits: u64) -> CapabilitySet {
-    CapabilitySet::from_bits_retain(bits)
 }
 
 #[cfg(test)]

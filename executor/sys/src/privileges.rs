@@ -10,6 +10,21 @@ use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Uid, getgroups, getresgid, getresuid, setgroups, setresgid, setresuid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
+/// Credentials that a process has in its container.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    /// User, as the container numbers it.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// Permitted, effective and bounding capabilities.
+    pub capabilities: CapabilitySet,
+    /// Whether the capabilities are inheritable and ambient, too.
+    pub ambient: bool,
+}
+
 /// Becomes this user with this group and no other, without any capability, and unable to get one back.
 ///
 /// # Errors
@@ -56,9 +71,9 @@ pub fn read_as(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`drop_to`].
-pub(crate) fn become_within(identity: &crate::entry::Identity) -> io::Result<()> {
-    let (user, group) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
-    let held = identity.capabilities;
+pub(crate) fn become_within(credentials: &Credentials) -> io::Result<()> {
+    let (user, group) = (Uid::from_raw(credentials.uid), Gid::from_raw(credentials.gid));
+    let held = credentials.capabilities;
     // Before the user changes, because it takes CAP_SETPCAP.
     for capability in CapabilitySet::all().difference(held) {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
@@ -66,13 +81,13 @@ pub(crate) fn become_within(identity: &crate::entry::Identity) -> io::Result<()>
             Err(error) => return Err(error.into()),
         }
     }
-    setgroups(&identity.groups.iter().copied().map(Gid::from_raw).collect::<Vec<_>>())?;
+    setgroups(&credentials.groups.iter().copied().map(Gid::from_raw).collect::<Vec<_>>())?;
     rustix::thread::set_keep_capabilities(true)?; // what is held stays when the user changes; what is not goes below
     setresgid(group, group, group)?;
     setresuid(user, user, user)?;
     rustix::thread::set_keep_capabilities(false)?;
     rustix::thread::clear_ambient_capability_set()?;
-    let inheritable = if identity.ambient { held } else { CapabilitySet::empty() };
+    let inheritable = if credentials.ambient { held } else { CapabilitySet::empty() };
     rustix::thread::set_capabilities(None, CapabilitySets { effective: held, permitted: held, inheritable })?;
     for capability in inheritable {
         rustix::thread::configure_capability_in_ambient_set(capability, true)?;
@@ -87,6 +102,11 @@ pub(crate) fn become_within(identity: &crate::entry::Identity) -> io::Result<()>
         return Ok(());
     }
     Err(io::Error::other("privileges are left that the container does not have"))
+}
+
+/// The set of capabilities of these numbers' bits.
+pub fn capability_set(bits: u64) -> CapabilitySet {
+    CapabilitySet::from_bits_retain(bits)
 }
 
 /// Does something with this effective user and group, and with the capabilities that the caller has; then the caller is who

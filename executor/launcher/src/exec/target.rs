@@ -15,15 +15,17 @@ use executor_core::spec::Held;
 use executor_core::time::Timestamp;
 use executor_core::users::{self, ResolvedUser};
 use executor_core::validate::{CAPABILITIES, Violation, exec_user};
-use executor_sys::entry::{Identity, Namespaces, capability_set};
+use executor_sys::entry::Namespaces;
 use executor_sys::mount::{Follow, open_dir, open_in_root};
+use executor_sys::privileges::{Credentials, capability_set};
 use executor_sys::ready::is_readable;
 use executor_sys::{identity, process};
 use rustix::fs::{Mode, OFlags, fstat};
 
 use crate::dirs::Dirs;
+use crate::errors::failed;
 use crate::host::Host;
-use crate::rootfs::{failed, read_small};
+use crate::rootfs::read_small;
 
 /// A container that runs.
 pub(super) struct Target {
@@ -97,9 +99,9 @@ impl Target {
     }
 
     /// What a process of this user is within: as the container's own would be.
-    pub(super) fn identity(user: &ResolvedUser, held: &Held) -> Identity {
+    pub(super) fn credentials(user: &ResolvedUser, held: &Held) -> Credentials {
         let numbers = CAPABILITIES.iter().enumerate().filter(|(_, name)| held.names.contains(*name));
-        Identity {
+        Credentials {
             uid: user.uid,
             gid: user.gid,
             groups: user.groups.clone(),

@@ -22,8 +22,8 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::dirs::{at, make_dir};
-use crate::locks;
+use crate::errors::at;
+use crate::files::{ensure_dir, lock};
 use crate::log::{self, Level};
 
 /// Where launchers of one host tell one another.
@@ -59,10 +59,7 @@ impl Claims {
     }
 
     fn open_in(dir: &Path, run_dir: &Path, pool: &Pool, used: &BTreeSet<u32>) -> io::Result<Self> {
-        match make_dir(dir, 0o700, None) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => made?,
-        }
+        ensure_dir(dir, 0o700)?;
         let mut claims = Self { dir: dir.to_owned(), run_dir: run_dir.to_owned(), blocks: Vec::new() };
         let _lock = claims.lock()?;
         let used: Vec<Block> = used.iter().map(|start| Block::of_range(*start)).collect();
@@ -145,7 +142,7 @@ impl Claims {
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
         let file = options.open(&path).map_err(|error| at(&path, &error))?;
-        locks::exclusive(&file, PATIENCE).map_err(|error| at(&path, &error.into()))?;
+        lock(&file, PATIENCE).map_err(|error| at(&path, &error.into()))?;
         Ok(file)
     }
 

@@ -21,7 +21,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use serde_json::{Value, json};
 
 use super::KILL_PATIENCE;
-use crate::dirs::plain;
+use crate::errors::plain;
 use crate::host::Host;
 
 /// Longest answer, in bytes.

@@ -3,9 +3,8 @@
 //! Beside the containers' own directories and not in them: a plugin that fails at a container's end must not keep the
 //! container, and is tried again when that is long gone.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File};
+use std::io;
 use std::path::PathBuf;
 
 use executor_core::cni::Attachment;
@@ -13,7 +12,7 @@ use executor_core::ident::ContainerId;
 use executor_sys::replace::Replacement;
 use rustix::fs::{FlockOperation, flock};
 
-use crate::dirs;
+use crate::files;
 use crate::host::Host;
 
 /// Largest file. A configuration and a result, which have less.
@@ -30,10 +29,7 @@ fn path(host: &Host, id: &ContainerId) -> PathBuf {
 
 /// Makes the directory.
 pub(super) fn make_dir(host: &Host) -> io::Result<()> {
-    match dirs::make_dir(&dir(host), 0o700, None) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        made => made,
-    }
+    files::ensure_dir(&dir(host), 0o700)
 }
 
 /// Looks whether a port that is asked for is another container's already. Until the lock that comes back is let go,
@@ -66,13 +62,10 @@ pub(super) fn write(host: &Host, attachment: &Attachment) -> io::Result<()> {
 
 /// Reads it; nothing where the container is on no network.
 pub(super) fn read(host: &Host, id: &ContainerId) -> io::Result<Option<Attachment>> {
-    let file = match OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path(host, id)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        file => file?,
-    };
-    let mut bytes = Vec::new();
-    file.take(BYTES_MAX).read_to_end(&mut bytes)?;
-    Ok(Some(serde_json::from_slice(&bytes)?))
+    match files::read_json(&path(host, id), BYTES_MAX) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        attachment => attachment.map(Some),
+    }
 }
 
 /// Removes it.

@@ -15,8 +15,8 @@ use executor_sys::ready::{hung_up, is_readable};
 use executor_sys::seqpacket::Seqpacket;
 
 use super::Server;
+use crate::errors::failed;
 use crate::exec;
-use crate::rootfs::failed;
 
 /// A supervisor.
 pub(super) struct Supervisor {

@@ -21,10 +21,10 @@ use prost::Message;
 
 use super::Server;
 use crate::dirs::Dirs;
+use crate::errors::failed;
 use crate::layers::Client;
 use crate::log::{self, Level};
 use crate::network::{self, Patience};
-use crate::rootfs::failed;
 use crate::shim;
 use crate::watched::{Shim, Watch};
 

@@ -20,9 +20,9 @@ use oci_spec::runtime::Spec;
 use super::executor::{Init, TERMINAL};
 use super::stdio::Log;
 use crate::dirs::Dirs;
+use crate::errors::{failed, failed_by};
 use crate::log;
 use crate::program::{FAILURE_MAX, StartFailure};
-use crate::rootfs::{failed, failed_by};
 use crate::seccomp::Filter;
 
 /// The name of every container to libcontainer, each below a directory of its own.

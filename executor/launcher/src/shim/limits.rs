@@ -12,8 +12,8 @@ use executor_core::spec::Held;
 use executor_core::validate::{Unenforceable, Violation};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
+use crate::errors::failed;
 use crate::host::Host;
-use crate::rootfs::failed;
 
 /// Descriptors of a shim beside its container's files: connections, clients, pipes.
 const DESCRIPTORS: u64 = 256;

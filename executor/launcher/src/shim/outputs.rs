@@ -36,7 +36,7 @@ use rustix::fs::fstat;
 
 use super::control::Control;
 use super::last::Last;
-use crate::dirs::plain;
+use crate::errors::plain;
 use crate::finish::Remains;
 use crate::host::Host;
 use crate::log::{self, Level};

@@ -26,11 +26,12 @@ use super::watch::Watch;
 use super::{Ready, create, inject, limits, names, stdio, update};
 use crate::dirs::Dirs;
 use crate::disk;
+use crate::errors::failed;
 use crate::finish::{Remains, Rotated, SHIM, now};
 use crate::host::Host;
 use crate::ids::Ids;
 use crate::network;
-use crate::rootfs::{Tree, failed};
+use crate::rootfs::Tree;
 use crate::seccomp::Filter;
 
 /// What is asked for, but for the secrets.
@@ -206,7 +207,7 @@ fn build(
     let mut log = stdio::Log::create(&dirs, &record.plan, host.log_bytes_max).map_err(|error| failed("log", &error))?;
 
     let project = record.id_range_start;
-    let (layer, unheld) = disk::lay_out(&host.policy, &record.plan, &dirs, project)?;
+    let (layer, unheld) = disk::lay_out(&host.policy, &record.plan, &dirs.state, project)?;
     dirs.layer = layer;
     let mut tree = Tree::assemble(host, &record.plan, &dirs, &ids)?;
     tree.make_room_for_tmpfs(&record.plan)?;

@@ -23,7 +23,8 @@ use rustix::fs::{Gid, Mode, OFlags, Uid, fchown};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::attach::{Attached, Sink};
-use crate::dirs::{Dirs, plain};
+use crate::dirs::Dirs;
+use crate::errors::plain;
 use crate::finish::now;
 use crate::log::{self, Level};
 

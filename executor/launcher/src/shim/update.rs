@@ -34,10 +34,11 @@ use super::helper::{self, Failed, NotDone};
 use super::inject::{access, owner, with_contents};
 use super::stdio::Log;
 use super::watch::Watch;
+use crate::errors::failed;
 use crate::finish::now;
 use crate::host::Host;
 use crate::log::{self, Level};
-use crate::rootfs::{failed, file_groups};
+use crate::rootfs::file_groups;
 use swap::Swap;
 
 /// How long an old generation stays. A program that opens two files through one directory of it does so within

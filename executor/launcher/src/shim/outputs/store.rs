@@ -10,7 +10,8 @@ use std::path::PathBuf;
 use executor_core::outputs::{CapturedFile, DISK_RESERVE, LIST, OutputsList};
 use rustix::fs::{FileType, fstat};
 
-use crate::dirs::{Dirs, is_full, plain};
+use crate::dirs::Dirs;
+use crate::errors::{is_full, plain};
 
 /// Bytes that are copied between two looks at the clock.
 const PIECE: u64 = 1 << 20;
