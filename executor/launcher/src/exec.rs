@@ -26,6 +26,7 @@ use executor_core::protocol::{
 };
 use executor_core::spec;
 use executor_core::time::Timestamp;
+use executor_sys::events::Events;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended, Fork, SignalEvents};
 use executor_sys::pty::Window;
@@ -33,7 +34,6 @@ use executor_sys::ready::is_readable;
 use executor_sys::seqpacket::Seqpacket;
 use nix::sys::signal::Signal;
 use prost::Message;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Gid, Mode, OFlags, Uid, fchown};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -49,6 +49,8 @@ use within::{Entrant, GO, MADE, TERMINAL};
 const START_PATIENCE: Duration = Duration::from_secs(60);
 /// From SIGHUP to SIGKILL, for a process whose client is gone.
 const HANGUP_GRACE: Duration = Duration::from_secs(2);
+/// Between two SIGKILLs of a group that does not end.
+const KILL_PAUSE: Duration = Duration::from_millis(1);
 
 /// What a supervisor is given.
 pub(crate) struct Order {
@@ -133,7 +135,7 @@ fn try_to_begin(
     let isolation = &target.record.plan.isolation;
     let held = spec::held(isolation, user.uid);
     let (filter, _) = Filter::of(filter, isolation, &held)?; // the container's warnings have told
-    let credentials = Target::credentials(&user, &held);
+    let credentials = Target::credentials(&user, &held).map_err(|error| failed("capabilities", &error))?;
     let owner = target.on_host(&user)?;
     let terminal = exec.terminal.then(|| window(exec));
     let secret_devices = match archive {
@@ -285,27 +287,35 @@ impl Unheard {
 /// A packet, and what comes with it.
 type Said = (Vec<u8>, Vec<OwnedFd>);
 
+/// What is waited for while a process is made.
+#[derive(Clone, Copy)]
+enum Heard {
+    /// One of the two processes says something, or no more.
+    Word,
+    /// The daemon is gone.
+    HangUp,
+}
+
 /// What one of the two processes says next; `None` where it says no more.
 fn hear(socket: &Seqpacket, session: &Seqpacket, deadline: Instant) -> Result<Option<Said>, Unheard> {
     loop {
-        let mut fds = [PollFd::new(socket, PollFlags::IN), PollFd::new(session, PollFlags::RDHUP)];
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut fds, Some(&timeout)) {
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(error) => return Err(Unheard::Broken(error.into())),
-            Ok(0) => return Err(Unheard::Late),
-            Ok(_) => {}
+        let mut events = Events::default();
+        events.read(socket.as_fd(), Heard::Word);
+        events.hangup(session.as_fd(), Heard::HangUp);
+        events.due([deadline]);
+        match events.wait().map_err(Unheard::Broken)?.first() {
+            Some(Heard::Word) => {
+                let mut buffer = vec![0; FAILURE_MAX];
+                let received = socket.recv(&mut buffer).map_err(Unheard::Broken)?;
+                return Ok(received.map(|(length, fds)| {
+                    buffer.truncate(length);
+                    (buffer, fds)
+                }));
+            }
+            Some(Heard::HangUp) => return Err(Unheard::Nobody),
+            None if Instant::now() >= deadline => return Err(Unheard::Late),
+            None => {} // a signal
         }
-        if !fds[0].revents().is_empty() {
-            let mut buffer = vec![0; FAILURE_MAX];
-            let received = socket.recv(&mut buffer).map_err(Unheard::Broken)?;
-            return Ok(received.map(|(length, fds)| {
-                buffer.truncate(length);
-                (buffer, fds)
-            }));
-        }
-        return Err(Unheard::Nobody);
     }
 }
 
@@ -357,19 +367,15 @@ impl Process {
     }
 
     fn wait(&self, session: &Seqpacket, signals: &SignalEvents, kill_at: Option<Instant>) {
-        let mut fds = vec![PollFd::new(&self.pidfd, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
-        let timeout = match kill_at {
-            None => {
-                fds.push(PollFd::new(session, PollFlags::IN));
-                None
-            }
-            Some(at) => {
-                // A millisecond more than asked, so that the time has come when the wait ends; and again and again.
-                let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-                Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() })
-            }
-        };
-        let _ = poll(&mut fds, timeout.as_ref()); // interrupted: looked at again
+        let mut events = Events::default();
+        events.read(self.pidfd.as_fd(), ());
+        events.read(signals.as_fd(), ());
+        match kill_at {
+            None => events.read(session.as_fd(), ()),
+            // Again and again when the time has come, with a pause.
+            Some(at) => events.due([at.max(Instant::now() + KILL_PAUSE)]),
+        }
+        let _ = events.wait(); // what happened is looked at
     }
 
     /// Carries out what executord asks.

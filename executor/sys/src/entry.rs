@@ -5,25 +5,27 @@
 //! namespace, too. What is seen there has nothing that is worth reaching (CVE-2016-9962).
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
+
+use nix::sched::{CloneFlags, setns};
 
 use crate::privileges::{self, Credentials};
-use crate::process::{Fork, threads};
+use crate::process::{self, Fork, threads};
 
 /// The name of a namespace below /proc/PID/ns, and its flag.
-const KINDS: [(&str, libc::c_int); 7] = [
-    ("user", libc::CLONE_NEWUSER),
-    ("mnt", libc::CLONE_NEWNS),
-    ("pid", libc::CLONE_NEWPID),
-    ("net", libc::CLONE_NEWNET),
-    ("ipc", libc::CLONE_NEWIPC),
-    ("uts", libc::CLONE_NEWUTS),
-    ("cgroup", libc::CLONE_NEWCGROUP),
+const KINDS: [(&str, CloneFlags); 7] = [
+    ("user", CloneFlags::CLONE_NEWUSER),
+    ("mnt", CloneFlags::CLONE_NEWNS),
+    ("pid", CloneFlags::CLONE_NEWPID),
+    ("net", CloneFlags::CLONE_NEWNET),
+    ("ipc", CloneFlags::CLONE_NEWIPC),
+    ("uts", CloneFlags::CLONE_NEWUTS),
+    ("cgroup", CloneFlags::CLONE_NEWCGROUP),
 ];
 
 /// Which namespaces of a process are not the caller's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Namespaces(libc::c_int);
+pub struct Namespaces(CloneFlags);
 
 impl Namespaces {
     /// Compares them. The caller makes sure that the pid is still the same process' afterwards.
@@ -31,7 +33,7 @@ impl Namespaces {
     /// # Errors
     /// There is no such process; no privilege.
     pub fn other_than_own(pid: i32) -> io::Result<Self> {
-        let mut flags = 0;
+        let mut flags = CloneFlags::empty();
         for (name, flag) in KINDS {
             let own = std::fs::read_link(format!("/proc/self/ns/{name}"))?;
             if std::fs::read_link(format!("/proc/{pid}/ns/{name}"))? != own {
@@ -43,7 +45,7 @@ impl Namespaces {
 
     /// A user namespace is among them.
     pub fn has_user(self) -> bool {
-        self.0 & libc::CLONE_NEWUSER != 0
+        self.0.contains(CloneFlags::CLONE_NEWUSER)
     }
 }
 
@@ -58,20 +60,9 @@ pub fn enter(pidfd: BorrowedFd<'_>, namespaces: Namespaces, credentials: &Creden
     if threads()? != 1 {
         return Err(io::Error::other("only a process of one thread enters a container"));
     }
-    // SAFETY: a plain system call on integers. The caller has one thread and shares no file system information.
-    if unsafe { libc::setns(pidfd.as_raw_fd(), namespaces.0) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    setns(pidfd, namespaces.0)?;
     privileges::become_within(credentials)?;
-    let flags = libc::CLONE_PARENT | libc::SIGCHLD;
-    // SAFETY: as fork: no new stack, nothing shared, and one thread (checked above; nothing here makes another), so that
-    // every lock and every invariant of the copy is as the one thread that goes on left it. What glibc's own fork does
-    // beyond that concerns its handlers and its threads, of which there are none.
-    match unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0, 0, 0, 0) } {
-        0 => Ok(Fork::Child),
-        pid if pid > 0 => Ok(Fork::Parent(pid as i32)),
-        _ => Err(io::Error::last_os_error()),
-    }
+    process::clone(libc::CLONE_PARENT)
 }
 
 #[cfg(test)]
@@ -80,12 +71,12 @@ mod tests {
 
     #[test]
     fn own_namespaces_are_told_from_others() {
-        assert_eq!(Namespaces::other_than_own(std::process::id() as i32).unwrap(), Namespaces(0));
+        assert_eq!(Namespaces::other_than_own(std::process::id() as i32).unwrap(), Namespaces(CloneFlags::empty()));
         if !nix::unistd::geteuid().is_root() {
             return;
         }
         let mut child = std::process::Command::new("unshare").args(["-n", "-i", "sleep", "1000"]).spawn().unwrap();
-        let expected = Namespaces(libc::CLONE_NEWNET | libc::CLONE_NEWIPC);
+        let expected = Namespaces(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC);
         while Namespaces::other_than_own(child.id() as i32).unwrap() != expected {
             std::thread::yield_now();
         }

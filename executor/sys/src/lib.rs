@@ -3,6 +3,7 @@
 //! The only crate of the project with unsafe code; each block says why it is sound. Descriptors are owned
 //! types, identities are [`executor_core::ident::ProcessIdentity`], and nothing here decides anything.
 
+pub mod capabilities;
 pub mod entry;
 pub mod events;
 pub mod holes;

@@ -128,7 +128,9 @@ impl Seqpacket {
         let received = loop {
             match recvmsg(&self.fd, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC | wait) {
                 Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+                // The peer closed its end without having read everything. The kernel says so once, before what the peer
+                // sent itself.
+                Err(rustix::io::Errno::CONNRESET) => {}
                 Err(error) => return Err(error.into()),
                 Ok(received) => break received,
             }
@@ -261,6 +263,18 @@ mod tests {
         drop(a);
         assert!(b.recv(&mut buffer).unwrap().is_none());
         assert_eq!(b.send(b"x", &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    /// The last words of a peer are heard also where it did not read what it was sent.
+    #[test]
+    fn last_words_are_heard() {
+        let (a, b) = Seqpacket::pair().unwrap();
+        b.send(b"unread", &[]).unwrap();
+        a.send(b"last words", &[]).unwrap();
+        drop(a);
+        let mut buffer = [0; 64];
+        assert_eq!(b.recv(&mut buffer).unwrap().unwrap().0, 10);
+        assert!(b.recv(&mut buffer).unwrap().is_none());
     }
 
     /// A peer that keeps its own descriptor of the socket that it passed decides nothing about whether this end waits.

@@ -30,7 +30,7 @@ pub fn create(start: u32, size: u32) -> io::Result<OwnedFd> {
         let _ = std::fs::File::from(wait).read(&mut [0]); // until the caller is done, or gone
         process::exit_now(0)
     };
-    let (pid, go) = privileges::acting_as(start, || match process::clone_into(libc::CLONE_NEWUSER)? {
+    let (pid, go) = privileges::acting_as(start, || match process::clone(libc::CLONE_NEWUSER)? {
         Fork::Parent(pid) => Ok((pid, go)),
         Fork::Child => child(go, wait),
     })?;

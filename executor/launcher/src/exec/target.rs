@@ -14,10 +14,11 @@ use executor_core::record::{ContainerRecord, Prepared};
 use executor_core::spec::Held;
 use executor_core::time::Timestamp;
 use executor_core::users::{self, ResolvedUser};
-use executor_core::validate::{CAPABILITIES, Violation, exec_user};
+use executor_core::validate::{Violation, exec_user};
+use executor_sys::capabilities;
 use executor_sys::entry::Namespaces;
 use executor_sys::mount::{Follow, open_dir, open_in_root};
-use executor_sys::privileges::{Credentials, capability_set};
+use executor_sys::privileges::Credentials;
 use executor_sys::ready::is_readable;
 use executor_sys::{identity, process};
 use rustix::fs::{Mode, OFlags, fstat};
@@ -98,16 +99,18 @@ impl Target {
         })
     }
 
-    /// What a process of this user is within: as the container's own would be.
-    pub(super) fn credentials(user: &ResolvedUser, held: &Held) -> Credentials {
-        let numbers = CAPABILITIES.iter().enumerate().filter(|(_, name)| held.names.contains(*name));
-        Credentials {
+    /// Returns the credentials of a process of this user: those that the container's own processes have.
+    ///
+    /// # Errors
+    /// A capability that this program does not know.
+    pub(super) fn credentials(user: &ResolvedUser, held: &Held) -> std::io::Result<Credentials> {
+        Ok(Credentials {
             uid: user.uid,
             gid: user.gid,
             groups: user.groups.clone(),
-            capabilities: capability_set(numbers.fold(0, |bits, (number, _)| bits | 1 << number)),
+            capabilities: capabilities::named(held.names.iter().copied())?,
             ambient: held.ambient,
-        }
+        })
     }
 
     /// File systems of its secret files, by where these are mounted.

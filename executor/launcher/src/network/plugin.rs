@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use executor_core::cni::{Attachment, INTERFACE, Plugin, PluginFailure, Verb, Version, plugin_failure, stdin};
+use executor_sys::events::Events;
 use executor_sys::process::{self, Ended, Fork, StringArray};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde_json::{Value, json};
@@ -194,6 +194,15 @@ fn input(config: &Value) -> io::Result<File> {
     Ok(file)
 }
 
+/// What is waited for while a plugin runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// It has ended.
+    Ended,
+    /// It has written something, or closed its output.
+    Output,
+}
+
 /// Reads until the process has ended, says too much, or is late: the last is told by `false`.
 fn collect(child: i32, stdout: OwnedFd, stderr: OwnedFd, until: Instant) -> io::Result<(Vec<u8>, Vec<u8>, bool)> {
     let pidfd = process::pidfd(child)?;
@@ -203,20 +212,16 @@ fn collect(child: i32, stdout: OwnedFd, stderr: OwnedFd, until: Instant) -> io::
     }
     let (mut stdout, mut stderr) = (Some(File::from(stdout)), Some(File::from(stderr)));
     loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        if Instant::now() >= until {
             return Ok((answer, complaint, false)); // also where it never stops to say something
         }
-        let mut fds = vec![PollFd::new(&pidfd, PollFlags::IN)];
-        fds.extend([&stdout, &stderr].into_iter().flatten().map(|end| PollFd::new(end, PollFlags::IN)));
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        let mut events = Events::default();
+        events.read(pidfd.as_fd(), Event::Ended);
+        [&stdout, &stderr].into_iter().flatten().for_each(|end| events.read(end.as_fd(), Event::Output));
+        events.due([until]);
         // Seen before the last look at its output, so that nothing it wrote is missed. A child of its own that holds
         // the pipes is not waited for.
-        let ended = !fds[0].revents().is_empty();
+        let ended = events.wait()?.contains(&Event::Ended);
         drain(&mut stdout, &mut answer, ANSWER_MAX + 1)?;
         drain(&mut stderr, &mut complaint, STDERR_KEPT)?;
         if answer.len() > ANSWER_MAX {

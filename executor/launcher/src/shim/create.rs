@@ -141,5 +141,5 @@ pub(super) fn kill(pid: i32) {
 
 /// Takes every child that has ended.
 pub(super) fn reap() {
-    while let Ok(Some(_)) = process::reap_one(None) {}
+    while let Ok(Some(_)) = process::reap_one(|_| false) {}
 }

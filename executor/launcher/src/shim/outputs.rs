@@ -26,12 +26,12 @@ use std::time::{Duration, Instant};
 use executor_core::outputs::OutputsList;
 use executor_core::plan::{OutputSource, Plan, PlannedOutputs, UserNamespace};
 use executor_core::record::{ContainerRecord, OutputsRecord};
+use executor_sys::events::Events;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended, SignalEvents};
 use executor_sys::ready::{is_readable, readable_by};
 use executor_sys::seqpacket::Seqpacket;
 use executor_sys::userns;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 
 use super::control::Control;
@@ -230,14 +230,12 @@ struct Attention<'a, 'b> {
 impl Attention<'_, '_> {
     /// Waits until the helper speaks or something else happens. Says why it is over, where it is.
     fn wait(&mut self, helper: &Seqpacket) -> Option<&'static str> {
-        let mut fds = vec![PollFd::new(helper, PollFlags::IN)];
-        fds.extend(self.last.fds(self.control, self.signals));
-        let ends = self.last.due().map_or(self.ends, |due| due.min(self.ends));
-        let left = ends.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let mut events = Events::default();
+        events.read(helper.as_fd(), ());
+        self.last.register(&mut events, self.control, self.signals);
+        events.due([self.ends]);
         self.control.pace().rest();
-        let _ = poll(&mut fds, Some(&timeout)); // what happened is looked at below
-        drop(fds);
+        let _ = events.wait(); // what happened is looked at
         self.look()
     }
 

@@ -10,7 +10,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use executor_core::logline::{CHUNK_MAX, Entry, Place, Stream, split, write, writ
 use executor_core::plan::{Plan, Redaction};
 use executor_core::protocol::{Attach, Reason, Refused};
 use executor_secrets::redact::{self, Redactor};
-use rustix::event::PollFd;
+use executor_sys::events::Events;
 use rustix::fs::{Gid, Mode, OFlags, Uid, fchown};
 use rustix::pipe::{PipeFlags, pipe_with};
 
@@ -146,20 +146,22 @@ impl Log {
         self.attached.due()
     }
 
-    /// What to wait for of clients.
-    pub(super) fn client_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
-        self.attached.fds()
+    /// Registers the clients for a turn of a loop.
+    pub(super) fn register_clients<'fd, T: Copy>(&'fd self, events: &mut Events<'fd, T>, token: T) {
+        self.attached.register(events, token);
     }
 
-    /// What to wait for.
-    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    /// Registers the process's output for a turn of a loop, unless a client holds it up.
+    pub(super) fn register_output<'fd, T: Copy>(&'fd self, events: &mut Events<'fd, T>, token: T) {
         let pipes = if self.attached.holds_up() { &[] } else { &self.pipes[..] };
-        pipes.iter().map(|pipe| pipe.file.as_fd())
+        pipes.iter().for_each(|pipe| events.read(pipe.file.as_fd(), token));
     }
 
-    /// Takes some of what is there, of each stream. Tells whether there may be more.
-    pub(super) fn pump(&mut self) -> bool {
-        !self.attached.holds_up() && self.take_some()
+    /// Takes some of what is there, of each stream, unless a client holds it up.
+    pub(super) fn pump(&mut self) {
+        if !self.attached.holds_up() {
+            self.take_some();
+        }
     }
 
     /// Takes all that is there: nothing more comes, and nobody is waited for.
@@ -167,6 +169,7 @@ impl Log {
         while self.take_some() {}
     }
 
+    /// Takes some of each stream. Returns whether there may be more.
     fn take_some(&mut self) -> bool {
         let mut more = false;
         let mut pipes = std::mem::take(&mut self.pipes);
