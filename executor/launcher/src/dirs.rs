@@ -74,6 +74,13 @@ impl Dirs {
         Self { run: nowhere.clone(), state: nowhere.clone(), stage: nowhere.clone(), layer: nowhere, gid: 0 }
     }
 
+    /// Directories below one that a test made.
+    #[cfg(test)]
+    pub(crate) fn in_home(home: &Path) -> Self {
+        let (run, state) = (home.join("run"), home.join("state"));
+        Self { run, layer: state.clone(), state, stage: home.join("root"), gid: 0 }
+    }
+
     /// Makes both.
     ///
     /// # Errors

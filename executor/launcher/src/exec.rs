@@ -143,7 +143,7 @@ fn try_to_begin(
         None => Vec::new(),
     };
     let internal = |what: &'static str| move |error: io::Error| failed(what, &error);
-    let Stdio { theirs: stdio, ours: mut ends } = match terminal {
+    let Stdio { theirs: stdio, ours: ends } = match terminal {
         Some(_) => Stdio::none(),
         None => Stdio::pipes(exec.stdin, owner),
     }
@@ -168,41 +168,67 @@ fn try_to_begin(
         }
     };
     drop((theirs, stdio));
-    let deadline = Instant::now() + START_PATIENCE;
-    let made = hear(&socket, session, deadline);
-    if made.is_err() {
-        kill(first);
-    }
-    let ended = process::wait_for(first).map_err(internal("helper"))?;
-    let process = match made.map_err(|unheard| unheard.refused(id))? {
-        Some((told, _)) if told.len() == 8 && told.starts_with(MADE) => {
-            let pid = told[4..].try_into().map_or(0, i32::from_le_bytes);
-            Process { pid, pidfd: process::pidfd(pid).map_err(internal("process"))? }
-        }
-        Some((told, _)) => return Err(not_entered(id, &StartFailure::decode(&told)).into()),
-        None if is_readable(&target.init) => return Err(not_running(id, "is coming to its end").into()),
-        None if ended == Ended::Signal(libc::SIGKILL) => {
-            let why = format!("container {id} has no memory left for another process");
-            return Err(Refused::new(Reason::Exhausted, why).into());
-        }
-        None => return Err(Refused::new(Reason::Internal, format!("a helper ended with {ended:?}")).into()),
-    };
+    let helper = Helper { first, socket, session, id, deadline: Instant::now() + START_PATIENCE };
+    let process = helper.process(&target)?;
     // The launcher can end it from now on, whatever becomes of this process.
     let _ = lifeline.send(MADE, &[process.pidfd.as_fd()]);
-    let _ = socket.send(GO, &[]);
-    loop {
-        match hear(&socket, session, deadline) {
-            // Its end was closed by a successful execve, or by its death: the wait tells.
-            Ok(None) => return Ok((process, ends)),
-            Ok(Some((told, fds))) if told == TERMINAL => ends = fds,
-            Ok(Some((told, _))) => {
-                let _ = process::wait_for(process.pid);
-                let (errno, message) = StartFailure::decode(&told);
-                return Err(NotBegun(ExecNews::NotExecuted(NotExecuted { errno, message })));
+    helper.until_executed(process, ends)
+}
+
+/// The processes that make a process in a container, and what is said to and by them.
+struct Helper<'a> {
+    /// The one that enters the container.
+    first: i32,
+    /// To both of them.
+    socket: Seqpacket,
+    /// To the daemon.
+    session: &'a Seqpacket,
+    id: &'a ContainerId,
+    deadline: Instant,
+}
+
+impl Helper<'_> {
+    /// Waits until the first process has made the second one.
+    fn process(&self, target: &Target) -> Result<Process, NotBegun> {
+        let Self { first, id, .. } = *self;
+        let internal = |what: &'static str| move |error: io::Error| failed(what, &error);
+        let made = hear(&self.socket, self.session, self.deadline);
+        if made.is_err() {
+            kill(first);
+        }
+        let ended = process::wait_for(first).map_err(internal("helper"))?;
+        Ok(match made.map_err(|unheard| unheard.refused(id))? {
+            Some((told, _)) if told.len() == 8 && told.starts_with(MADE) => {
+                let pid = told[4..].try_into().map_or(0, i32::from_le_bytes);
+                Process { pid, pidfd: process::pidfd(pid).map_err(internal("process"))? }
             }
-            Err(unheard) => {
-                process.end();
-                return Err(unheard.refused(id).into());
+            Some((told, _)) => return Err(not_entered(id, &StartFailure::decode(&told)).into()),
+            None if is_readable(&target.init) => return Err(not_running(id, "is coming to its end").into()),
+            None if ended == Ended::Signal(libc::SIGKILL) => {
+                let why = format!("container {id} has no memory left for another process");
+                return Err(Refused::new(Reason::Exhausted, why).into());
+            }
+            None => return Err(Refused::new(Reason::Internal, format!("a helper ended with {ended:?}")).into()),
+        })
+    }
+
+    /// Lets the second process become its program, and waits until it has. Takes its terminal, if it has one.
+    fn until_executed(&self, process: Process, mut ends: Vec<OwnedFd>) -> Result<(Process, Vec<OwnedFd>), NotBegun> {
+        let _ = self.socket.send(GO, &[]); // its end is heard
+        loop {
+            match hear(&self.socket, self.session, self.deadline) {
+                // Its end was closed by a successful execve, or by its death: the wait tells.
+                Ok(None) => return Ok((process, ends)),
+                Ok(Some((told, fds))) if told == TERMINAL => ends = fds,
+                Ok(Some((told, _))) => {
+                    let _ = process::wait_for(process.pid);
+                    let (errno, message) = StartFailure::decode(&told);
+                    return Err(NotBegun(ExecNews::NotExecuted(NotExecuted { errno, message })));
+                }
+                Err(unheard) => {
+                    process.end();
+                    return Err(unheard.refused(self.id).into());
+                }
             }
         }
     }
