@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use nix::sched::{CloneFlags, setns};
 
 use crate::privileges::{self, Credentials};
-use crate::process::{self, Fork, threads};
+use crate::process::{self, Fork, OneThread};
 
 /// The name of a namespace below /proc/PID/ns, and its flag.
 const KINDS: [(&str, CloneFlags); 7] = [
@@ -56,13 +56,10 @@ impl Namespaces {
 /// The process has ended; a limit of the container's on processes; something is left that should not be. The caller must
 /// end then: it may be within already.
 pub fn enter(pidfd: BorrowedFd<'_>, namespaces: Namespaces, credentials: &Credentials) -> io::Result<Fork> {
-    // Looked at first: /proc is the container's afterwards.
-    if threads()? != 1 {
-        return Err(io::Error::other("only a process of one thread enters a container"));
-    }
+    let one_thread = OneThread::check()?; // first: /proc is the container's afterwards
     setns(pidfd, namespaces.0)?;
     privileges::become_within(credentials)?;
-    process::clone(libc::CLONE_PARENT)
+    process::clone(libc::CLONE_PARENT, &one_thread)
 }
 
 #[cfg(test)]

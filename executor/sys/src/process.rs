@@ -26,9 +26,7 @@ pub enum Fork {
 /// Out of processes or memory; or the caller has more than one thread, in which case the child could find a
 /// lock held by a thread that it does not have.
 pub fn fork() -> io::Result<Fork> {
-    if threads()? != 1 {
-        return Err(io::Error::other("fork is for processes of one thread"));
-    }
+    OneThread::check()?;
     // SAFETY: there is one thread (checked above), so that every lock and every invariant of the copy is as the
     // one thread that goes on left it.
     Ok(match unsafe { nix::unistd::fork() }? {
@@ -37,19 +35,32 @@ pub fn fork() -> io::Result<Fork> {
     })
 }
 
+/// Proof that the calling process has one thread: a copy of it finds every lock as that thread left it. Nothing here makes
+/// another thread.
+pub(crate) struct OneThread(());
+
+impl OneThread {
+    /// Looks at /proc. A process that enters a container looks before: /proc is the container's afterwards.
+    pub(crate) fn check() -> io::Result<Self> {
+        match threads()? {
+            1 => Ok(Self(())),
+            more => {
+                Err(io::Error::other(format!("this process has {more} threads; only one of a single thread is copied")))
+            }
+        }
+    }
+}
+
 /// Forks with further flags of clone(2): new namespaces of the child, or CLONE_PARENT.
 ///
 /// # Errors
 /// As [`fork`]; the kernel makes no such namespace.
-pub(crate) fn clone(flags: i32) -> io::Result<Fork> {
-    if threads()? != 1 {
-        return Err(io::Error::other("clone is for processes of one thread"));
-    }
+pub(crate) fn clone(flags: i32, _: &OneThread) -> io::Result<Fork> {
     let flags = libc::c_long::from(flags | libc::SIGCHLD);
     // No library has this call without a stack of the child's own.
     // SAFETY: without shared memory and without a stack of its own the child goes on here with a copy of everything, as
-    // after a fork; there is one thread (checked above), so that every lock and every invariant of the copy is as it
-    // left it. What glibc's own fork does beyond that concerns its handlers and its threads, of which there are none.
+    // after a fork; there is one thread (see `OneThread`), so that every lock and every invariant of the copy is as
+    // it left it. What glibc's own fork does beyond that concerns its handlers and its threads, of which there are none.
     match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Fork::Child),
