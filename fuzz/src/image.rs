@@ -7,7 +7,7 @@ use std::path::Component;
 use executor_core::image::{Digest, ImageDefaults, ImageReference, parse_signal};
 use oci_spec::image::ImageConfiguration;
 
-/// See the module.
+/// Runs the target of this module.
 pub fn run(data: &[u8]) {
     let mut parts = data.splitn(2, |byte| *byte == 255);
     let text = String::from_utf8_lossy(parts.next().unwrap_or_default());

@@ -11,7 +11,7 @@ fn limits() -> Limits {
     Limits { path: 300, name: 100, link: 200, xattr: 64, xattrs: 3, description: 700, pieces: 40, ..Limits::default() }
 }
 
-/// See the module.
+/// Runs the target of this module.
 pub fn run(data: &[u8]) {
     let limits = limits();
     let mut reader = Reader::new(data, limits);

@@ -1,4 +1,4 @@
-//! What others' bytes go through, as plain functions of bytes: the fuzzer's targets.
+//! The fuzzer's targets: code that reads bytes of others, as plain functions of bytes.
 //!
 //! A target takes any bytes and must come back. It panics where a rule that must hold for any input does not:
 //! that is a finding. The engine (`src/main.rs`, built by `cargo xtask fuzz`) looks for such bytes; a test

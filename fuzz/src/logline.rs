@@ -1,9 +1,9 @@
-//! What a process prints, into a log file and out of it again; and a log file that somebody else wrote.
+//! Target: a process's output into a log file and out of it again, and a log file of another writer.
 
 use executor_core::logline::{CHUNK_MAX, Entry, Line, Stream, parse, split, write, write_place};
 use executor_core::time::Timestamp;
 
-/// Most lines of a file that are looked at.
+/// Maximum number of lines of a file that are looked at.
 const LINES_MAX: usize = 64;
 
 /// The first byte chooses how often what stands before the first newline is repeated, so that lines longer than an entry
@@ -34,7 +34,7 @@ fn read(bytes: &[u8]) {
     }
 }
 
-/// What was printed comes back byte for byte.
+/// Checks that the output comes back byte for byte.
 fn comes_back(printed: &[u8]) {
     let (mut file, time) = (Vec::new(), Timestamp(1));
     for (content, complete) in split(printed) {

@@ -1,4 +1,4 @@
-//! What our processes read of one another: messages, plans, payloads, records.
+//! Target: messages, plans, payloads and records between the executor's processes.
 //!
 //! The launcher's side is the one that matters: it holds the privilege, and a daemon that was taken over writes to
 //! it what it likes. The first byte chooses what the rest is.
@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 
 use crate::rules;
 
-/// See the module.
+/// Runs the target of this module.
 pub fn run(data: &[u8]) {
     let Some((choice, bytes)) = data.split_first() else { return };
     match choice % 11 {

@@ -1,4 +1,4 @@
-//! What a container prints, masked: beside the slowest way to do the same, and however the text comes in parts.
+//! Target: masked output compared with the slowest implementation, however the text is divided.
 //!
 //! The first byte chooses the mode, the second how the text is cut. Then follow three values and the text, separated by
 //! NUL. In the text, the bytes 1 to 3 stand for a value, and 4 for the form whose number follows.
@@ -10,10 +10,10 @@ use executor_secrets::redact::{Redactor, Stream, Watched};
 const VALUE_MAX: usize = 300;
 const TEXT_MAX: usize = 1000;
 const NAMES: [&str; 3] = ["v0", "v1", "v2"];
-/// How every marker begins.
+/// Beginning of every marker.
 const MARKER: &[u8] = b"[REDACTED:";
 
-/// See the module.
+/// Runs the target of this module.
 pub fn run(data: &[u8]) {
     let [mode, cut, rest @ ..] = data else { return };
     let mode = match mode % 3 {
@@ -63,7 +63,7 @@ fn text(written: &[u8], values: &[&[u8]], forms: &[&[u8]]) -> Vec<u8> {
     text
 }
 
-/// All of a text through a stream, in parts of this length.
+/// Passes a text through a stream in parts of this length.
 fn masked(redactor: &Redactor, text: &[u8], length: usize) -> Vec<u8> {
     let (mut stream, mut out) = (Stream::default(), Vec::new());
     for part in text.chunks(length) {
@@ -75,7 +75,7 @@ fn masked(redactor: &Redactor, text: &[u8], length: usize) -> Vec<u8> {
     out
 }
 
-/// Which bytes belong to an occurrence of any form.
+/// Marks the bytes that belong to an occurrence of any form.
 fn covered(text: &[u8], forms: &[&[u8]]) -> Vec<bool> {
     let mut covered = vec![false; text.len()];
     for form in forms.iter().filter(|form| form.len() <= text.len()) {
@@ -88,7 +88,7 @@ fn covered(text: &[u8], forms: &[&[u8]]) -> Vec<bool> {
     covered
 }
 
-/// What came out is the text, with one marker or more in place of each stretch that is covered.
+/// Checks that the output is the text with at least one marker in place of each covered stretch.
 fn agrees(text: &[u8], mut out: &[u8], covered: &[bool]) {
     let mut at = 0;
     while at < text.len() {

@@ -11,7 +11,7 @@ use executor_core::users::ResolvedUser;
 use executor_core::validate::{Policy, recheck};
 use oci_spec::runtime::Spec;
 
-/// Where no file and no mount may be.
+/// Directories in which no file and no mount may be.
 const KERNELS: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 /// An absolute path without `.`, `..`, empty components, NUL and newline, below none of the kernel's directories:
@@ -30,7 +30,7 @@ pub(crate) fn is_plain(path: &Path) {
     assert!(path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_))), "{text:?}");
 }
 
-/// What holds for a plan that validation made, or that passed the launcher's own check.
+/// Checks the rules for a plan that validation made, or that passed the launcher's own check.
 pub(crate) fn plan(plan: &Plan, policy: &Policy) {
     assert_eq!(plan.processes.len(), 1);
     assert_eq!(plan.main().expect("a process").id, MAIN_PROCESS);
@@ -71,7 +71,7 @@ pub(crate) fn plan(plan: &Plan, policy: &Policy) {
     specification(plan);
 }
 
-/// What is captured is named plainly, bounded, and none of it is a secret file.
+/// Checks that outputs have plain paths, are bounded, and are not secret files.
 fn outputs(plan: &Plan, policy: &Policy) {
     let Some(outputs) = &plan.outputs else { return };
     assert!(outputs.bytes_max > 0 && outputs.bytes_max <= policy.outputs_bytes_max);
@@ -131,8 +131,8 @@ fn specification(plan: &Plan) {
     }
 }
 
-/// What holds for mount points: each file at its path exactly once, no mount point in the kernel's directories, none
-/// at or below another.
+/// Checks mount points: each file at its path exactly once, no mount point in the kernel's directories, none at or
+/// below another.
 pub(crate) fn placed(plan: &Plan, mounts: &[MountPoint]) {
     let mut seen = BTreeSet::new();
     for mount in mounts {

@@ -1,4 +1,4 @@
-//! Whom a process runs as, from a root file system's passwd and group files.
+//! Target: the user of a process, from a root file system's passwd and group files.
 //!
 //! The bytes: `user:group` as a request has it, the passwd file, the group file, each but the last ended by a byte 255.
 
@@ -9,7 +9,7 @@ use executor_core::plan::{Principal, UserRef};
 use executor_core::users::{GROUPS_MAX, UnknownPrincipal, resolve};
 use executor_core::validate::{Draft, Policy, validate};
 
-/// See the module.
+/// Runs the target of this module.
 pub fn run(data: &[u8]) {
     let mut parts = data.splitn(3, |byte| *byte == 255);
     let wanted = String::from_utf8_lossy(parts.next().unwrap_or_default());

@@ -1,10 +1,10 @@
-//! What a client says on a connection, and what it asks in a message.
+//! Target: a client's bytes on a connection, and its requests in messages.
 
-use executord::wire::{judge_message, shadow};
+use executord::wire::{check_message, shadow};
 
 /// A client's first words.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Most bytes of the client's that the library may be told in one piece: numbers, a window, the few bytes of a setting.
+/// Maximum bytes of the client's that the library may be told in one piece: numbers, a window, the few bytes of a setting.
 const PIECE: usize = 16;
 
 /// Whatever a client says, the HTTP/2 library gets whole frames of known types, the same ones however the bytes came, and no
@@ -24,6 +24,6 @@ pub fn run(data: &[u8]) {
         assert!(!own, "{payload:?}");
         rest = &behind[payload.len()..];
     }
-    let _ = judge_message("/executor.v1.Executor/Run", data);
-    let _ = judge_message("/executor.v1.Executor/Exec", data);
+    let _ = check_message("/executor.v1.Executor/Run", data);
+    let _ = check_message("/executor.v1.Executor/Exec", data);
 }

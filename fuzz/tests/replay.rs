@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use executor_fuzz::TARGETS;
 
-/// Most files of a target's corpus, and the largest, in bytes.
+/// Maximum number of files of a target's corpus, and the largest, in bytes.
 const FILES_MAX: usize = 64;
 const BYTES_MAX: usize = 4096;
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use executor_client::{Client, ConnectError};
 use executor_proto::v1::executor_client::ExecutorClient;
 use executor_proto::v1::{
     Container, DeleteRequest, GetArchiveRequest, GetRequest, InfoRequest, InfoResponse, ListRequest, ListResponse,
@@ -12,7 +13,7 @@ use executor_proto::v1::{
 };
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
 
 use crate::wait::PATIENCE;
@@ -20,11 +21,12 @@ use crate::wait::PATIENCE;
 /// The generated client.
 pub type Rpc = ExecutorClient<Channel>;
 
-/// A client of one daemon, for tests that are not asynchronous.
+/// A client of one daemon, for tests that are not asynchronous. Calls are made once and give the status as it came: what
+/// becomes of a status is the client library's, which [`Api::client`] gives.
 #[derive(Clone)]
 pub struct Api {
     runtime: Arc<Runtime>,
-    channel: Channel,
+    client: Client,
 }
 
 /// What a process printed, stream by stream.
@@ -50,22 +52,26 @@ impl Api {
     ///
     /// # Errors
     /// Nobody listens there.
-    pub fn connect(socket: &Path) -> Result<Self, tonic::transport::Error> {
+    pub fn connect(socket: &Path) -> Result<Self, ConnectError> {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-        let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?;
-        let channel = runtime.block_on(endpoint.connect())?;
-        Ok(Self { runtime: Arc::new(runtime), channel })
+        let client = runtime.block_on(Client::connect(socket))?;
+        Ok(Self { runtime: Arc::new(runtime), client })
+    }
+
+    /// The client library's client.
+    pub fn client(&self) -> Client {
+        self.client.clone()
     }
 
     /// The connection, for other services on it.
     pub fn channel(&self) -> Channel {
-        self.channel.clone()
+        self.client.channel()
     }
 
     /// The generated client, for several calls at once.
     pub fn rpc(&self) -> Rpc {
-        ExecutorClient::new(self.channel.clone())
+        self.client.rpc()
     }
 
     /// Drives a future to its end.

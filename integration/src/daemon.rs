@@ -213,19 +213,7 @@ impl Daemon {
 
     /// What it takes up now.
     pub fn footprint(&self) -> Footprint {
-        let (run, state, launcher) = (self.setup.run_dir(), self.setup.state_dir(), self.launcher());
-        let remaining = self.api.info().remaining;
-        let own = [Some(self.pid()), launcher];
-        let mut processes = footprint::processes(&run, launcher);
-        processes.retain(|pid| !own.contains(&Some(*pid)));
-        Footprint {
-            mounts: footprint::mounts(self.setup.home(), launcher),
-            cgroups: footprint::cgroups(&run),
-            processes,
-            descriptors: [host::descriptors(self.pid()), launcher.map_or(0, host::descriptors)],
-            files: footprint::files(&run, &state),
-            remaining,
-        }
+        Footprint::take(self.setup.home(), self.pid(), self.launcher(), &self.api)
     }
 
     /// Waits until it takes up nothing that it did not before. (What it took up before may have been on its way
@@ -256,15 +244,18 @@ impl Drop for Daemon {
             kill(pid, 15);
             wait::until("the launcher has ended", || ended(pid).then_some(()));
         }
-        // A test that killed the launcher for good leaves what only a launcher takes away.
-        let run = self.setup.run_dir();
-        for pid in footprint::processes(&run, None) {
-            kill(pid, 9);
-            wait::until("a left process has ended", || ended(pid).then_some(()));
-        }
-        for cgroup in footprint::cgroups(&run).into_iter().rev() {
-            let _ = fs::remove_dir(cgroup);
-        }
+        clear(&self.setup.run_dir());
+    }
+}
+
+/// Ends what a daemon leaves whose launcher was killed for good: only a launcher takes these away.
+pub fn clear(run_dir: &Path) {
+    for pid in footprint::processes(run_dir, None) {
+        kill(pid, 9);
+        wait::until("a left process has ended", || ended(pid).then_some(()));
+    }
+    for cgroup in footprint::cgroups(run_dir).into_iter().rev() {
+        let _ = fs::remove_dir(cgroup);
     }
 }
 

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use executor_proto::v1::Capacity;
 use sha2::{Digest, Sha256};
 
+use crate::api::Api;
 use crate::host;
 
 /// What a daemon takes up.
@@ -32,6 +33,22 @@ pub struct Footprint {
 }
 
 impl Footprint {
+    /// Looks at a daemon whose directories are `run` and `state` in `home`, and at its two processes.
+    pub fn take(home: &Path, executord: i32, launcher: Option<i32>, api: &Api) -> Self {
+        let (run, state) = (home.join("run"), home.join("state"));
+        let remaining = api.info().remaining;
+        let mut others = processes(&run, launcher);
+        others.retain(|pid| *pid != executord && Some(*pid) != launcher);
+        Self {
+            mounts: mounts(home, launcher),
+            cgroups: cgroups(&run),
+            processes: others,
+            descriptors: [host::descriptors(executord), launcher.map_or(0, host::descriptors)],
+            files: files(&run, &state),
+            remaining,
+        }
+    }
+
     /// What is taken up beyond what was before, in words; empty when there is nothing.
     pub fn beyond(&self, before: &Self) -> String {
         let mut left = String::new();
@@ -62,6 +79,22 @@ impl Footprint {
         }
         left
     }
+}
+
+/// Mounts of the host and cgroups of one launcher.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inventory {
+    /// Lines of mountinfo without their changing numbers.
+    pub mounts: BTreeSet<String>,
+    /// The launcher's cgroup directories.
+    pub cgroups: BTreeSet<PathBuf>,
+}
+
+/// Takes stock of the mounts and of one launcher's cgroups: those of others that run on the host come and go.
+pub fn inventory_of(run_dir: &Path) -> Inventory {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = table.lines().map(|line| line.split(' ').skip(3).collect::<Vec<_>>().join(" ")).collect();
+    Inventory { mounts, cgroups: cgroups(run_dir) }
 }
 
 /// The daemon's own cgroup in each hierarchy: named after its run directory.

@@ -1,26 +1,6 @@
-//! What is on the host: counted before and after, so that a test can say that nothing is left.
+//! Processes of the host, as /proc shows them.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
-
-use crate::footprint;
-
-/// Mounts, cgroups and processes of the host.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Inventory {
-    /// Lines of mountinfo without their changing numbers.
-    pub mounts: BTreeSet<String>,
-    /// Cgroup directories of ours.
-    pub cgroups: BTreeSet<PathBuf>,
-}
-
-/// Takes stock of the mounts and of one launcher's cgroups: those of others that run on the host come and go.
-pub fn inventory_of(run_dir: &Path) -> Inventory {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let mounts = table.lines().map(|line| line.split(' ').skip(3).collect::<Vec<_>>().join(" ")).collect();
-    Inventory { mounts, cgroups: footprint::cgroups(run_dir) }
-}
 
 /// Pids of processes whose parent chain leads to `ancestor`.
 pub fn descendants(ancestor: i32) -> Vec<i32> {

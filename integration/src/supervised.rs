@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use executor_sys::process::{pidfd, pidfd_signal};
 use executor_sys::seqpacket::Seqpacket;
@@ -17,8 +17,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tempfile::TempDir;
 
 use crate::api::Api;
-use crate::daemon::{ended, kill};
-use crate::footprint::{self, Footprint};
+use crate::daemon::{clear, kill};
+use crate::footprint::Footprint;
 use crate::{dist, host, launcher, wait};
 
 /// Whom executord serves as: a number that no user of the host has.
@@ -156,22 +156,12 @@ impl Supervised {
 
     /// What it takes up now.
     pub fn footprint(&self) -> Footprint {
-        let (run, state) = (self.run_dir(), self.state_dir());
-        let own = [self.pid(Part::Executord), self.pid(Part::Launcher)];
-        let mut processes = footprint::processes(&run, Some(own[1]));
-        processes.retain(|pid| !own.contains(pid));
+        let mut footprint =
+            Footprint::take(self.home(), self.pid(Part::Executord), Some(self.pid(Part::Launcher)), &self.api);
         // A launcher takes the mounts of others with it that were there when it began, in a host without propagation.
-        let mut mounts = footprint::mounts(self.home(), Some(own[1]));
         let home = self.home().display().to_string();
-        mounts.retain(|mount| mount.contains(&home));
-        Footprint {
-            mounts,
-            cgroups: footprint::cgroups(&run),
-            processes,
-            descriptors: own.map(host::descriptors),
-            files: footprint::files(&run, &state),
-            remaining: self.api.info().remaining,
-        }
+        footprint.mounts.retain(|mount| mount.contains(&home));
+        footprint
     }
 
     /// Waits until it takes up nothing that it did not before.
@@ -179,18 +169,11 @@ impl Supervised {
     /// # Errors
     /// What is still there after `patience`, in words.
     pub fn is_back_at(&self, before: &Footprint, patience: Duration) -> Result<(), String> {
-        let deadline = Instant::now() + patience;
-        loop {
-            let left = self.footprint().beyond(before);
-            if left.is_empty() {
-                return Ok(());
-            }
-            if Instant::now() > deadline {
-                return Err(left);
-            }
-            // A shim's last steps and the kernel's own tidying: nothing announces them.
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        // A shim's last steps and the kernel's own tidying come after the answer.
+        wait::within(patience, || match self.footprint().beyond(before) {
+            left if left.is_empty() => Ok(()),
+            left => Err(left),
+        })
     }
 }
 
@@ -204,13 +187,7 @@ impl Drop for Supervised {
         launcher::end_containers(&run);
         kill(self.pid(Part::Launcher), 15);
         self.launcher.has_ended(PollTimeout::NONE);
-        for pid in footprint::processes(&run, None) {
-            kill(pid, 9);
-            wait::until("a left process has ended", || ended(pid).then_some(()));
-        }
-        for cgroup in footprint::cgroups(&run).into_iter().rev() {
-            let _ = fs::remove_dir(cgroup);
-        }
+        clear(&run);
     }
 }
 
@@ -253,19 +230,13 @@ fn come_up<T>(
     mut child: Option<&mut Child>,
     mut ask: impl FnMut() -> Option<T>,
 ) -> Result<T, String> {
-    let deadline = Instant::now() + COME_UP;
-    loop {
-        if let Some(answer) = ask() {
-            return Ok(answer);
-        }
-        let log = || fs::read_to_string(home.join("log")).unwrap_or_default();
-        if let Some(status) = child.as_mut().and_then(|child| child.try_wait().ok().flatten()) {
-            return Err(format!("{what} ended ({status}) instead of serving:\n{}", log()));
-        }
-        if Instant::now() > deadline {
-            return Err(format!("{what} did not come up within {} s:\n{}", COME_UP.as_secs(), log()));
-        }
-        // Nothing announces that a socket listens.
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    let log = || fs::read_to_string(home.join("log")).unwrap_or_default();
+    let answer = wait::within(COME_UP, || match ask() {
+        Some(answer) => Ok(Ok(answer)),
+        None => match child.as_mut().and_then(|child| child.try_wait().ok().flatten()) {
+            Some(status) => Ok(Err(format!("{what} ended ({status}) instead of serving:\n{}", log()))),
+            None => Err(()),
+        },
+    });
+    answer.unwrap_or_else(|()| Err(format!("{what} did not come up within {} s:\n{}", COME_UP.as_secs(), log())))
 }

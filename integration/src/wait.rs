@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 /// How long a condition may take on a slow machine under load.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// Time between two questions.
+const PAUSE: Duration = Duration::from_millis(3);
 
 /// Asks until there is an answer.
 ///
@@ -18,15 +20,22 @@ pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
 ///
 /// # Panics
 /// It is not within [`PATIENCE`]; the last bad answer is told.
-pub fn until_ok<T, E: Display>(what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+pub fn until_ok<T, E: Display>(what: &str, ask: impl FnMut() -> Result<T, E>) -> T {
+    within(PATIENCE, ask).unwrap_or_else(|error| panic!("waited {} s for: {what}: {error}", PATIENCE.as_secs()))
+}
+
+/// Asks until the answer is good.
+///
+/// # Errors
+/// The last bad answer, after `patience`.
+pub fn within<T, E>(patience: Duration, mut ask: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+    let deadline = Instant::now() + patience;
     loop {
-        let error = match ask() {
-            Ok(answer) => return answer,
-            Err(error) => error,
-        };
-        assert!(Instant::now() < deadline, "waited {} s for: {what}: {error}", PATIENCE.as_secs());
+        match ask() {
+            Err(_) if Instant::now() < deadline => {}
+            answer => return answer,
+        }
         // The condition is another process' doing and nothing announces it.
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(PAUSE);
     }
 }

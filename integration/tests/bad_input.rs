@@ -121,12 +121,12 @@ fn users_and_root_file_systems_that_are_not_there() {
     refused(
         &daemon,
         vec![
-            case(busybox().user("nobodyx"), FailedPrecondition, "action.run.user", &["there is no user `nobodyx`"]),
+            case(busybox().user("nobodyx"), FailedPrecondition, "action.run.user", &["user `nobodyx` not found"]),
             case(
                 busybox().user("app:nogroupx"),
                 FailedPrecondition,
                 "action.run.user",
-                &["there is no group `nogroupx`"],
+                &["group `nogroupx` not found"],
             ),
             case(sh("true").user("nobodyx"), FailedPrecondition, "action.run.user", &["nobodyx"]),
             case(
@@ -200,7 +200,7 @@ fn capacity_that_is_used_up() {
     };
     refused(sleeper("large").memory(100 << 20), &["memory", "104857600", "58720256"]);
     daemon.api.started(sleeper("two").memory(16 << 20));
-    refused(sleeper("three").memory(16 << 20), &["containers", "0 of 2 left"]);
+    refused(sleeper("three").memory(16 << 20), &["containers", "available 0 of 2"]);
     assert_eq!(daemon.api.ids(), ["one", "two"]);
     daemon.api.delete("one", true).unwrap();
     daemon.api.started(sleeper("large").memory(100 << 20));

@@ -43,7 +43,7 @@ fn exit_statuses_are_the_process_s() {
         assert!(ran.stderr.contains(stderr) && ran.stderr.is_empty() == stderr.is_empty(), "{program:?}: {ran:?}");
     }
     for (options, words) in [
-        (&["--user", "nobodyx"][..], "--user: there is no user `nobodyx`"),
+        (&["--user", "nobodyx"][..], "--user: user `nobodyx` not found"),
         (&["--rootfs", "dir:/no/such"], "--rootfs: `dir:/no/such`: No such file or directory"),
         (&["--file", "../x=@env:HOME"], "--file (number 1): `../x` contains `..`"),
         (&["--file", "a=@/no/such/file"], "/no/such/file"),

@@ -180,7 +180,7 @@ fn taken_in_from_layouts_and_archives() {
     // The same layers, however they came.
     assert_eq!(layers(&daemon.setup().state_dir()), 2);
     let wrong = agent(&["image", "import", "--form", "oci-archive", "/bin/busybox"]);
-    assert!(wrong.status == 125 && wrong.stderr.contains("no tar archive"), "{wrong:?}");
+    assert!(wrong.status == 125 && wrong.stderr.contains("not a tar archive"), "{wrong:?}");
     // From executord's own disk, as a root file system; as far as executord itself may read there.
     for reference in [image.layout(), format!("docker-archive:{docker}"), format!("oci-archive:{oci}")] {
         image.readable(true);
@@ -363,7 +363,8 @@ fn an_image_runs_when_it_is_signed() {
     let daemon = Setup::default().config(&config("own.pub")).start();
     let name = registry.name("team/app:1");
     let refused = run(&daemon.socket(), &["run", &name]);
-    let told = refused.stderr.contains("(images.signed)") && refused.stderr.contains("its registry has none");
+    let told =
+        refused.stderr.contains("(images.signed)") && refused.stderr.contains("its registry has no signatures for it");
     assert!(refused.status == 125 && told, "{refused:?}");
     assert_eq!(layers(&daemon.setup().state_dir()), 0);
     let signature = std::fs::read(path("signature")).unwrap();

@@ -12,6 +12,7 @@ use executor_core::record::{Exit, FailureKind};
 use executor_core::validate::{Draft, Policy, validate};
 use executor_sys::peer;
 use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
+use integration::footprint;
 use integration::host;
 use integration::launcher::{Launcher, Parts, Payload, Shim};
 use integration::rootfs::Rootfs;
@@ -76,9 +77,12 @@ fn a_container_runs_with_its_secrets_and_is_wiped() {
     assert!(!launcher.run_dir().join("containers/one").exists());
     launcher.remove("one");
     assert!(!launcher.state_dir().join("containers/one").exists());
-    assert!(!host::inventory_of(&run_dir).cgroups.is_empty(), "the control: there is a cgroup while the launcher runs");
+    assert!(
+        !footprint::inventory_of(&run_dir).cgroups.is_empty(),
+        "the control: there is a cgroup while the launcher runs"
+    );
     drop(launcher);
-    let after = host::inventory_of(&run_dir);
+    let after = footprint::inventory_of(&run_dir);
     assert!(after.cgroups.is_empty() && !after.mounts.iter().any(|mount| mount.contains("executor")), "{after:?}");
 }
 
@@ -181,7 +185,7 @@ fn a_stop_is_term_then_kill_and_a_signal_arrives() {
 #[test]
 fn a_plan_of_another_container_is_refused() {
     let launcher = Launcher::start(&[]);
-    let before = host::inventory_of(&launcher.run_dir());
+    let before = footprint::inventory_of(&launcher.run_dir());
     let (draft, payload) = sh("sleep 1000");
     let plan = plan("real", draft);
     for _ in 0..3 {
@@ -192,7 +196,7 @@ fn a_plan_of_another_container_is_refused() {
         assert_eq!(refused.message, "the plan is of container real, the launch of container forged");
         assert!(!launcher.state_dir().join("containers/real").exists());
     }
-    wait::until("nothing is left", || (host::inventory_of(&launcher.run_dir()) == before).then_some(()));
+    wait::until("nothing is left", || (footprint::inventory_of(&launcher.run_dir()) == before).then_some(()));
     let shim = launcher.launch(&plan, &payload).unwrap();
     shim.reach(State::Running).unwrap();
     let begun = Instant::now();

@@ -12,6 +12,7 @@ use executor_core::record::{Exit, FailureKind};
 use executor_core::validate::{Draft, Policy, validate};
 use executor_sys::process::{pidfd, pidfd_signal};
 use executor_sys::seqpacket::Seqpacket;
+use integration::footprint;
 use integration::launcher::{Launcher, Payload, Shim};
 use integration::rootfs::Rootfs;
 use integration::{host, wait};
@@ -55,7 +56,7 @@ fn open_secret(launcher: &Launcher, id: &str) -> std::fs::File {
 #[test]
 fn a_shim_that_is_killed_is_finished_by_the_launcher() {
     let launcher = Launcher::start(&[]);
-    let before = host::inventory_of(&launcher.run_dir());
+    let before = footprint::inventory_of(&launcher.run_dir());
     let _shim = start(&launcher, "lost");
     let record = launcher.record("lost").unwrap();
     let kept = open_secret(&launcher, "lost");
@@ -73,7 +74,7 @@ fn a_shim_that_is_killed_is_finished_by_the_launcher() {
     assert_eq!(read(SECRET.len()), vec![0; SECRET.len()]);
     gone(record.prepared.unwrap().init.pid);
     wait::until("the run directory is gone", || (!launcher.run_dir().join("containers/lost").exists()).then_some(()));
-    assert_eq!(host::inventory_of(&launcher.run_dir()), before);
+    assert_eq!(footprint::inventory_of(&launcher.run_dir()), before);
     start(&launcher, "next");
 }
 
@@ -117,7 +118,7 @@ fn a_container_that_ends_while_there_is_no_launcher_ends_in_order() {
 #[test]
 fn a_container_that_lost_everything_is_swept() {
     let mut launcher = Launcher::start(&[]);
-    let before = host::inventory_of(&launcher.run_dir());
+    let before = footprint::inventory_of(&launcher.run_dir());
     let _shim = start(&launcher, "swept");
     let record = launcher.record("swept").unwrap();
     let init = record.prepared.unwrap().init.pid;
@@ -134,7 +135,7 @@ fn a_container_that_lost_everything_is_swept() {
     std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
     assert_eq!(bytes, vec![0; SECRET.len()]);
     gone(init);
-    wait::until("nothing is left", || (host::inventory_of(&launcher.run_dir()) == before).then_some(()));
+    wait::until("nothing is left", || (footprint::inventory_of(&launcher.run_dir()) == before).then_some(()));
 }
 
 /// A container that renames the directory of a file that is mounted by itself: the next launcher finds the file.

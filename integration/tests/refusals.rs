@@ -6,7 +6,7 @@ use executor_core::lifecycle::State;
 use executor_core::plan::{Plan, Rootfs as Reference};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::validate::{Draft, Policy, validate};
-use integration::host;
+use integration::footprint;
 use integration::launcher::{Launcher, Payload};
 use integration::rootfs::Rootfs;
 
@@ -16,12 +16,12 @@ fn plan(draft: Draft<'_>) -> Plan {
 
 /// Launches a plan that is to be refused, and looks that nothing of it is left.
 fn refused(launcher: &Launcher, plan: &Plan, payload: &Payload<'_>) -> Refused {
-    let before = host::inventory_of(&launcher.run_dir());
+    let before = footprint::inventory_of(&launcher.run_dir());
     let refused = launcher.launch(plan, payload).unwrap().reach(State::Running).unwrap_err();
     for dir in [launcher.run_dir(), launcher.state_dir()] {
         assert_eq!(std::fs::read_dir(dir.join("containers")).unwrap().count(), 0, "{refused:?}");
     }
-    assert_eq!(host::inventory_of(&launcher.run_dir()), before, "{refused:?}");
+    assert_eq!(footprint::inventory_of(&launcher.run_dir()), before, "{refused:?}");
     refused
 }
 
@@ -37,10 +37,10 @@ fn what_the_rootfs_does_not_have_is_named() {
     let reference = rootfs.reference();
     let none = Payload::default();
     let unknown = refused(&launcher, &plan(Draft { rootfs: &reference, user: "nobodyx", ..Draft::default() }), &none);
-    is(&unknown, Reason::Precondition, "action.run.user", "there is no user `nobodyx`");
+    is(&unknown, Reason::Precondition, "action.run.user", "user `nobodyx` not found");
     let group =
         refused(&launcher, &plan(Draft { rootfs: &reference, user: "app:nogroupx", ..Draft::default() }), &none);
-    is(&group, Reason::Precondition, "action.run.user", "there is no group `nogroupx`");
+    is(&group, Reason::Precondition, "action.run.user", "group `nogroupx` not found");
     let missing = refused(&launcher, &plan(Draft { rootfs: "dir:/no/such/rootfs", ..Draft::default() }), &none);
     is(&missing, Reason::Precondition, "rootfs", "`dir:/no/such/rootfs`: No such file or directory");
     let file = refused(&launcher, &plan(Draft { rootfs: "dir:/etc/passwd", ..Draft::default() }), &none);
@@ -57,7 +57,7 @@ fn a_link_out_of_the_allowed_directories_is_refused() {
     std::os::unix::fs::symlink(outside.path(), allowed.path().join("link")).unwrap();
     let reference = format!("dir:{}/link", allowed.path().display());
     let refused = refused(&launcher, &plan(Draft { rootfs: &reference, ..Draft::default() }), &Payload::default());
-    is(&refused, Reason::Precondition, "rootfs", "below none of this daemon's configured rootfs_dirs");
+    is(&refused, Reason::Precondition, "rootfs", "not below any of this daemon's configured rootfs_dirs");
     std::fs::rename(outside.path(), allowed.path().join("inside")).unwrap();
     let reference = format!("dir:{}/inside", allowed.path().display());
     let control =

@@ -14,7 +14,7 @@ use executor_core::lifecycle::State;
 use executor_core::plan::Plan;
 use executor_core::spec::MASKED;
 use executor_core::validate::{Draft, Policy, validate};
-use integration::host;
+use integration::footprint;
 use integration::launcher::{Launcher, Payload};
 use integration::race::Exchange;
 use integration::rootfs::Rootfs;
@@ -153,7 +153,7 @@ fn nothing_is_written_to_a_proc_of_the_image() {
             forged.id = "forged".parse().unwrap();
             forged.files[0].path = written.into();
             let refused = launcher.launch(&forged, &payload).unwrap().reach(State::Running).unwrap_err();
-            assert!(refused.message.contains("lies under") || refused.message.contains("another form"), "{refused:?}");
+            assert!(refused.message.contains("is under") || refused.message.contains("not in the form"), "{refused:?}");
         }
     }
 }
@@ -164,7 +164,7 @@ fn nothing_is_written_to_a_proc_of_the_image() {
 #[test]
 fn a_link_for_a_directory_of_the_kernels_is_refused_whatever_it_leads_to() {
     let (launcher, victim) = (Launcher::start(&[]), Victim::new());
-    let before = host::inventory_of(&launcher.run_dir()).mounts;
+    let before = footprint::inventory_of(&launcher.run_dir()).mounts;
     let outside = victim.path().to_str().unwrap();
     let upwards = format!("{}{outside}", "../".repeat(20));
     for name in ["dev", "proc", "sys"] {
@@ -188,7 +188,7 @@ fn a_link_for_a_directory_of_the_kernels_is_refused_whatever_it_leads_to() {
         assert!(!log.contains("F 0\n"), "the control: without the link the same image runs: {log}");
     }
     assert!(victim.is_untouched());
-    assert_eq!(host::inventory_of(&launcher.run_dir()).mounts, before);
+    assert_eq!(footprint::inventory_of(&launcher.run_dir()).mounts, before);
 }
 
 /// CVE-2021-30465: a mount's target is exchanged for a link between the look at it and the mount. Here whoever can write
@@ -198,7 +198,7 @@ fn a_link_for_a_directory_of_the_kernels_is_refused_whatever_it_leads_to() {
 fn a_root_that_changes_under_our_hands_leads_nowhere() {
     const CONTAINERS: usize = 200;
     let (launcher, rootfs, victim) = (Launcher::start(&[]), Rootfs::busybox(), Victim::new());
-    let before = host::inventory_of(&launcher.run_dir()).mounts;
+    let before = footprint::inventory_of(&launcher.run_dir()).mounts;
     let names = ["dev", "proc", "sys", "srv"];
     for name in names {
         symlink(victim.path(), rootfs.path().join(format!("{name}-link"))).unwrap();
@@ -233,7 +233,7 @@ fn a_root_that_changes_under_our_hands_leads_nowhere() {
     assert!(!victim.is_untouched(), "the control: and that is seen");
     let exchanged = race.stop();
     assert!(exchanged > CONTAINERS as u64, "{exchanged} exchanges");
-    assert_eq!(host::inventory_of(&launcher.run_dir()).mounts, before);
+    assert_eq!(footprint::inventory_of(&launcher.run_dir()).mounts, before);
 }
 
 /// The same for `rootfs_dirs`: between the look where `dir:` leads and the mount of it, the directory is exchanged for a

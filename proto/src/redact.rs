@@ -76,7 +76,7 @@ mod tests {
     use super::*;
     use crate::v1::{Action, GetSecretsResponse, RunRequest};
 
-    /// secrets.md, rule 5: a value appears in no output, however deep it lies in the message that is printed.
+    /// A value appears in no output, however deep it is in the printed message.
     #[test]
     fn debug_of_a_request_names_no_value() {
         const CANARY: &str = "canary-5f1d";

@@ -76,6 +76,20 @@ pub(crate) fn build_control(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
+/// Builds the three programs of a node quickly and together, not optimized, and answers the directory that they are in: for
+/// the demo, which shows what they do and not how fast.
+pub(crate) fn build_quickly(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    const PROFILE: &str = "quick";
+    needs::require(&needs::BUILD)?;
+    step("Building executord, executor-launcher and agent-cli, not optimized");
+    let mut command = workspace.cargo(["build", "--profile", PROFILE]);
+    for name in [DYNAMIC[0], STATIC, DYNAMIC[1]] {
+        command.args(["-p", name]);
+    }
+    run(command.arg("--target-dir").arg(&workspace.target))?;
+    Ok(workspace.target.join(PROFILE))
+}
+
 fn cargo(workspace: &Workspace, what: &[&str], crt_static: bool) -> anyhow::Result<()> {
     let mut command = workspace.cargo(["build", "--profile", PROFILE, "--target", &workspace.host]);
     command.arg("--target-dir").arg(build_dir(workspace)).args(what);

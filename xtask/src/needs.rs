@@ -72,7 +72,7 @@ pub(crate) const ROOT_TEST: &[Need] = &[
         reason: "the plugins of CNI that networks are tested with",
         sign: Sign::File("/usr/lib/cni/bridge"),
     },
-    Need { package: "curl", reason: "asks a published port, in README.md", sign: Sign::Program("curl") },
+    Need { package: "curl", reason: "asks a published port, in the first steps", sign: Sign::Program("curl") },
     Need { package: "openssl", reason: "signs an image as cosign does", sign: Sign::Program("openssl") },
     Need { package: "strace", reason: "shows which files our processes open", sign: Sign::Program("strace") },
     Need { package: "libcap2-bin", reason: "puts capabilities on a file", sign: Sign::Program("setcap") },

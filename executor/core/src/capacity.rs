@@ -1,4 +1,4 @@
-//! What the host has to give, and what is given: an account that never goes below zero.
+//! Accounting of the host's capacity: amounts that are reserved never exceed the total.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::plan::Limits;
 /// An amount of everything that is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amount {
-    /// Bytes.
+    /// Bytes of memory.
     pub memory_bytes: u64,
     /// Processes and threads.
     pub pids: u64,
@@ -22,27 +22,27 @@ pub struct Amount {
 }
 
 impl Amount {
-    /// What a container of these limits takes.
+    /// Returns the amount that a container with these limits reserves.
     pub fn of(limits: &Limits) -> Self {
         Self { memory_bytes: limits.memory_bytes, pids: limits.pids, containers: 1, disk_bytes: limits.disk_bytes }
     }
 }
 
-/// Not enough of something: tells of what, how much was asked for and how much is left.
+/// Error of a reservation that exceeds the remaining capacity.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not enough {what}: {asked} asked for, {left} of {total} left")]
+#[error("not enough {what}: requested {asked}, available {left} of {total}")]
 pub struct Exhausted {
-    /// Of what.
+    /// Name of the resource, with its unit.
     pub what: &'static str,
-    /// How much was asked for.
+    /// Requested amount.
     pub asked: u64,
-    /// How much is left.
+    /// Remaining amount.
     pub left: u64,
-    /// How much there is.
+    /// Total amount.
     pub total: u64,
 }
 
-/// Who holds what.
+/// Reservations by container.
 #[derive(Debug)]
 pub struct Account {
     total: Amount,
@@ -55,12 +55,12 @@ impl Account {
         Self { total, held: HashMap::new() }
     }
 
-    /// What there is.
+    /// Returns the total capacity.
     pub fn total(&self) -> Amount {
         self.total
     }
 
-    /// What is left.
+    /// Returns the remaining capacity.
     pub fn remaining(&self) -> Amount {
         self.held.values().fold(self.total, |left, held| Amount {
             memory_bytes: left.memory_bytes.saturating_sub(held.memory_bytes),
@@ -119,14 +119,14 @@ mod tests {
         let (a, b, c) = ("a".parse().unwrap(), "b".parse().unwrap(), "c".parse().unwrap());
         account.reserve(&a, amount(6)).unwrap();
         let refused = account.reserve(&b, amount(5)).unwrap_err();
-        assert_eq!(refused.to_string(), "not enough memory (bytes): 5 asked for, 4 of 10 left");
+        assert_eq!(refused.to_string(), "not enough memory (bytes): requested 5, available 4 of 10");
         account.reserve(&b, amount(4)).unwrap();
         assert_eq!(account.reserve(&c, amount(0)).unwrap_err().what, "containers");
         account.release(&a);
         account.release(&a);
         let thirsty = Amount { disk_bytes: 8, ..amount(1) };
         let refused = account.reserve(&c, thirsty).unwrap_err();
-        assert_eq!(refused.to_string(), "not enough disk (bytes): 8 asked for, 7 of 7 left");
+        assert_eq!(refused.to_string(), "not enough disk (bytes): requested 8, available 7 of 7");
         assert_eq!(account.remaining(), Amount { memory_bytes: 6, pids: 4, containers: 1, disk_bytes: 7 });
         account.adopt(&c, amount(100));
         assert_eq!(account.remaining().memory_bytes, 0);

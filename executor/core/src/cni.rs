@@ -37,10 +37,10 @@ pub enum Version {
 }
 
 impl Version {
-    /// All of them.
+    /// Every supported version.
     pub const ALL: [Self; 4] = [Self::V0_3_1, Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
 
-    /// As configuration spells it.
+    /// Returns the version as configurations spell it.
     pub fn name(self) -> &'static str {
         match self {
             Self::V0_3_1 => "0.3.1",

@@ -1,4 +1,4 @@
-//! What a shim answers to the holder of a runtime token: the secret inputs, as a payload in a memory file.
+//! Secret inputs for the holder of a runtime token: a shim's answer, as a payload in a memory file.
 //!
 //! The first string of the payload is a [`Manifest`] as JSON; then follow the values in its order: of variables, of
 //! arguments, of files. The manifest says nothing that `inspect` does not say.
@@ -12,7 +12,7 @@ use crate::plan::Plan;
 /// Largest memory file that is taken for an answer, in bytes.
 pub const DISCLOSURE_MAX: u64 = 1 << 28;
 
-/// What the values are of.
+/// Description of the values, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Manifest {
@@ -29,13 +29,13 @@ pub struct Manifest {
 pub struct ManifestFile {
     /// Absolute, in the container.
     pub path: PathBuf,
-    /// Not masked in logs.
+    /// True when the value is not masked in logs.
     #[serde(default)]
     pub public: bool,
 }
 
 impl Manifest {
-    /// Of a container as it is now. The runtime token is no input, and not in it.
+    /// Describes the current inputs of a container. The runtime token is not an input and is left out.
     pub fn of(plan: &Plan) -> Self {
         let main = plan.main();
         let file = |file: &crate::plan::PlannedFile| ManifestFile { path: file.path.clone(), public: file.public };
@@ -46,12 +46,12 @@ impl Manifest {
         }
     }
 
-    /// How many values are not of files.
+    /// Returns the number of values that are not contents of files.
     pub fn inputs(&self) -> usize {
         self.environment.len() + self.arguments.len()
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     pub fn values(&self) -> usize {
         self.inputs() + self.files.len()
     }

@@ -14,14 +14,14 @@ pub const CONTAINER_ID_MAX: usize = 128;
 #[serde(try_from = "String", into = "String")]
 pub struct ContainerId(String);
 
-/// Why a string is no container id.
+/// Error of a string that is not a container id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadContainerId {
-    /// Nothing, or more than the limit.
+    /// The id is empty or too long.
     #[error("has {0} bytes; 1 to {CONTAINER_ID_MAX} are allowed")]
     Length(usize),
     /// Characters that are not safe in a path.
-    #[error("may have letters, digits, `.`, `_` and `-` only, and begins with a letter or a digit")]
+    #[error("may only contain letters, digits, `.`, `_` and `-`, and must begin with a letter or a digit")]
     Characters,
 }
 
@@ -73,11 +73,11 @@ impl fmt::Debug for ContainerId {
     }
 }
 
-/// Which process is meant, beyond doubt: a pid is used again after its process has gone, and every number
-/// begins anew when the machine does.
+/// Unambiguous identity of a process: a pid is used again after its process has ended, and all numbers start again when
+/// the machine does.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProcessIdentity {
-    /// In the host's pid namespace.
+    /// Process id in the host's pid namespace.
     pub pid: i32,
     /// Field 22 of `/proc/PID/stat`: clock ticks since boot.
     pub start_time: u64,

@@ -8,14 +8,12 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::validate::Policy;
-
-/// How many ids a user namespace has: 0 to 65,535, as the files of images expect them.
+/// Number of ids in a user namespace: 0 to 65,535, as the files of images expect them.
 pub const RANGE: u32 = 65_536;
-/// Most lines of a host's file that are told as being in the way.
+/// Maximum number of conflicting lines of host files in a message.
 const TOLD_MAX: usize = 5;
 
-/// What an id of a container is on the host.
+/// Mapping of a container's ids to the host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdMap(Option<u32>);
 
@@ -33,7 +31,7 @@ impl IdMap {
         self.0.map_or(id, |start| start + id.min(RANGE - 1))
     }
 
-    /// There is a user namespace.
+    /// Returns true when there is a user namespace.
     pub fn is_mapped(self) -> bool {
         self.0.is_some()
     }
@@ -44,7 +42,7 @@ impl IdMap {
     }
 }
 
-/// Most ranges of a block.
+/// Maximum number of ranges of a block.
 const BLOCK_RANGES_MAX: u32 = 16;
 /// Blocks that a small pool is divided into.
 const BLOCKS: u32 = 16;
@@ -59,12 +57,12 @@ impl Block {
         Self(start, start.saturating_add(RANGE))
     }
 
-    /// Both have an id in common.
+    /// Returns true when both have an id in common.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.0 < other.1 && other.0 < self.1
     }
 
-    /// All ids of the other one are among those of this one.
+    /// Returns true when this block contains all ids of the other one.
     pub fn contains(&self, other: &Self) -> bool {
         self.0 <= other.0 && other.1 <= self.1
     }
@@ -79,12 +77,11 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// The pool that the policy names.
+    /// Makes the pool of `ranges` ranges from the id `start` on (`userns_pool_start` and `userns_pool_ranges` of the policy).
     ///
     /// # Errors
-    /// It begins among the host's own ids or ends beyond the last one: with the keys and the numbers.
-    pub fn new(policy: &Policy) -> Result<Self, String> {
-        let (start, ranges) = (policy.userns_pool_start, policy.userns_pool_ranges);
+    /// The pool begins among the host's own ids or ends beyond the last one. The message names keys and numbers.
+    pub fn new(start: u32, ranges: u32) -> Result<Self, String> {
         let told = format!("userns_pool_start {start} with userns_pool_ranges {ranges}");
         if start < RANGE {
             return Err(format!("{told}: the pool must not begin below {RANGE}"));
@@ -96,7 +93,7 @@ impl Pool {
         Ok(Self { start, ranges, next: 0 })
     }
 
-    /// How many ranges there are.
+    /// Returns the number of ranges.
     pub fn ranges(&self) -> u32 {
         self.ranges
     }
@@ -177,7 +174,7 @@ mod tests {
     use super::*;
 
     fn pool(start: u32, ranges: u32) -> Result<Pool, String> {
-        Pool::new(&Policy { userns_pool_start: start, userns_pool_ranges: ranges, ..Policy::default() })
+        Pool::new(start, ranges)
     }
 
     #[test]

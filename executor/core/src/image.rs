@@ -11,7 +11,7 @@ mod reference;
 mod signal;
 
 pub use defaults::{Command, ConfigError, ImageDefaults, NoCommand};
-pub use digest::{Algorithm, BadDigest, Digest};
+pub use digest::{Algorithm, BadDigest, DiffId, Digest};
 pub use policy::{BadPattern, BadRules, Forbidden, ImagePolicy, ImageRules, RepositoryPattern, repository_patterns};
 pub use reference::{BadReference, Fault, ImageReference, Repository, Selector};
 pub use signal::parse_signal;

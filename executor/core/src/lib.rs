@@ -1,4 +1,4 @@
-//! What the executor decides, apart from doing it.
+//! The executor's decisions, apart from carrying them out.
 //!
 //! In go requests, the content of a rootfs' passwd file, the outcome of a step; out come validated plans,
 //! OCI specifications, mount plans, transitions and records. Nothing here opens a file, makes a system
@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod backoff;
 pub mod capacity;
 pub mod cni;
 pub mod disclosure;

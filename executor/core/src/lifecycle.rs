@@ -10,17 +10,17 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Where a container is. The order is the order of life.
+/// State of a container, in the order of its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
     /// Admitted: its capacity is held.
     Reserved,
-    /// With a shim that prepares it.
+    /// The container is being prepared by a shim.
     Initializing,
     /// Ready; its process is not started.
     Created,
-    /// Its process runs.
+    /// The process runs.
     Running,
     /// Asked to end.
     Stopping,
@@ -30,7 +30,7 @@ pub enum State {
     Completed,
 }
 
-/// What is passed on the way from `from` to `reported`, `reported` the last; empty where it is no news.
+/// Returns the states that are passed from `from` to `reported`, `reported` last; empty if `reported` is not later.
 pub fn advance(from: State, reported: State) -> &'static [State] {
     use State::{Completed, Created, Initializing, Reserved, Running, Stopping, Wiping};
     if reported <= from {
@@ -53,7 +53,7 @@ pub fn advance(from: State, reported: State) -> &'static [State] {
 }
 
 impl State {
-    /// All of them, in the order of life.
+    /// All states, in the order of life.
     pub const ALL: [Self; 7] = [
         Self::Reserved,
         Self::Initializing,

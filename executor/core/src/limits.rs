@@ -10,19 +10,20 @@ pub const NAME_MAX: usize = 255;
 pub const ARG_STRING_MAX: usize = 131_072;
 /// Arguments and environment together, with 8 bytes for each pointer: what a stack of 8 MiB leaves (a quarter).
 pub const ARG_TOTAL_MAX: usize = 2_000_000;
-/// Most bytes over the paths of all files.
+/// Maximum bytes over the paths of all files.
 pub const FILE_PATHS_MAX: usize = 1 << 20;
-/// Most arguments, most variables, most files.
+/// Maximum number of arguments, most variables, most files.
 pub const LIST_MAX: usize = 10_000;
 /// Permission bits that a secret file can have: none that changes whom a program runs as.
 pub const MODE_MAX: u32 = 0o777;
-/// Most directories that a request declares to hold secret files alone.
+/// Maximum number of directories that a request declares to hold secret files alone.
 pub const DIRECTORIES_MAX: usize = 100;
 /// Least bytes that a process may be allowed to write among its secret files: a page.
 pub const WRITABLE_MIN: u64 = 4096;
-/// Bytes that it may write there where the request says nothing: this, or [`WRITABLE_SHARE`] of its memory if that is less.
+/// Bytes that a process may write among its files by default: this, or the share [`WRITABLE_SHARE`] of its memory if
+/// that is less.
 pub const WRITABLE_DEFAULT: u64 = 64 << 20;
-/// Which part of its memory that is.
+/// Divisor of the container's memory for [`WRITABLE_DEFAULT`].
 pub const WRITABLE_SHARE: u64 = 4;
 /// Files, directories and links that it may make there: each costs the kernel memory, and the wipe time.
 pub const WRITABLE_ENTRIES: u64 = 65_536;
@@ -30,7 +31,7 @@ pub const WRITABLE_ENTRIES: u64 = 65_536;
 /// attention to 0 where the host's core_pattern is a pipe, and would hand the program's memory to a program of the host;
 /// 1 is what it refuses to pipe (core(5)).
 pub const CORE_FILE_MAX: u64 = 1;
-/// Most labels.
+/// Maximum number of labels.
 pub const LABELS_MAX: usize = 64;
 /// Longest grace period.
 pub const GRACE_MAX: Duration = Duration::from_secs(3600);
@@ -44,12 +45,12 @@ pub const NOFILE_MIN: u64 = 64;
 pub const DISK_MIN: u64 = 1 << 20;
 /// Least and most bytes of a file system in memory: a page, and what no machine has.
 pub const TMPFS_MIN: u64 = 4096;
-/// See [`TMPFS_MIN`].
+/// Largest tmpfs.
 pub const TMPFS_MAX: u64 = 1 << 50;
 /// Largest number of a signal.
 pub const SIGNAL_MAX: u32 = 64;
 /// Largest user or group id: 2^32 - 1 means "leave as it is" to the kernel.
 pub const ID_MAX: u32 = u32::MAX - 1;
-/// Most layers of an image: the kernel's overlay file system takes no more than 500, and the limit that other engines keep
+/// Maximum number of layers of an image: the kernel's overlay file system takes no more than 500, and the limit that other engines keep
 /// is lower.
 pub const LAYERS_MAX: usize = 127;

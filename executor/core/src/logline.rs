@@ -11,10 +11,10 @@
 
 use crate::time::Timestamp;
 
-/// Most bytes of content in one entry, as in Diego.
+/// Maximum bytes of content in one entry, as in Diego.
 pub const CHUNK_MAX: usize = 61_440;
 
-/// Who printed.
+/// Source of a log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     /// The process.
@@ -35,23 +35,23 @@ impl Stream {
     }
 }
 
-/// One line of a log file.
+/// An entry of a log file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// When it was read from the process.
+    /// Time at which it was read from the process.
     pub time: Timestamp,
-    /// Who printed.
+    /// Source of the entry.
     pub stream: Stream,
     /// A newline followed.
     pub complete: bool,
     /// Mark of the action.
     pub source: &'a str,
-    /// Without the newline.
+    /// Content without the newline.
     pub content: &'a [u8],
 }
 
 impl Entry<'_> {
-    /// Bytes of the process's output that it holds.
+    /// Returns the number of bytes of the process's output in this entry.
     pub fn output_bytes(&self) -> u64 {
         if self.stream == Stream::Executor { 0 } else { self.content.len() as u64 + u64::from(self.complete) }
     }
@@ -60,7 +60,7 @@ impl Entry<'_> {
 /// A place in the whole of a container's log, what is not kept of it included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// Bytes of the process's output before it.
+    /// Bytes of the process's output before this entry.
     pub bytes: u64,
     /// Entries before it.
     pub entries: u64,

@@ -1,4 +1,4 @@
-//! What a container's own files say of names: /etc/hostname, /etc/hosts, /etc/resolv.conf.
+//! The container's /etc/hostname, /etc/hosts and /etc/resolv.conf.
 //!
 //! In go the plan, the container's addresses and, where it has the host's network, the host's files; out come the texts.
 //! Every word in them was checked before: by [`crate::validate`] or by [`crate::cni`].
@@ -8,11 +8,11 @@ use std::net::IpAddr;
 use crate::cni::Dns;
 use crate::plan::{Network, Plan};
 
-/// Most bytes of a file of the host that are taken over.
+/// Maximum bytes of a file of the host that are taken over.
 pub const HOST_FILE_MAX: u64 = 1 << 20;
 /// Longest host name that is made of an id: what resolvers take as one label.
 const FROM_ID_MAX: usize = 63;
-/// Every host name's loopback, as Debian has it: a container without an address knows its own name all the same.
+/// Address of the container's own host name when it has no network, as in Debian.
 const NOWHERE: &str = "127.0.1.1";
 
 /// A container's host name.

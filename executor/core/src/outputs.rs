@@ -1,4 +1,4 @@
-//! What is left of a container's outputs: the list that the shim writes and the daemon reads, and its bounds.
+//! Outputs of a container: the list that the shim writes and the daemon reads, and its bounds.
 //!
 //! ```text
 //! STATE_DIR/containers/ID/outputs/
@@ -19,16 +19,15 @@ pub const DIRECTORY: &str = "outputs";
 pub const LIST: &str = "list.json";
 /// The form of the list. A reader refuses a newer one.
 pub const LIST_VERSION: u32 = 1;
-/// Most entries of a directory and of all below it that are looked at.
+/// Maximum number of entries that are examined in a directory and everything below it.
 pub const ENTRIES_MAX: usize = 10_000;
-/// Most directories below one another.
+/// Maximum number of directories below one another.
 pub const DEPTH_MAX: usize = 128;
-/// Most skipped entries that are told one by one; the others are counted.
+/// Maximum number of skipped entries that are listed; further ones are only counted.
 pub const SKIPPED_MAX: usize = 1_000;
-/// Bytes over all paths of a list.
+/// Maximum bytes of all paths of a list.
 pub const PATHS_BYTES_MAX: usize = 2 << 20;
-/// Bytes and files of the state directory's disk that outputs leave free: what a container leaves behind stops neither
-/// the ledger nor the next container.
+/// Bytes and files of the state directory's disk that outputs leave free for the ledger and the next container.
 pub const DISK_RESERVE: (u64, u64) = (16 << 20, 2_000);
 /// Largest list that is read, in bytes. JSON writes a byte with six at most.
 pub const LIST_BYTES_MAX: u64 = 32 << 20;
@@ -41,7 +40,7 @@ pub struct CapturedFile {
     pub number: u32,
     /// Absolute, in the container.
     pub path: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Permission bits.
     pub mode: u32,
@@ -52,7 +51,7 @@ pub struct CapturedFile {
 pub struct SkippedEntry {
     /// Absolute, in the container.
     pub path: String,
-    /// Why, in few words.
+    /// Reason, in a few words.
     pub reason: String,
 }
 
@@ -61,13 +60,13 @@ pub struct SkippedEntry {
 pub struct OutputsList {
     /// [`LIST_VERSION`].
     pub version: u32,
-    /// What was captured.
+    /// Captured files.
     pub files: Vec<CapturedFile>,
-    /// What was not.
+    /// Skipped entries.
     pub skipped: Vec<SkippedEntry>,
-    /// How many more were not.
+    /// Number of further skipped entries.
     pub skipped_more: u32,
-    /// Bytes of its paths and reasons, while it is made.
+    /// Bytes of paths and reasons so far, while the list is being made.
     #[serde(skip)]
     text_bytes: usize,
 }
@@ -79,7 +78,7 @@ impl Default for OutputsList {
 }
 
 impl OutputsList {
-    /// What the record of the container's end tells of it.
+    /// Returns the summary for the container's exit record.
     pub fn summary(&self) -> OutputsRecord {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         OutputsRecord {
@@ -90,7 +89,7 @@ impl OutputsList {
         }
     }
 
-    /// Whether a file of this path still fits.
+    /// Tells whether a file with this path still fits.
     pub fn has_room_for(&self, path: &str) -> bool {
         self.files.len() < ENTRIES_MAX && self.text_bytes + path.len() <= PATHS_BYTES_MAX
     }
@@ -114,7 +113,7 @@ impl OutputsList {
     }
 }
 
-/// Whether a path of a container can be told as it is: text, absolute, and not longer than a path may be.
+/// Returns a container's path as text if it is UTF-8, absolute and not too long.
 pub fn tellable(path: &[u8]) -> Option<&str> {
     std::str::from_utf8(path).ok().filter(|path| path.starts_with('/') && path.len() < PATH_MAX)
 }

@@ -1,4 +1,5 @@
-//! How arguments, environment and contents of files travel from the daemon to a container's init.
+//! Payloads: the memory files in which arguments, environment and contents of files travel from the daemon to a
+//! container's init.
 //!
 //! They are written once into a memory file that is passed by descriptor, read in place by the process that
 //! needs them, and overwritten: no process between ever holds a copy. The form is a list of length-prefixed
@@ -18,13 +19,13 @@ use crate::plan::PlannedProcess;
 pub const MAGIC: [u8; 8] = *b"EXECPL01";
 /// Bytes before the first string: the magic and the count.
 pub const HEAD: usize = MAGIC.len() + 4;
-/// Most strings in a payload.
+/// Maximum number of strings in a payload.
 pub const COUNT_MAX: u32 = 65_536;
 /// The environment string that a process gets where the request says nothing of PATH.
 pub const PATH_DEFAULT: &[u8] = b"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The same of TERM, at a terminal.
+/// Default of TERM with a terminal.
 const TERM_DEFAULT: &[u8] = b"TERM=xterm";
-/// Most bytes in a payload.
+/// Maximum bytes in a payload.
 pub const BYTES_MAX: usize = 1 << 30;
 
 /// The environment strings that are added to a request's: what every program looks for, and what one at a terminal does.
@@ -34,11 +35,11 @@ pub fn default_environment<'a>(has: impl Fn(&str) -> bool, terminal: bool) -> im
     path.into_iter().chain(term)
 }
 
-/// Why bytes are no payload.
+/// Error of bytes that are not a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PayloadError {
     /// Too short, or something else.
-    #[error("it does not begin as a payload")]
+    #[error("it does not begin with the header of a payload")]
     Magic,
     /// The count is beyond the limit.
     #[error("it claims {0} strings; at most {COUNT_MAX}")]
@@ -46,7 +47,7 @@ pub enum PayloadError {
     /// A string reaches past the end.
     #[error("string {0} reaches past its end")]
     Truncated(u32),
-    /// There are bytes after the last string.
+    /// Bytes follow the last string.
     #[error("{0} bytes follow the last string")]
     Trailing(usize),
     /// A list is not what it should be.
@@ -54,12 +55,12 @@ pub enum PayloadError {
     Shape(&'static str),
 }
 
-/// Bytes that the payload of these strings takes.
+/// Returns the length of the payload of these strings.
 pub fn encoded_len<'a>(strings: impl Iterator<Item = &'a [u8]>) -> usize {
     strings.map(|s| 4 + s.len()).sum::<usize>() + HEAD
 }
 
-/// How a payload of so many strings begins.
+/// Returns the head of a payload with this number of strings.
 ///
 /// # Panics
 /// More than 2^32: the caller's own mistake.
@@ -70,7 +71,7 @@ pub fn head(count: usize) -> [u8; HEAD] {
     head
 }
 
-/// What stands before a string of so many bytes.
+/// Returns the prefix of a string of this length.
 ///
 /// # Panics
 /// 4 GiB: the caller's own mistake.
@@ -104,20 +105,20 @@ impl<'a> Writer<'a> {
         Self { rest }
     }
 
-    /// Where the next string goes.
+    /// Returns the space for the next string.
     pub fn string(&mut self, length: usize) -> &'a mut [u8] {
         self.encoded(4).copy_from_slice(&prefix(length));
         self.encoded(length)
     }
 
-    /// Where strings go that are encoded already: what follows the [`HEAD`] of another payload.
+    /// Returns the space for strings that are already encoded: the rest of another payload after its [`HEAD`].
     pub fn encoded(&mut self, length: usize) -> &'a mut [u8] {
         let (place, rest) = std::mem::take(&mut self.rest).split_at_mut(length);
         self.rest = rest;
         place
     }
 
-    /// All of it is written.
+    /// Checks that everything was written.
     pub fn finish(self) {
         assert!(self.rest.is_empty(), "encoded_len and the writer must be given the same strings");
     }
@@ -148,14 +149,14 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<&[u8]>, PayloadError> {
     if rest.is_empty() { Ok(strings) } else { Err(PayloadError::Trailing(rest.len())) }
 }
 
-/// What init needs to become the process.
+/// Inputs that init needs to become the process.
 #[derive(PartialEq, Eq)]
 pub struct ProcessPayload<'a> {
     /// The program.
     pub path: &'a [u8],
-    /// Its working directory.
+    /// Working directory.
     pub dir: &'a [u8],
-    /// Its arguments, its own name not among them.
+    /// Arguments, without the program's name.
     pub args: Vec<&'a [u8]>,
     /// `NAME=VALUE`.
     pub env: Vec<&'a [u8]>,

@@ -1,4 +1,4 @@
-//! Where in a container the secret files are mounted, and how large their file system is.
+//! Placement of secret files: mount points in the container, and the size of their file system.
 //!
 //! What is around a secret file stays the container's own, so that a program can write there: nothing is mounted but
 //!
@@ -22,10 +22,10 @@ use crate::plan::{Layout, PlannedFile};
 use crate::validate::Violation;
 use crate::validate::ViolationReason::{TooLong, Unsuitable};
 
-/// What stands at a path of the rootfs, symbolic links not followed.
+/// Type of a path in the rootfs, without following symbolic links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// Nothing.
+    /// The path does not exist.
     Missing,
     /// A directory.
     Directory,
@@ -37,38 +37,38 @@ pub enum Entry {
     Special,
 }
 
-/// Where the directories of a container's secret files have their generations, in the container. It lies in /dev, which
-/// every container gets fresh, whatever its rootfs has, and where no file of a request may be.
+/// Directory in the container with the generations of its secret files. It is in /dev, which is fresh in every
+/// container and where no file of a request may be.
 pub const GENERATIONS_DIR: &str = "/dev/executor-files";
 /// The link, in the directory of a mount point's generations, to the one in force.
 pub const IN_FORCE: &str = "..data";
 /// A link's text is made relative up to here; the way up from deeper directories alone could be longer than a path.
 const RELATIVE_DEPTH_MAX: usize = 64;
 
-/// Looks at a rootfs. Asked for a path only after all its parents were said to be directories.
+/// Looks at a rootfs. PlacementRequest for a path only after all its parents were said to be directories.
 pub trait RootfsView {
     /// The error of a look.
     type Error;
-    /// What stands at `path` (absolute within the rootfs).
+    /// Looks up `path` (absolute within the rootfs).
     ///
     /// # Errors
     /// The look itself failed.
     fn entry(&self, path: &Path) -> Result<Entry, Self::Error>;
 }
 
-/// One mount of secret files.
+/// A mount of secret files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountPoint {
     /// Absolute, in the container.
     pub target: PathBuf,
-    /// What is mounted there.
+    /// Content of the mount.
     pub content: Content,
     /// The target lies on a file system that the container gets fresh (`/tmp`, `/run`, ...), so that it can be
     /// made only once that is mounted.
     pub in_fresh_mount: bool,
 }
 
-/// What a mount point shows. Numbers are indices into the plan's files.
+/// Files of a mount point, as indices into the plan's files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Content {
@@ -79,8 +79,9 @@ pub enum Content {
 }
 
 impl MountPoint {
-    /// What a file of the directory leads to: its namesake in the generation in force. Relative, so that it means the same
-    /// to whoever looks at the container from outside; absolute where that text would be too long for a link.
+    /// Returns the link of a file in the directory: to the file of the same name in the current generation. The link is
+    /// relative, so that it means the same when seen from outside of the container; absolute if that text would be too
+    /// long for a link.
     pub fn link(&self, number: usize, file: &Path) -> PathBuf {
         let names = |path: &Path| path.components().filter(|part| matches!(part, Component::Normal(_))).count();
         let depth = names(&self.target) + names(file) - 1;
@@ -93,7 +94,7 @@ impl MountPoint {
         if fits { relative } else { from(Path::new("/")) }
     }
 
-    /// Why a file of the directory cannot be shown there, if it cannot: the text of a link has an end.
+    /// Returns the reason why a file of the directory cannot be shown there, if its link would be too long.
     pub fn unfit(&self, number: usize, file: &Path) -> Option<String> {
         let length = self.link(number, file).as_os_str().len();
         (length >= PATH_MAX).then(|| {
@@ -103,13 +104,13 @@ impl MountPoint {
     }
 }
 
-/// Whether something of the files shows at [`GENERATIONS_DIR`]: the generations of those that lie in directories, or the second
-/// names of writable ones.
+/// Tells whether anything is mounted at [`GENERATIONS_DIR`]: the generations of files in directories, or the second
+/// names of writable files.
 pub fn shows_generations_dir(mounts: &[MountPoint], layout: Layout) -> bool {
     layout == Layout::Writable || mounts.iter().any(|mount| matches!(mount.content, Content::Directory(_)))
 }
 
-/// Why files cannot be placed.
+/// Error of files that cannot be placed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PlacementError<E> {
     /// The rootfs does not fit the request: every violation.
@@ -118,9 +119,9 @@ pub enum PlacementError<E> {
     View(PathBuf, E),
 }
 
-/// What is to be placed.
+/// Files to be placed.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct PlacementRequest<'a> {
     /// The files.
     pub files: &'a [PlannedFile],
     /// Directories that the request declares to hold such files alone.
@@ -129,11 +130,11 @@ pub struct Asked<'a> {
     pub files_root: &'a Path,
     /// Home of the process's user.
     pub home: &'a Path,
-    /// How the files lie in their file system.
+    /// Layout of the files in their file system.
     pub layout: Layout,
 }
 
-impl Asked<'_> {
+impl PlacementRequest<'_> {
     /// Programs expect to write in a directory, or in one below it. That of a dotted name they can, where files are writable.
     fn is_lived_in(&self, directory: &Path) -> bool {
         let parent = directory.parent().unwrap_or(directory);
@@ -148,11 +149,11 @@ impl Asked<'_> {
 /// # Errors
 /// See [`PlacementError`].
 pub fn place<V: RootfsView>(
-    asked: Asked<'_>,
+    asked: PlacementRequest<'_>,
     fresh: &[PathBuf],
     view: &V,
 ) -> Result<Vec<MountPoint>, PlacementError<V::Error>> {
-    let Asked { files, directories, files_root, home: _, layout } = asked;
+    let PlacementRequest { files, directories, files_root, home: _, layout } = asked;
     let look = Look { fresh, view };
     let mut violations = Vec::new();
     // Directories that may become mount points. Of those that lie in one another the outermost is taken.
@@ -256,7 +257,7 @@ impl<V: RootfsView> Look<'_, V> {
                     return Ok(Err(why));
                 }
                 Entry::File | Entry::Special => {
-                    let why = format!("`{}`: {} is no directory in the rootfs", path.display(), prefix.display());
+                    let why = format!("`{}`: {} is not a directory in the rootfs", path.display(), prefix.display());
                     return Ok(Err(why));
                 }
             }
@@ -287,7 +288,7 @@ impl<V: RootfsView> Look<'_, V> {
     }
 }
 
-/// How large the secret file system is made.
+/// Size of the secret file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeSize {
     /// Bytes, a multiple of the page size.
@@ -297,7 +298,7 @@ pub struct VolumeSize {
 }
 
 impl VolumeSize {
-    /// The same with room for one more file of so many bytes, in a directory of its own.
+    /// Adds room for one more file of this size, in a directory of its own.
     #[must_use]
     pub fn and_a_file_of(self, bytes: u64, page: u64) -> Self {
         Self { bytes: self.bytes + bytes.div_ceil(page).max(1) * page, inodes: self.inodes + 2 }
@@ -312,7 +313,7 @@ pub fn volume_size(files: &[PlannedFile], page: u64) -> VolumeSize {
     VolumeSize { bytes: 2 * bytes + (16 + 2 * files.len() as u64) * page, inodes: 4 * inodes + 64 }
 }
 
-/// One generation of files: pages, files and directories, without the links that lead to it.
+/// Returns the size of one generation: pages, files and directories, without the links to it.
 pub fn content_size(files: &[PlannedFile], page: u64) -> VolumeSize {
     let pages: u64 = files.iter().map(|file| file.size.div_ceil(page).max(1)).sum();
     let directories: u64 = files.iter().map(|file| file.path.components().count() as u64).sum();
@@ -364,9 +365,9 @@ mod tests {
         points.iter().map(|point| (point.target.display().to_string(), files(&point.content))).collect()
     }
 
-    fn asked<'a>(files: &'a [PlannedFile], directories: &'a [PathBuf]) -> Asked<'a> {
+    fn asked<'a>(files: &'a [PlannedFile], directories: &'a [PathBuf]) -> PlacementRequest<'a> {
         let (files_root, home) = (Path::new("/etc/cf"), Path::new("/var/lib/me"));
-        Asked { files, directories, files_root, home, layout: Layout::Generations }
+        PlacementRequest { files, directories, files_root, home, layout: Layout::Generations }
     }
 
     #[test]
@@ -429,13 +430,14 @@ mod tests {
     fn writable_files_of_a_dotted_directory_are_mounted_with_it() {
         let files =
             planned(&["/root/.kube/config", "/root/.token", "/home/u/.aws/x", "/var/lib/me/.netrc", "/etc/cf/a"]);
-        let points = place(Asked { layout: Layout::Writable, ..asked(&files, &[]) }, &fresh(), &tree()).unwrap();
+        let points =
+            place(PlacementRequest { layout: Layout::Writable, ..asked(&files, &[]) }, &fresh(), &tree()).unwrap();
         let targets: Vec<_> = points.iter().map(|point| point.target.to_str().unwrap()).collect();
         assert_eq!(targets, ["/etc/cf", "/home/u/.aws", "/root/.kube", "/root/.token", "/var/lib/me/.netrc"]);
         // No link leads to a file, so that none can be too long.
         let path = format!("/etc/cf/{}f", "d/".repeat(2035));
         let files = planned(&[&path]);
-        place(Asked { layout: Layout::Writable, ..asked(&files, &[]) }, &fresh(), &tree()).unwrap();
+        place(PlacementRequest { layout: Layout::Writable, ..asked(&files, &[]) }, &fresh(), &tree()).unwrap();
     }
 
     #[test]

@@ -13,16 +13,12 @@ use serde::{Deserialize, Serialize};
 use crate::ident::ContainerId;
 
 mod connectivity;
-mod image;
-mod isolation;
 mod surroundings;
 
 pub use connectivity::{Connectivity, Network, Protocol, PublishedPort};
-pub use image::PlannedImage;
-pub use isolation::{Isolation, UserNamespace};
 pub use surroundings::{ExtraHost, SHM_BYTES_DEFAULT, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs};
 
-/// Where a container's root file system comes from.
+/// Source of a container's root file system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rootfs {
@@ -32,6 +28,21 @@ pub enum Rootfs {
     Dir(PathBuf),
     /// The layers of an image, shared with its other containers, never written to.
     Image(PlannedImage),
+}
+
+/// An image, by what it is made of. What its configuration says of the process is in the plan's own fields by now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedImage {
+    /// Reference in the request.
+    pub reference: String,
+    /// Digest of the manifest, `sha256:HEX`.
+    pub digest: String,
+    /// diffIDs of its layers, the lowest first, each `sha256:HEX`.
+    pub layers: Vec<String>,
+    /// Directories that it declares as volumes: a writable place each.
+    pub volumes: Vec<PathBuf>,
+    /// Labels of the image, unchanged.
+    pub labels: BTreeMap<String, String>,
 }
 
 impl std::fmt::Display for Rootfs {
@@ -47,7 +58,7 @@ impl std::fmt::Display for Rootfs {
 /// Limits in force: defaults are filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Bytes, swap included.
+    /// Bytes of memory, swap included.
     pub memory_bytes: u64,
     /// Processes and threads.
     pub pids: u64,
@@ -55,7 +66,7 @@ pub struct Limits {
     pub cpu_millis: u64,
     /// Open files of a process.
     pub nofile: u64,
-    /// Bytes that it may add to its root file system; 0 = no limit.
+    /// Bytes that the container may add to its root file system; 0 = no limit.
     #[serde(default)]
     pub disk_bytes: u64,
     /// Share of the processors, 1 to 10000; 0 = as the kernel has it.
@@ -70,9 +81,9 @@ pub struct Limits {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Principal {
-    /// By number.
+    /// A number.
     Id(u32),
-    /// By name, to be looked up in the rootfs.
+    /// A name, to be looked up in the rootfs.
     Name(String),
 }
 
@@ -106,20 +117,20 @@ impl std::fmt::Display for UserRef {
 pub struct PlannedFile {
     /// Absolute, in the container; each component was checked.
     pub path: PathBuf,
-    /// Bytes of content.
+    /// Size of the content in bytes.
     pub size: u64,
     /// The request's own name of the entry, for errors: `volume_mounted_files[2].path`.
     pub field: String,
-    /// Not masked in logs.
+    /// True when the content is not masked in logs.
     #[serde(default)]
     pub public: bool,
-    /// It holds the container's runtime token, which the shim makes: no content of it comes with the request.
+    /// True for the file of the runtime token, whose content the shim makes.
     #[serde(default)]
     pub token: bool,
     /// Permission bits.
     #[serde(default = "file_mode")]
     pub mode: u32,
-    /// Its group; the one of the process's user where none is named.
+    /// Group; that of the process's user if there is none.
     #[serde(default)]
     pub group: Option<Principal>,
 }
@@ -144,7 +155,7 @@ impl PlannedFile {
     }
 }
 
-/// Which secret values are masked in a container's output.
+/// Rule for masking secret values in a container's output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Redaction {
@@ -153,42 +164,42 @@ pub enum Redaction {
     Auto,
     /// Values of 4 bytes or more.
     All,
-    /// Nothing.
+    /// Mask nothing.
     None,
 }
 
-/// What is captured at the end.
+/// Outputs to be captured at the end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedOutputs {
-    /// Which files.
+    /// Files to capture.
     pub source: OutputSource,
-    /// Bytes over all of them.
+    /// Maximum bytes of all of them.
     pub bytes_max: u64,
 }
 
-/// Which files are captured.
+/// Source of outputs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OutputSource {
     /// These, by their absolute paths.
     Files(Vec<PathBuf>),
-    /// All below this directory.
+    /// Everything below this directory.
     Directory(PathBuf),
 }
 
 /// Secret files that the process may change, with what it writes beside them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WritableFiles {
-    /// Bytes that it may write beyond the files of the request.
+    /// Bytes that the process may write beyond the files of the request.
     pub bytes_max: u64,
 }
 
-/// How secret files lie in their file system.
+/// Layout of secret files in their file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// In generations, for the process to read: a later one replaces an earlier one by one rename.
+    /// Generations, read-only for the process: a new one replaces the old one by one rename.
     Generations,
-    /// Each at its place, for the process to change, with a second name where the process cannot take it away.
+    /// Each file at its own path, for the process to change, with a second name that the process cannot remove.
     Writable,
 }
 
@@ -199,7 +210,7 @@ pub struct PlannedProcess {
     pub id: String,
     /// The program as requested.
     pub path: String,
-    /// How many arguments there are, the program's name not counted.
+    /// Number of arguments, without the program's name.
     pub argument_count: u32,
     /// Working directory.
     pub dir: String,
@@ -208,78 +219,109 @@ pub struct PlannedProcess {
     /// Names of its secret environment variables.
     #[serde(default)]
     pub secret_environment_names: Vec<String>,
-    /// Which arguments are secret, in ascending order.
+    /// Indices of secret arguments, in ascending order.
     #[serde(default)]
     pub secret_arguments: Vec<u32>,
     /// Marks its log lines.
     pub log_source: String,
-    /// Its output is discarded.
+    /// True when the output is discarded.
     pub suppress_log_output: bool,
 }
 
 /// Id of the one process that a RunAction makes.
 pub const MAIN_PROCESS: &str = "main";
 
+/// User namespace of a container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UserNamespace {
+    /// A user namespace of its own, with a range of the host's ids that no other container has.
+    #[default]
+    Own,
+    /// The host's ids.
+    Host,
+}
+
+/// Isolation as asked for; the default is the strictest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Isolation {
+    /// User namespace.
+    pub user_namespace: UserNamespace,
+    /// All capabilities, no seccomp filter, no masked paths.
+    pub privileged: bool,
+    /// Capabilities that are added, in the kernel's spelling (`CAP_CHOWN`), sorted; `ALL` for every one.
+    pub capabilities_added: Vec<String>,
+    /// Capabilities that are taken away first, likewise.
+    pub capabilities_dropped: Vec<String>,
+    /// The Docker daemon's socket of the host is in the container.
+    pub docker_socket: bool,
+    /// The root file system cannot be written to.
+    pub read_only_rootfs: bool,
+    /// A filter of the request's own, as JSON; empty for the default one.
+    pub seccomp_profile: String,
+}
+
 /// Everything about a container that may be known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Its id.
+    /// Container id.
     pub id: ContainerId,
-    /// Where its root comes from.
+    /// Root file system.
     pub rootfs: Rootfs,
-    /// As whom its process runs.
+    /// User of the process.
     pub user: UserRef,
-    /// What it may use.
+    /// Limits on resources.
     pub limits: Limits,
-    /// What it can reach.
+    /// Kind of network.
     pub network: Network,
-    /// Between SIGTERM and SIGKILL.
+    /// Time between the stop signal and SIGKILL.
     pub grace: Duration,
-    /// The control plane's own marks.
+    /// Labels of the control plane.
     pub labels: BTreeMap<String, String>,
-    /// Its secret files. The runtime token's is the last one, where there is one.
+    /// Secret files. The runtime token's is the last one, if there is one.
     pub files: Vec<PlannedFile>,
     /// Directories that hold such files alone, and are mounted as a whole where the root file system lacks them.
     #[serde(default)]
     pub file_directories: Vec<PathBuf>,
-    /// Its secret files are the process's to change; they are read-only without.
+    /// Set when the process may change its secret files; otherwise they are read-only.
     #[serde(default)]
     pub writable_files: Option<WritableFiles>,
-    /// What is masked in its output.
+    /// Masking of the output.
     #[serde(default)]
     pub redaction: Redaction,
-    /// What is captured of it at the end.
+    /// Outputs to be captured at the end.
     #[serde(default)]
     pub outputs: Option<PlannedOutputs>,
-    /// How far it is kept from the host.
+    /// Isolation from the host.
     #[serde(default)]
     pub isolation: Isolation,
-    /// What it can reach and is reached by.
+    /// Network settings.
     #[serde(default)]
     pub connectivity: Connectivity,
-    /// What it finds around it.
+    /// Mounts, kernel settings and host names.
     #[serde(default = "surroundings::before")]
     pub surroundings: Surroundings,
-    /// Its process has a terminal.
+    /// True when the process has a terminal.
     #[serde(default)]
     pub terminal: bool,
-    /// Its process's standard input is what attached clients send.
+    /// True when the process's standard input comes from attached clients.
     #[serde(default)]
     pub stdin: bool,
-    /// What its process writes waits for the first lossless client.
+    /// True when the output waits for the first lossless client.
     #[serde(default)]
     pub await_reader: bool,
-    /// What Stop sends first.
+    /// Signal that Stop sends first.
     #[serde(default = "sigterm")]
     pub stop_signal: u32,
-    /// It is deleted as soon as it is completed.
+    /// True when the container is deleted as soon as it is completed.
     #[serde(default)]
     pub remove_when_completed: bool,
-    /// Its processes.
+    /// Processes of the container.
     pub processes: Vec<PlannedProcess>,
 }
 
-/// What Stop sends first where nobody says otherwise: SIGTERM.
+/// Default of the signal that Stop sends first: SIGTERM.
 pub const SIGTERM: u32 = 15;
 
 fn sigterm() -> u32 {
@@ -297,7 +339,7 @@ impl Plan {
         self.files.last().filter(|file| file.token)
     }
 
-    /// How its secret files lie in their file system.
+    /// Returns the layout of the secret files in their file system.
     pub fn layout(&self) -> Layout {
         if self.writable_files.is_some() { Layout::Writable } else { Layout::Generations }
     }

@@ -1,4 +1,4 @@
-//! What the daemon, the launcher and the shims say to one another over SOCK_SEQPACKET, one message a packet.
+//! Messages between the daemon, the launcher and the shims over SOCK_SEQPACKET, one message per packet.
 //!
 //! Protobuf, so that a daemon can be upgraded while older shims run on. Secrets are in no message: they are in
 //! memory files whose descriptors accompany [`Launch`] in the order of [`LAUNCH_FDS`]. Lists that can be long
@@ -21,26 +21,25 @@ pub use streams::{
 pub const VERSION: u32 = 1;
 /// Largest packet, in bytes.
 pub const PACKET_MAX: usize = 64 << 10;
-/// What the descriptors of a [`Launch`] are, in order.
+/// Descriptors of a [`Launch`], in order.
 pub const LAUNCH_FDS: [&str; 4] = ["shim connection", "plan", "process payload", "files payload"];
-/// What the descriptors of an [`UpdateFiles`] are, in order: a [`crate::update::FileUpdate`] as JSON, and a payload of
-/// the contents.
+/// Descriptors of an [`UpdateFiles`], in order: a [`crate::update::FileUpdate`] as JSON, and a payload of the contents.
 pub const UPDATE_FDS: [&str; 2] = ["update", "contents"];
 /// Largest plan, in bytes of JSON.
 pub const PLAN_MAX: u64 = 16 << 20;
 
-/// From the daemon to the launcher.
+/// Request of the daemon to the launcher.
 #[derive(Clone, PartialEq, Message)]
 pub struct LauncherRequest {
     /// Numbers the request; the reply repeats it.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    /// What is asked.
+    /// Call.
     #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5, 6, 7, 8, 9")]
     pub call: Option<LauncherCall>,
 }
 
-/// What the daemon asks of the launcher.
+/// Calls of the daemon to the launcher.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum LauncherCall {
     /// The first request on a connection.
@@ -83,13 +82,13 @@ pub struct Hello {
 /// Starts a container; descriptors accompany it.
 #[derive(Clone, PartialEq, Message)]
 pub struct Launch {
-    /// Its id, as in the plan.
+    /// Id of the container, as in the plan.
     #[prost(string, tag = "1")]
     pub container_id: String,
     /// Keyed hash of the request, hexadecimal.
     #[prost(string, tag = "2")]
     pub request_tag: String,
-    /// When it was admitted, nanoseconds since the epoch.
+    /// Time of admission, in nanoseconds since the epoch.
     #[prost(uint64, tag = "3")]
     pub created_at: u64,
 }
@@ -97,7 +96,7 @@ pub struct Launch {
 /// Removes a completed container's logs and record.
 #[derive(Clone, PartialEq, Message)]
 pub struct Remove {
-    /// Which.
+    /// Id of the container.
     #[prost(string, tag = "1")]
     pub container_id: String,
 }
@@ -117,14 +116,14 @@ pub struct UnpackLayer {
     /// Digest of the uncompressed archive, `sha256:HEX`.
     #[prost(string, tag = "1")]
     pub diff_id: String,
-    /// Of the blob, as the manifest has it.
+    /// Media type of the blob in the manifest.
     #[prost(string, tag = "2")]
     pub media_type: String,
-    /// Most bytes of the uncompressed archive and of the files in it; 0 for the launcher's own limit, which holds in any
-    /// case.
+    /// Maximum bytes of the uncompressed archive and of the files in it; 0 for the launcher's own limit, which always
+    /// holds.
     #[prost(uint64, tag = "3")]
     pub bytes_max: u64,
-    /// What the layer lies on in its image, bottom first: the 32 bytes of each diffID.
+    /// Layers below this one in its image, bottom first: the 32 bytes of each diffID.
     #[prost(bytes = "vec", repeated, tag = "4")]
     pub parents: Vec<Vec<u8>>,
 }
@@ -133,15 +132,15 @@ pub struct UnpackLayer {
 /// has it, [`Reason::NotFound`] where it is not there.
 #[derive(Clone, PartialEq, Message)]
 pub struct RemoveLayer {
-    /// Which, `sha256:HEX`.
+    /// DiffID of the layer, `sha256:HEX`.
     #[prost(string, tag = "1")]
     pub diff_id: String,
 }
 
-/// From the launcher to the daemon.
+/// Answer of the launcher to the daemon.
 #[derive(Clone, PartialEq, Message)]
 pub struct LauncherReply {
-    /// Of the request.
+    /// Sequence number of the request.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// The answer.
@@ -149,22 +148,22 @@ pub struct LauncherReply {
     pub answer: Option<LauncherAnswer>,
 }
 
-/// What the launcher answers.
+/// Answers of the launcher.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum LauncherAnswer {
-    /// To [`Hello`]: every container without a live shim has an exit record by now.
+    /// Answer to [`Hello`]: every container without a live shim has an exit record by now.
     #[prost(message, tag = "2")]
     Welcome(Welcome),
     /// Done.
     #[prost(message, tag = "3")]
     Done(Done),
-    /// Not done.
+    /// The call was refused.
     #[prost(message, tag = "4")]
     Refused(Refused),
     /// Unasked (sequence 0): a shim ended before its container did; the launcher has finished the container.
     #[prost(message, tag = "5")]
     ShimLost(ShimLost),
-    /// To [`UnpackLayer`], where there is something to tell of a layer that is there: else it is [`Done`].
+    /// Answer to [`UnpackLayer`] if there is a warning about the layer; else the answer is [`Done`].
     #[prost(message, tag = "6")]
     Unpacked(Unpacked),
 }
@@ -172,7 +171,7 @@ pub enum LauncherAnswer {
 /// A layer is there, and not all that its archive has is in it.
 #[derive(Clone, PartialEq, Message)]
 pub struct Unpacked {
-    /// What was left out.
+    /// Entries that were left out.
     #[prost(string, tag = "1")]
     pub warning: String,
 }
@@ -201,26 +200,27 @@ pub struct Done {}
 /// A shim is gone and its container was finished.
 #[derive(Clone, PartialEq, Message)]
 pub struct ShimLost {
-    /// Which.
+    /// Id of the container.
     #[prost(string, tag = "1")]
     pub container_id: String,
-    /// When that was admitted, as its [`Launch`] said: the id may be another container's by now. 0 where it is unknown.
+    /// Time of the container's admission, as in its [`Launch`], because the id may belong to another container by now.
+    /// 0 if unknown.
     #[prost(uint64, tag = "2")]
     pub created_at: u64,
 }
 
-/// From the daemon to a shim.
+/// Request of the daemon to a shim.
 #[derive(Clone, PartialEq, Message)]
 pub struct ShimRequest {
     /// Numbers the request; the reply repeats it.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    /// What is asked.
+    /// Call.
     #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8")]
     pub call: Option<ShimCall>,
 }
 
-/// What the daemon asks of a shim.
+/// Calls of the daemon to a shim.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum ShimCall {
     /// The container's stop signal, then SIGKILL.
@@ -290,18 +290,18 @@ pub struct Signal {
     pub signal: i32,
 }
 
-/// From a shim to the daemon.
+/// Report of a shim to the daemon.
 #[derive(Clone, PartialEq, Message)]
 pub struct ShimReport {
-    /// Of the request this answers; 0 for what is told unasked.
+    /// Sequence number of the request that this answers; 0 for unsolicited reports.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    /// What is told.
+    /// Content.
     #[prost(oneof = "ShimNews", tags = "2, 3, 4")]
     pub news: Option<ShimNews>,
 }
 
-/// What a shim tells.
+/// Contents of a shim's report.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum ShimNews {
     /// The container is in this state now; its record on disk says more. Told on connecting, and at each change.
@@ -318,7 +318,7 @@ pub enum ShimNews {
 /// A state was reached.
 #[derive(Clone, PartialEq, Message)]
 pub struct Reached {
-    /// As [`state_number`] gives it.
+    /// State, as [`state_number`] numbers it.
     #[prost(uint32, tag = "1")]
     pub state: u32,
 }
@@ -326,10 +326,10 @@ pub struct Reached {
 /// Something was refused or failed.
 #[derive(Clone, PartialEq, Message)]
 pub struct Refused {
-    /// What kind of thing is wrong.
+    /// Reason.
     #[prost(enumeration = "Reason", tag = "1")]
     pub reason: i32,
-    /// All of it in one line.
+    /// Message on one line, with the causes.
     #[prost(string, tag = "2")]
     pub message: String,
     /// Field by field, where fields of the request are at fault. As many as fit a packet.
@@ -337,13 +337,13 @@ pub struct Refused {
     pub violations: Vec<FieldViolation>,
 }
 
-/// One field's fault.
+/// Violation of a field.
 #[derive(Clone, PartialEq, Message)]
 pub struct FieldViolation {
-    /// As in the interface.
+    /// Path of the field, as in the interface.
     #[prost(string, tag = "1")]
     pub field: String,
-    /// What is wrong.
+    /// Description of the violation.
     #[prost(string, tag = "2")]
     pub description: String,
     /// Name of its [`ViolationReason`].
@@ -351,7 +351,7 @@ pub struct FieldViolation {
     pub reason: String,
 }
 
-/// Why something was refused: what the daemon makes a gRPC status of.
+/// Reason of a refusal, from which the daemon derives the gRPC status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum Reason {
@@ -363,15 +363,15 @@ pub enum Reason {
     Precondition = 2,
     /// Disk, memory or the like ran out.
     Exhausted = 3,
-    /// No such container or process.
+    /// The container or process does not exist.
     NotFound = 4,
-    /// There is one already.
+    /// The container exists already.
     Exists = 5,
-    /// It was made from a state of things that is no longer: look again.
+    /// The request is based on an outdated state; it can be made again with the current one.
     Stale = 6,
-    /// Not at this moment: the same works in a little while.
+    /// Busy; the same request can succeed shortly after.
     Busy = 7,
-    /// Whoever asks may not.
+    /// The caller is not allowed to make the request.
     Denied = 8,
 }
 

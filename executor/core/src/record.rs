@@ -1,4 +1,4 @@
-//! What is remembered of a container, on disk: no argument, no value of a variable, no content of a file.
+//! Records of a container on disk, without arguments, values of variables or contents of files.
 //!
 //! The shim keeps a [`ContainerRecord`] in the container's run directory, replaced by rename, so that a daemon
 //! or a launcher that was dead can find the container again; at the end it writes an [`ExitRecord`] into the
@@ -24,7 +24,7 @@ pub const RECORD_MAX: u64 = 16 << 20;
 /// The form of the records below. A reader refuses a newer one.
 pub const RECORD_VERSION: u32 = 1;
 
-/// Which file system holds the secret files.
+/// File system of the secret files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VolumeKind {
@@ -34,28 +34,28 @@ pub enum VolumeKind {
     Ramfs,
 }
 
-/// What is known once a container stands.
+/// Facts about a prepared container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepared {
     /// The container's first process.
     pub init: ProcessIdentity,
-    /// Whom it runs as.
+    /// User of the process.
     pub user: ResolvedUser,
-    /// Where its files are mounted.
+    /// Mount points of its files.
     pub mounts: Vec<MountPoint>,
     /// Numbers of the groups that its files name.
     #[serde(default)]
     pub file_groups: BTreeMap<String, u32>,
-    /// On what.
+    /// File system of the secret files.
     pub volume: Option<VolumeKind>,
     /// RLIMIT_NOFILE in force.
     pub nofile: u64,
-    /// What could not be had as asked.
+    /// Settings that could not be provided as requested.
     pub warnings: Vec<String>,
     /// The network of CNI that it is on.
     #[serde(default)]
     pub network: Option<Attached>,
-    /// When.
+    /// Time.
     pub at: Timestamp,
 }
 
@@ -74,9 +74,9 @@ impl Prepared {
 /// A network of CNI that a container was put onto.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attached {
-    /// Its name.
+    /// Name of the network.
     pub network: String,
-    /// What the container is reached at.
+    /// Addresses of the container.
     pub addresses: Vec<Address>,
 }
 
@@ -85,17 +85,17 @@ pub struct Attached {
 pub struct ContainerRecord {
     /// [`RECORD_VERSION`].
     pub version: u32,
-    /// What was asked for.
+    /// Plan of the container.
     pub plan: Plan,
     /// A keyed hash of the whole request, under a key that is in memory only.
     pub request_tag: String,
-    /// When it was admitted.
+    /// Time of admission.
     pub created_at: Timestamp,
-    /// When the shim began.
+    /// Start time of the shim.
     pub begun_at: Timestamp,
-    /// How far it is.
+    /// State.
     pub state: State,
-    /// Its shim.
+    /// Identity of the shim.
     pub shim: ProcessIdentity,
     /// The cgroup, relative to each hierarchy's mount.
     pub cgroup: PathBuf,
@@ -103,15 +103,15 @@ pub struct ContainerRecord {
     pub prepared: Option<Prepared>,
     /// Set from `running` on.
     pub started_at: Option<Timestamp>,
-    /// It was asked to stop.
+    /// True when a client has stopped the container.
     pub stopped: bool,
-    /// How its process ended: set from `wiping` on, so that it is known even if the rest is done by another.
+    /// Exit status of the process, set from `wiping` on, so that it is known even if another process does the rest.
     #[serde(default)]
     pub exit: Option<Exit>,
-    /// How often its secret files were replaced, plus 1; 0 until they are there, and where there are none.
+    /// Number of times that the secret files were replaced, plus 1; 0 before they are written, and if there are none.
     #[serde(default)]
     pub files_generation: u64,
-    /// When they were replaced last.
+    /// Time of the last replacement.
     #[serde(default)]
     pub files_updated_at: Option<Timestamp>,
     /// First id of the host that its users have, where it has a user namespace.
@@ -120,12 +120,12 @@ pub struct ContainerRecord {
 }
 
 impl ContainerRecord {
-    /// What its ids are on the host.
+    /// Returns the mapping of its ids to the host's.
     pub fn id_map(&self) -> IdMap {
         IdMap::of(self.id_range_start)
     }
 
-    /// Where the file of this index is mounted.
+    /// Returns the mount point of the file with this index.
     pub fn mount_of(&self, index: usize) -> Option<&MountPoint> {
         self.prepared.as_ref()?.mounts.iter().find(|mount| match &mount.content {
             Content::File(file) => *file == index,
@@ -134,17 +134,17 @@ impl ContainerRecord {
     }
 }
 
-/// How a process ended.
+/// Exit status of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Exit {
-    /// It called exit.
+    /// The process exited.
     Code(i32),
     /// A signal ended it.
     Signal(i32),
 }
 
-/// Why a process never ran, or why its end is unknown.
+/// Reason why a process never ran, or why its exit status is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FailureKind {
@@ -161,28 +161,28 @@ pub enum FailureKind {
 /// A failure, told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Of which kind.
+    /// Kind.
     pub kind: FailureKind,
-    /// What failed, and on what.
+    /// Operation that failed, and its object.
     pub message: String,
     /// The system call's error number, 0 where there is none.
     pub errno: i32,
 }
 
-/// Where the time went.
+/// Durations of a container's phases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timings {
-    /// Until the container stood.
+    /// Until the container was prepared.
     pub prepare: Duration,
     /// Until the program ran.
     pub start: Duration,
-    /// Until it ended.
+    /// Until the process ended.
     pub run: Duration,
-    /// Until it was wiped and removed.
+    /// Until everything was wiped and removed.
     pub finish: Duration,
 }
 
-/// What a wipe did.
+/// Record of a wipe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WipeRecord {
     /// Files.
@@ -191,49 +191,49 @@ pub struct WipeRecord {
     pub bytes: u64,
     /// Read back as zero, all of them.
     pub verified: bool,
-    /// Which process did it.
+    /// Process that wiped.
     pub by: String,
-    /// When it was done.
+    /// Time of the wipe.
     pub at: Timestamp,
 }
 
-/// How a wipe is done, as receipts tell it.
+/// Method of a wipe, as in receipts.
 pub const WIPE_METHOD: &str = "overwritten in place, read back, unlinked";
 
-/// What was captured of the declared outputs. The files and their list are in the state directory.
+/// Summary of captured outputs. The files and their list are in the state directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputsRecord {
     /// Files.
     pub files: u32,
-    /// Bytes of them.
+    /// Bytes of the files.
     pub bytes: u64,
-    /// What was there and was not captured.
+    /// Number of files that exist and were not captured.
     pub skipped: u32,
-    /// Why nothing could be captured at all.
+    /// Error that kept all outputs from being captured.
     pub failure: Option<String>,
 }
 
 /// The end of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitRecord {
-    /// Its last record.
+    /// Last record of the container.
     pub container: ContainerRecord,
-    /// How the process ended; unset where it never ran or nobody saw it.
+    /// Exit status of the process; unset if it never ran or its status is unknown.
     pub exit: Option<Exit>,
     /// The kernel killed for want of memory.
     pub oom_killed: bool,
-    /// What went wrong.
+    /// Failure of the executor, if any.
     pub failure: Option<Failure>,
-    /// Where the time went.
+    /// Durations of the phases.
     pub timings: Timings,
-    /// What was wiped. Unset where the memory went with its last holder and nobody could overwrite it.
+    /// Receipt of the wipe. Unset if the memory was freed with its last holder before it could be overwritten.
     pub wipe: Option<WipeRecord>,
-    /// What was captured; unset where nothing was declared, or the process never ran.
+    /// Summary of the outputs; unset if none were declared, or the process never ran.
     #[serde(default)]
     pub outputs: Option<OutputsRecord>,
     /// The last of the output may not be in the log: nobody took it.
     #[serde(default)]
     pub output_incomplete: bool,
-    /// When all was done.
+    /// Time at which everything was done.
     pub finished_at: Timestamp,
 }

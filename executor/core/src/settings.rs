@@ -67,7 +67,7 @@ impl Visitor<'_> for BytesVisitor {
     }
 }
 
-/// For fields of other types that hold bytes (`#[serde(with = ...)]`).
+/// Serialization of other types' fields that hold bytes (`#[serde(with = ...)]`).
 pub mod bytes {
     use serde::{Deserialize, Deserializer, Serializer};
 
@@ -102,7 +102,7 @@ pub struct LauncherSettings {
     pub log_bytes_max: u64,
     /// Layers of images may bring devices. No container can use one: its root is mounted `nodev`.
     pub image_devices: bool,
-    /// How long a plugin of a network may take, in seconds: 1 to 300.
+    /// Time limit for a plugin of a network, in seconds: 1 to 300.
     pub cni_plugin_seconds: u64,
     /// A shim that has not turned its loop for this time is killed, in seconds: 2 to 3600, or
     /// 0 for never.
@@ -123,11 +123,11 @@ const LOG_BYTES_LEAST: u64 = 64 << 10;
 /// A value that the section cannot have.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unusable {
-    /// Its key, with the section.
+    /// Key with its section.
     pub key: &'static str,
     /// The value as it was given.
     pub value: String,
-    /// What would be right.
+    /// Description of the fault, and of a valid value.
     pub why: String,
 }
 

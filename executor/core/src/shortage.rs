@@ -1,4 +1,4 @@
-//! What ran out, by an error of the system: for callers, who are told RESOURCE_EXHAUSTED for each of these and what it was.
+//! Shortages of host resources, recognized by errors of the system and reported to callers as RESOURCE_EXHAUSTED.
 
 use std::error::Error;
 use std::fmt;
@@ -55,7 +55,7 @@ impl fmt::Display for Told {
 
 impl Error for Told {}
 
-/// What ran out, where an error or one that caused it says that something did.
+/// Returns the shortage that an error or one of its causes reports.
 pub fn of(error: &(dyn Error + 'static)) -> Option<Shortage> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -80,7 +80,7 @@ pub fn of(error: &(dyn Error + 'static)) -> Option<Shortage> {
     None
 }
 
-/// What ran out by the words of an error, where a library or a helper passes on nothing else.
+/// Returns the shortage that the text of an error names, for libraries and helpers that only pass on text.
 pub fn named(words: &str) -> Option<Shortage> {
     let is = |names: [&str; 2]| names.iter().any(|name| words.contains(name));
     match () {

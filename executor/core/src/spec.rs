@@ -41,18 +41,18 @@ pub const MASKED: [&str; 10] = [
 /// Readable, not writable.
 pub const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// Most terminals of a container. Without a number of its own it could take all that the kernel has
-/// (`kernel.pty.max`, 4096) away from the host and from other containers.
+/// Maximum number of terminals of a container. Without this limit a container could use up those of the whole kernel
+/// (`kernel.pty.max`, 4096).
 pub const TERMINALS_MAX: u32 = 256;
 
-/// Where a container finds the Docker daemon's socket.
+/// Path of the Docker socket in a container.
 pub const DOCKER_SOCKET: &str = "/var/run/docker.sock";
 
-/// What was found out on the host for a plan.
+/// Facts about the host that a specification needs beside the plan.
 pub struct Resolved<'a> {
-    /// Where the root file system stands, in the shim's mount namespace.
+    /// Path of the root file system in the shim's mount namespace.
     pub rootfs: &'a Path,
-    /// Whom the process runs as.
+    /// User of the process.
     pub user: &'a ResolvedUser,
     /// Limits that the host can hold; 0 where there is none.
     pub limits: &'a Limits,
@@ -103,7 +103,7 @@ pub fn fresh_mounts(plan: &Plan) -> Vec<PathBuf> {
     of_host.iter().map(PathBuf::from).chain(asked).collect()
 }
 
-/// What is fresh in every container with the root file system `host`.
+/// Directories that are fresh in every container with the root file system `host`.
 const OF_HOST: [&str; 2] = ["/tmp", "/run"];
 
 fn namespaces(network: Network, user: Option<&Path>) -> Result<Vec<LinuxNamespace>, OciSpecError> {
@@ -117,8 +117,8 @@ fn namespaces(network: Network, user: Option<&Path>) -> Result<Vec<LinuxNamespac
     user.into_iter().chain(kinds.into_iter().map(|kind| LinuxNamespaceBuilder::default().typ(kind).build())).collect()
 }
 
-/// Whether the host's /sys is shown instead of one of the container's own: that of the host's network cannot be mounted
-/// by a user namespace.
+/// Tells whether the host's /sys is shown instead of a new one: a user namespace cannot mount the one of the host's
+/// network.
 pub fn shows_hosts_sys(plan: &Plan) -> bool {
     plan.network == Network::Host && plan.isolation.user_namespace == UserNamespace::Own
 }

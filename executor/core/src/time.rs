@@ -26,7 +26,7 @@ impl Timestamp {
         humantime::parse_rfc3339(text).ok().map(Self::from)
     }
 
-    /// How long after `earlier` this is; zero where the clock was set back in between.
+    /// Returns the time since `earlier`; zero if the clock was set back in between.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -6,8 +6,8 @@
 
 use crate::ident::ContainerId;
 
-/// Where a container that has a token finds the way to the daemon: a directory of sockets, mounted read-only. The
-/// directory and not the socket, so that a daemon that comes later is found, too.
+/// Directory of sockets in a container with a token, mounted read-only. The directory rather than the socket is
+/// mounted, so that the socket of a later daemon appears, too.
 pub const RUNTIME_DIR: &str = "/run/executor";
 /// The socket in it, and in the directory `runtime` of the daemon's run directory.
 pub const RUNTIME_SOCKET: &str = "runtime.sock";
@@ -18,12 +18,12 @@ pub const RANDOM_BYTES: usize = 32;
 /// Bytes of a digest (SHA-256).
 pub const DIGEST_BYTES: usize = 32;
 
-/// Bytes of the token of a container.
+/// Returns the length of a container's token in bytes.
 pub fn length(id: &ContainerId) -> usize {
     id.as_str().len() + 1 + 2 * RANDOM_BYTES
 }
 
-/// Which container a token says that it is of. `None` where it has not the form of a token.
+/// Returns the container id in a token; `None` if the text is not a token.
 pub fn container(token: &str) -> Option<ContainerId> {
     let (id, random) = token.rsplit_once('.')?;
     let hex = random.len() == 2 * RANDOM_BYTES && random.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));

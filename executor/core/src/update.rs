@@ -21,13 +21,13 @@ use crate::validate::ViolationReason::{TooLong, Unsuitable};
 pub struct FileUpdate {
     /// The generation from which this list was made. Another one is refused as stale.
     pub base_generation: u64,
-    /// Every file as it is to be, the runtime token's last.
+    /// All files after the update, the runtime token's last.
     pub files: Vec<PlannedFile>,
     /// Those that come with content, as ascending indices into `files`; in the order of the contents' payload.
     pub changed: Vec<usize>,
 }
 
-/// What an update comes to on the mounts.
+/// Changes of an update by mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
     /// The mount points with their new contents, in their old order.
@@ -36,30 +36,30 @@ pub struct Placed {
     pub changes: Vec<Change>,
 }
 
-/// What changes at one mount point.
+/// Change of one mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Which of the mount points.
+    /// Index of the mount point.
     pub mount: usize,
-    /// What it shows next.
+    /// Next content.
     pub next: Next,
 }
 
-/// What a mount point shows next. Numbers are indices into the contents' payload.
+/// Next content of a mount point, as indices into the contents' payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// A file that is mounted by itself.
     File(usize),
     /// Files below a directory, by their paths there.
     Directory {
-        /// As they are now.
+        /// Files that are kept.
         kept: Vec<PathBuf>,
-        /// With new content.
+        /// Files with new content.
         new: Vec<(usize, PathBuf)>,
     },
 }
 
-/// Why no update of a container's files can be carried out, if none can.
+/// Returns the reason why a container's files can never be updated, if there is one.
 pub fn forbidden(plan: &Plan) -> Option<String> {
     plan.writable_files.map(|_| {
         format!(
@@ -83,7 +83,7 @@ impl FileUpdate {
             return Err("a changed file is not in the list");
         }
         if self.files.last().filter(|file| file.token) != plan.token_file() {
-            return Err("the runtime token's file is not as it was");
+            return Err("the runtime token's file has changed");
         }
         let there: BTreeMap<&Path, &PlannedFile> = plan.files.iter().map(|file| (&*file.path, file)).collect();
         for (index, file) in self.files.iter().enumerate() {
@@ -93,13 +93,13 @@ impl FileUpdate {
             }
             let same = |old: &&PlannedFile| PlannedFile { field: file.field.clone(), ..(**old).clone() } == *file;
             if !changed && there.get(&*file.path).filter(|old| same(old)).is_none() {
-                return Err("a file that is to stay is not there as it is described");
+                return Err("a file to be kept differs from the container's");
             }
         }
         Ok(())
     }
 
-    /// Bytes of content that only the old list has, in whole pages: what an update leaves to be wiped.
+    /// Returns the bytes of content that only the old list has, in whole pages, which are to be wiped after the update.
     pub fn replaced_bytes(&self, plan: &Plan, page: u64) -> u64 {
         let kept: BTreeSet<&Path> = (0..self.files.len())
             .filter(|index| self.changed.binary_search(index).is_err())
@@ -127,7 +127,7 @@ impl FileUpdate {
                 Some(mount) => lists[mount].push(index),
                 None => violations.push(Violation::new(
                     format!("{}.path", file.field),
-                    Unsuitable.because(nowhere(&file.path, mounts)),
+                    Unsuitable.because(outside_directories(&file.path, mounts)),
                 )),
             }
             let below = above().and_then(|mount| Some((*mount, file.path.strip_prefix(&mounts[*mount].target).ok()?)));
@@ -183,7 +183,7 @@ fn homes<'a>(plan: &'a Plan, mounts: &[MountPoint]) -> BTreeMap<&'a Path, usize>
     homes
 }
 
-fn nowhere(path: &Path, mounts: &[MountPoint]) -> String {
+fn outside_directories(path: &Path, mounts: &[MountPoint]) -> String {
     const TOLD: usize = 10;
     let directories = mounts.iter().filter(|mount| matches!(mount.content, Content::Directory(_)));
     let names: Vec<String> = directories.map(|mount| mount.target.display().to_string()).collect();
@@ -194,7 +194,7 @@ fn nowhere(path: &Path, mounts: &[MountPoint]) -> String {
              declare some)"
         ),
         count => format!(
-            "`{path}` lies below no directory of this container's secret files; those are {}{}",
+            "`{path}` is not below a directory of this container's secret files; those are {}{}",
             names[..count.min(TOLD)].join(", "),
             if count > TOLD { ", ..." } else { "" }
         ),
@@ -272,7 +272,7 @@ mod tests {
         assert!(none[0].description.contains("no directory"), "{}", none[0]);
     }
 
-    /// What a daemon that was taken over could send.
+    /// Updates that a compromised daemon could send.
     #[test]
     fn a_forged_update_is_refused() {
         let good = asked(&["db/password"], &[]);

@@ -12,10 +12,10 @@ use crate::plan::{Principal, UserRef};
 
 /// Largest passwd or group file that is read, in bytes.
 pub const FILE_MAX: u64 = 4 << 20;
-/// Most supplementary groups (the kernel's NGROUPS_MAX).
+/// Maximum number of supplementary groups (the kernel's NGROUPS_MAX).
 pub const GROUPS_MAX: usize = 65_536;
 
-/// Whom a process runs as.
+/// Resolved user of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResolvedUser {
     /// User id.
@@ -31,11 +31,11 @@ pub struct ResolvedUser {
 /// A name that is in neither file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownPrincipal {
-    /// No such user.
-    #[error("there is no user `{0}` in the rootfs' /etc/passwd")]
+    /// The user does not exist.
+    #[error("user `{0}` not found in the rootfs' /etc/passwd")]
     User(String),
-    /// No such group.
-    #[error("there is no group `{0}` in the rootfs' /etc/group")]
+    /// The group does not exist.
+    #[error("group `{0}` not found in the rootfs' /etc/group")]
     Group(String),
 }
 

@@ -1,5 +1,5 @@
-//! From an untrusted request to a [`Plan`]: every violation is listed at once, each names its field, its
-//! limit and the value's size, and none repeats a secret.
+//! Validation of untrusted requests into a [`Plan`]. All violations are listed together; each names its field, the
+//! limit and the size of the value, and none repeats a secret.
 //!
 //! In goes a [`Draft`] that borrows from the decoded message, so that validation copies no secret; out comes
 //! the public part. Paths of files keep these rules: no `.`, `..`, NUL, newline, nothing under `/proc`,
@@ -14,7 +14,6 @@ mod image;
 mod isolation;
 mod outputs;
 mod policy;
-mod ports;
 mod process;
 mod secrets;
 mod surroundings;
@@ -38,8 +37,7 @@ use ViolationReason::{InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, R
 pub use draft::{Draft, DraftFile, DraftOutputs};
 pub use exec::{ExecDraft, WINDOW_MAX, exec_user, validate_archive, validate_exec};
 pub use isolation::{CAPABILITIES, SECCOMP_PROFILE_MAX};
-pub use policy::{Policy, Unenforceable};
-pub use ports::{BadPortRule, PortRule};
+pub use policy::{BadPortRule, Policy, PortRule, Unenforceable};
 pub use update::{PlannedUpdate, UpdateDraft, validate_update};
 
 /// Collects violations.
@@ -79,7 +77,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
         .and_then(|asked| files::writable(asked, limits.memory_bytes, &files, &file_directories, &mut report));
     let outputs = draft.outputs.as_ref().and_then(|asked| outputs::check(asked, &files, policy, &mut report));
     let network = draft.network.unwrap_or(Network::None);
-    report.0.extend(permitted(rootfs.as_ref(), network, policy));
+    report.0.extend(check_permitted(rootfs.as_ref(), network, policy));
     let isolation = isolation::check(&draft.isolation, policy, &mut report);
     connectivity::check(&draft.connectivity, network, &isolation, policy, &mut report);
     let token = !draft.token_path.is_empty();
@@ -133,8 +131,8 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
     let paths: Vec<String> = plan.files.iter().map(|file| given(&file.path)).collect();
     let groups: Vec<Option<String>> = plan.files.iter().map(|file| Some(file.group.as_ref()?.to_string())).collect();
     let directories: Vec<String> = plan.file_directories.iter().map(|path| path.display().to_string()).collect();
-    let outputs = plan.outputs.as_ref().map(outputs::Words::of).transpose()?;
-    files::token_is_last(plan)?;
+    let outputs = plan.outputs.as_ref().map(outputs::DraftTexts::of).transpose()?;
+    files::check_token_is_last(plan)?;
     let rootfs = plan.rootfs.to_string();
     let draft = Draft {
         id: plan.id.as_str(),
@@ -160,7 +158,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         writable_files: plan.writable_files.map(|writable| writable.bytes_max),
         token_path: plan.token_file().and(paths.last()).map_or("", String::as_str),
         redaction: plan.redaction,
-        outputs: outputs.as_ref().map(outputs::Words::draft),
+        outputs: outputs.as_ref().map(outputs::DraftTexts::draft),
         image: match &plan.rootfs {
             Rootfs::Image(image) => Some(image.clone()),
             Rootfs::Host | Rootfs::Dir(_) => None,
@@ -178,12 +176,12 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         remove_when_completed: plan.remove_when_completed,
         ..Draft::default()
     };
-    as_made(plan, main, validate(&draft, policy)?)
+    check_form(plan, main, validate(&draft, policy)?)
 }
 
 /// A plan counts only as validation itself would have written it. Written otherwise, with a relative path or a limit of
 /// 0, it would be judged as one thing and carried out as another.
-fn as_made(plan: &Plan, main: &PlannedProcess, again: Plan) -> Result<(), Vec<Violation>> {
+fn check_form(plan: &Plan, main: &PlannedProcess, again: Plan) -> Result<(), Vec<Violation>> {
     let dir = again.main().is_some_and(|process| process.dir == main.dir);
     // Paths are compared as text: to `==` some that differ are the same.
     let texts = paths(plan).map(Path::as_os_str).eq(paths(&again).map(Path::as_os_str));
@@ -191,10 +189,10 @@ fn as_made(plan: &Plan, main: &PlannedProcess, again: Plan) -> Result<(), Vec<Vi
     if dir && texts && *plan == (Plan { processes: plan.processes.clone(), ..again }) {
         return Ok(());
     }
-    Err(vec![Violation::new("action", "is planned in another form than validation gives it")])
+    Err(vec![Violation::new("action", "is not in the form that validation produces")])
 }
 
-/// Every path of a plan.
+/// Returns every path of a plan.
 fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
     let rootfs = match &plan.rootfs {
         Rootfs::Host => &[],
@@ -215,8 +213,8 @@ fn as_drafted<'a>(file: &PlannedFile, path: &'a str, group: Option<&'a str>) -> 
     DraftFile { field: file.field.clone(), path, size: file.size, public: file.public, mode: Some(file.mode), group }
 }
 
-/// What the operator's policy says of a rootfs and a network.
-fn permitted(rootfs: Option<&Rootfs>, network: Network, policy: &Policy) -> Vec<Violation> {
+/// Checks a rootfs and a network against the operator's policy.
+fn check_permitted(rootfs: Option<&Rootfs>, network: Network, policy: &Policy) -> Vec<Violation> {
     let mut found = Vec::new();
     match rootfs {
         Some(Rootfs::Host) if !policy.allow_host_rootfs => {
@@ -228,7 +226,7 @@ fn permitted(rootfs: Option<&Rootfs>, network: Network, policy: &Policy) -> Vec<
         Some(Rootfs::Dir(dir))
             if !policy.rootfs_dirs.is_empty() && !policy.rootfs_dirs.iter().any(|root| dir.starts_with(root)) =>
         {
-            let why = format!("{} lies below none of this daemon's configured rootfs_dirs", dir.display());
+            let why = format!("{} is not below any of this daemon's configured rootfs_dirs", dir.display());
             found.push(Violation::new("rootfs", NotAllowed.because(why)));
         }
         Some(Rootfs::Image(image)) if policy.images.is_set() => {
@@ -288,7 +286,8 @@ fn labels(labels: &BTreeMap<String, String>, report: &mut Report) {
     for (name, value) in labels {
         let safe = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'/'));
         if name.is_empty() || name.len() > 63 || !safe {
-            let why = format!("the name {:?} is not 1 to 63 of letters, digits, `.`, `_`, `-`, `/`", shorten(name));
+            let why =
+                format!("the name {:?} is not valid: use 1 to 63 letters, digits, `.`, `_`, `-`, `/`", shorten(name));
             report.add("labels", InvalidFormat.because(why));
         }
         if value.len() > 256 || value.contains('\0') {
@@ -311,7 +310,7 @@ fn parse_rootfs(draft: &Draft<'_>) -> Result<Rootfs, FieldFault> {
         return Ok(Rootfs::Host);
     }
     let Some(path) = text.strip_prefix("dir:") else {
-        let why = format!("{:?} is not known; `host`, `dir:/absolute/path` and images are", shorten(text));
+        let why = format!("{:?} is not valid: use `host`, `dir:/absolute/path` or an image", shorten(text));
         return Err(InvalidFormat.because(why));
     };
     check_path(path)?;
@@ -321,7 +320,7 @@ fn parse_rootfs(draft: &Draft<'_>) -> Result<Rootfs, FieldFault> {
     }
     // The kernel's own views of a process lead anywhere: /proc/self/fd/N is the host's root.
     if ["/proc", "/sys", "/dev"].iter().any(|bad| dir.starts_with(bad)) {
-        return Err(Reserved.because(format!("`dir:{}` lies under /proc, /sys or /dev", shorten(path))));
+        return Err(Reserved.because(format!("`dir:{}` is under /proc, /sys or /dev", shorten(path))));
     }
     Ok(Rootfs::Dir(dir))
 }
@@ -332,7 +331,7 @@ fn check_path(path: &str) -> Result<(), FieldFault> {
         return Err(TooLong.because(format!("has {} bytes; at most {}", path.len(), PATH_MAX - 1)));
     }
     if path.contains(['\0', '\n']) {
-        return Err(InvalidCharacter.because("contains a NUL or a newline"));
+        return Err(InvalidCharacter.because("contains NUL or a newline"));
     }
     if Path::new(path).components().any(|part| part == Component::ParentDir) {
         return Err(InvalidFormat.because(format!("`{}` contains `..`", shorten(path))));
@@ -358,12 +357,12 @@ fn parse_principal(text: &str, what: &str) -> Result<Principal, FieldFault> {
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return match text.parse::<u32>() {
             Ok(id) if id <= ID_MAX => Ok(Principal::Id(id)),
-            _ => Err(OutOfRange.because(format!("the {what} {} is larger than {ID_MAX}", shorten(text)))),
+            _ => Err(OutOfRange.because(format!("{what} {} is larger than {ID_MAX}", shorten(text)))),
         };
     }
     let safe = text.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'/' | b',' | b':'));
     if text.is_empty() || text.len() > 256 || !safe || text.starts_with('-') {
-        return Err(InvalidFormat.because(format!("{:?} is no name of a {what}", shorten(text))));
+        return Err(InvalidFormat.because(format!("{:?} is not a valid {what}: use a name or a number", shorten(text))));
     }
     Ok(Principal::Name(text.to_owned()))
 }
@@ -372,21 +371,21 @@ fn parse_principal(text: &str, what: &str) -> Result<Principal, FieldFault> {
 fn fits(principal: Principal, what: &str, namespace: UserNamespace) -> Result<Principal, FieldFault> {
     match principal {
         Principal::Id(id) if id >= RANGE && namespace == UserNamespace::Own => {
-            let why = format!("the {what} {id} is larger than {}, the last of a user namespace", RANGE - 1);
+            let why = format!("{what} {id} is larger than {}, the highest id in a user namespace", RANGE - 1);
             Err(OutOfRange.because(why))
         }
         _ => Ok(principal),
     }
 }
 
-/// The same of a user and a group.
+/// Checks that user and group exist in the user namespace.
 fn user_fits(UserRef { user, group }: UserRef, namespace: UserNamespace) -> Result<UserRef, FieldFault> {
     let user = fits(user, "user", namespace)?;
     let group = group.map(|group| fits(group, "group", namespace)).transpose()?;
     Ok(UserRef { user, group })
 }
 
-/// For messages: a value that is no secret, cut to a readable length.
+/// Shortens a value that is not secret for a message.
 fn shorten(text: &str) -> String {
     const MOST: usize = 80;
     match text.char_indices().nth(MOST) {

@@ -1,4 +1,4 @@
-//! What is wrong with a field of a request: in words for people, and by a reason for programs.
+//! Violations: faults of a request's fields, with a text for people and a reason for programs.
 //!
 //! Reasons are part of the interface (`google.rpc.BadRequest.FieldViolation.reason`): their names stay, and docs/errors.md
 //! lists them. A description that comes without one has the general [`ViolationReason::InvalidValue`].
@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One thing wrong with a request.
+/// A fault of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{field}: {description}")]
 pub struct Violation {
@@ -16,7 +16,7 @@ pub struct Violation {
     /// Kind of the fault, for programs.
     #[serde(default)]
     pub reason: ViolationReason,
-    /// What is wrong, with limit and size; never a secret's value.
+    /// Description with limit and size; never a secret's value.
     pub description: String,
 }
 
@@ -31,14 +31,14 @@ impl Violation {
 /// The fault of a field whose name is not known yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldFault {
-    /// See [`Violation::reason`].
+    /// Reason, as in [`Violation::reason`].
     pub reason: ViolationReason,
-    /// See [`Violation::description`].
+    /// Description, as in [`Violation::description`].
     pub description: String,
 }
 
 impl FieldFault {
-    /// The same fault, described as that of something within the field.
+    /// Returns the same fault with a description of the part of the field that has it.
     #[must_use]
     pub fn within(self, what: &str) -> Self {
         Self { description: format!("{what}: {}", self.description), ..self }
@@ -94,7 +94,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Nothing is given where something must be.
+    /// A required value is missing.
     Required = "REQUIRED",
     /// A text that is not of the field's form.
     InvalidFormat = "INVALID_FORMAT",
@@ -112,7 +112,7 @@ reasons! {
     TooMany = "TOO_MANY",
     /// Contents that together have too many bytes.
     TooLarge = "TOO_LARGE",
-    /// The same thing given twice.
+    /// A value that is given twice.
     Duplicate = "DUPLICATE",
     /// A value that does not go together with another field's, or needs one that is not set.
     Conflict = "CONFLICT",
@@ -122,11 +122,11 @@ reasons! {
     NotAllowed = "NOT_ALLOWED",
     /// Something that this host cannot do.
     Unsupported = "UNSUPPORTED",
-    /// What the field names is not there.
+    /// The object that the field names does not exist.
     NotFound = "NOT_FOUND",
-    /// What the field names is there, and does not fit.
+    /// The object that the field names exists, but is not suitable.
     Unsuitable = "UNSUITABLE",
-    /// What the field names cannot be read: a registry, or a file's permissions, refuse it.
+    /// The object that the field names cannot be read, because a registry or a file's permissions deny access.
     AccessDenied = "ACCESS_DENIED",
     /// The registry's certificate is not trusted, or no secure connection to it is possible.
     Untrusted = "UNTRUSTED",
@@ -134,7 +134,7 @@ reasons! {
     Rejected = "REJECTED",
     /// Capacity, memory or disk do not suffice.
     Insufficient = "INSUFFICIENT",
-    /// More violations than an answer can carry; how many is in the description.
+    /// More violations than an answer can carry; the description has their number.
     MoreViolations = "MORE_VIOLATIONS",
     /// Any other fault.
     #[default]
@@ -152,7 +152,7 @@ impl ViolationReason {
         Self::ALL.iter().copied().find(|reason| reason.name() == name).unwrap_or_default()
     }
 
-    /// This reason, or `other` where it is only the general one.
+    /// Returns this reason, or `other` if this is only the general one.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         if self == Self::InvalidValue { other } else { self }

@@ -1,4 +1,4 @@
-//! What can go wrong with an image, told apart: who serves the caller must know whom to blame.
+//! Errors of images, by kind, so that the daemon can tell faults of the caller, the registry and the host apart.
 //!
 //! Nothing here holds a credential: headers and query strings (which can hold signatures) are in no error.
 
@@ -8,71 +8,71 @@ use std::time::Duration;
 use executor_core::image::{ConfigError, Digest, Forbidden};
 use executor_registry_auth::AuthFileError;
 
-/// Why something was not done.
+/// Error of an operation on images.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// A registry gave other content than its name says.
     #[error("{what} is {declared} by its name, but its content is {got}")]
     WrongDigest {
-        /// Which document or blob.
+        /// Document or blob.
         what: String,
-        /// Its name.
+        /// Digest in its name.
         declared: Digest,
-        /// Its content's.
+        /// Digest of its content.
         got: Digest,
     },
-    /// It ended early.
+    /// The content is shorter than declared.
     #[error("{what} ended after {got} of its {declared} bytes")]
     Truncated {
-        /// Which.
+        /// Document or blob.
         what: String,
-        /// As its manifest says.
+        /// Size declared in its manifest.
         declared: u64,
-        /// What came, over all attempts.
+        /// Bytes received in all attempts.
         got: u64,
     },
-    /// It goes on beyond its end.
+    /// The content is longer than declared.
     #[error("{what} goes on beyond its declared {declared} bytes")]
     Longer {
-        /// Which.
+        /// Document or blob.
         what: String,
-        /// As its manifest says.
+        /// Size declared in its manifest.
         declared: u64,
     },
-    /// It is larger than is taken.
+    /// A limit is exceeded.
     #[error("{what} has {is} {unit}; at most {most}")]
     TooLarge {
-        /// Which.
+        /// Document, blob or archive.
         what: String,
-        /// How much.
+        /// Size or number.
         is: u64,
         /// The limit.
         most: u64,
-        /// Of what.
+        /// Unit of both numbers.
         unit: &'static str,
     },
     /// A registry sent us where it must not.
     #[error("{what}: the redirect to {to} is not followed: {why}")]
     Redirect {
-        /// What was asked for.
+        /// Object that was requested.
         what: String,
         /// Scheme, host and port alone.
         to: String,
-        /// Why not.
+        /// Reason.
         why: &'static str,
     },
-    /// It takes too long.
-    #[error("{what}: {origin} sent {bytes} bytes in {} s; {least} are the least", .within.as_secs_f32())]
+    /// A registry is too slow.
+    #[error("{what}: {origin} sent {bytes} bytes in {} s; at least {least} are required", .within.as_secs_f32())]
     TooSlow {
-        /// What was asked for.
+        /// Object that was requested.
         what: String,
-        /// Who is slow.
+        /// Origin of the connection.
         origin: String,
-        /// What came.
+        /// Bytes received.
         bytes: u64,
-        /// In which time.
+        /// Time in which they were received.
         within: Duration,
-        /// What must come.
+        /// Minimum number of bytes for that time.
         least: u64,
     },
     /// The registry does not let the caller read it.
@@ -80,169 +80,169 @@ pub enum ImageError {
     Unauthorized {
         /// The registry.
         registry: String,
-        /// What was asked for.
+        /// Object that was requested.
         what: String,
-        /// Whom it refused, and whose words these are: the request's or the operator's.
+        /// Refused credentials, and their source: the request or the operator.
         who: String,
-        /// Why.
+        /// Reason.
         why: &'static str,
     },
-    /// No secure connection to the registry is possible.
+    /// A secure connection to the registry cannot be established.
     #[error(
         "{what}: {origin}: {why} (trusted certificates: images.ca_file; registries without encryption: images.insecure_registries)"
     )]
     Untrusted {
-        /// What was asked for.
+        /// Object that was requested.
         what: String,
         /// Scheme, host and port.
         origin: String,
-        /// In one line.
+        /// Reason on one line.
         why: String,
     },
-    /// There is none.
+    /// The object does not exist.
     #[error("there is no {what}")]
     NotFound {
-        /// What was asked for.
+        /// Object that was requested.
         what: String,
     },
-    /// It is not for this kind of machine.
-    #[error("{what} is not there for {wanted}; it is for {}", .there.join(", "))]
+    /// The image is not for this machine's platform.
+    #[error("{what} is not available for {wanted}, only for {}", .there.join(", "))]
     NoPlatform {
         /// The image.
         what: String,
-        /// Ours.
+        /// Platform of this machine.
         wanted: String,
-        /// What there is.
+        /// Platforms of the image.
         there: Vec<String>,
     },
-    /// It is of a kind that is not taken.
+    /// The object has an unsupported type.
     #[error("{what}: {why}")]
     Unsupported {
-        /// Which.
+        /// Object.
         what: String,
-        /// What it is, and what would be taken.
+        /// Its type, and the supported ones.
         why: String,
     },
-    /// It is not what it must be.
+    /// The object is malformed.
     #[error("{what} is malformed: {why}")]
     Malformed {
-        /// Which.
+        /// Object.
         what: String,
-        /// How.
+        /// Fault.
         why: String,
     },
-    /// Its configuration cannot be used.
+    /// The image's configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The registry answers with an error of its own.
     #[error("{what}: {origin} answers with status {status}")]
     Status {
-        /// What was asked for.
+        /// Object that was requested.
         what: String,
-        /// Who answers.
+        /// Origin that answered.
         origin: String,
         /// HTTP's number.
         status: u16,
     },
-    /// No connection, or it broke.
+    /// The connection failed or broke.
     #[error("{what}: {origin}: {why}")]
     Connection {
-        /// What was asked for.
+        /// Object that was requested.
         what: String,
-        /// Whom.
+        /// Origin.
         origin: String,
-        /// In one line.
+        /// Reason on one line.
         why: String,
     },
     /// The file with credentials.
     #[error("the file with credentials for registries {}", .path.display())]
     AuthFile {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: AuthFileError,
     },
-    /// It is not executord's to read.
+    /// The file is not readable for executord.
     #[error(
         "{} cannot be read by executord's user (uid {uid}): let that user read it, or send the image: `agent-cli run` and `agent-cli image pull` do so for what their caller can read",
         .path.display()
     )]
     NotReadable {
-        /// What.
+        /// Path of the file.
         path: PathBuf,
-        /// Who reads it.
+        /// User id of executord.
         uid: u32,
     },
-    /// No room.
+    /// The disk is full.
     #[error("no space is left for {what} in {}", .dir.display())]
     NoSpace {
-        /// What was to be written.
+        /// Object that was to be written.
         what: String,
-        /// Where.
+        /// Directory.
         dir: PathBuf,
     },
     /// The disk.
     #[error("cannot {what} {}", .path.display())]
     Io {
-        /// What was tried.
+        /// Operation.
         what: &'static str,
-        /// On what.
+        /// Path.
         path: PathBuf,
-        /// Why not.
+        /// Cause.
         #[source]
         source: std::io::Error,
     },
-    /// It is in use.
+    /// The image is in use.
     #[error("image {image} is in use by {by}")]
     InUse {
-        /// Which.
+        /// Image.
         image: String,
-        /// Who uses it.
+        /// User of the image.
         by: String,
     },
-    /// It is not there, and must not be fetched.
-    #[error("{reference} is not there, and the pull policy is never")]
+    /// The image is not present, and must not be fetched.
+    #[error("{reference} is not present on this node, and the pull policy is never")]
     NotHere {
-        /// As it was asked for.
+        /// Reference in the request.
         reference: String,
     },
-    /// It is there, but came another way than the policy allows, and must not be fetched.
+    /// The image is present, but from a source that the policy does not allow, and must not be fetched.
     #[error(
-        "{reference} is there, but did not come from a place that this daemon's configuration allows (images.allow, images.signed), and \
+        "{reference} is present, but did not come from a source that this daemon's configuration allows (images.allow, images.signed), and \
          the pull policy is never"
     )]
     FromElsewhere {
-        /// As it was asked for.
+        /// Reference in the request.
         reference: String,
     },
     /// The operator's policy does not allow it.
     #[error(transparent)]
     Forbidden(#[from] Forbidden),
-    /// It has no signature that the operator wants.
+    /// The image has no signature that satisfies the operator's rules.
     #[error("{what} has no valid signature that this daemon's configuration asks for (images.signed): {why}")]
     Unsigned {
         /// The image.
         what: String,
-        /// What was found.
+        /// Reasons why the signatures do not count.
         why: String,
     },
     /// A layer could not be unpacked.
     #[error("layer {diff_id}")]
     Unpack {
-        /// Which.
+        /// Layer.
         diff_id: Digest,
-        /// Why.
+        /// Cause.
         #[source]
         source: UnpackError,
     },
     /// The store of layers does not answer.
     #[error("the store of layers")]
     Layers(#[source] UnpackError),
-    /// What was given to import went away before its end.
+    /// The client of an import disconnected before the end.
     #[error("the archive ended after {got} bytes: its sender went away")]
     Gone {
-        /// What had come.
+        /// Bytes received.
         got: u64,
     },
     /// A fault of ours.
@@ -250,7 +250,7 @@ pub enum ImageError {
     Internal(String),
 }
 
-/// Why a layer was not unpacked, from whoever unpacks.
+/// Error of unpacking a layer, from the implementer of the layer store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnpackError {
     /// The layer itself is at fault.
@@ -259,13 +259,13 @@ pub enum UnpackError {
     /// The layer has what the operator does not allow.
     #[error("{0}")]
     NotAllowed(String),
-    /// No room.
+    /// The disk is full.
     #[error("{0}")]
     NoSpace(String),
-    /// Not now: nobody is there to do it.
+    /// Unpacking is not possible at the moment.
     #[error("{0}")]
     Unavailable(String),
-    /// It is in use.
+    /// The layer is in use.
     #[error("{0}")]
     InUse(String),
     /// A fault of ours.
@@ -274,7 +274,7 @@ pub enum UnpackError {
 }
 
 impl ImageError {
-    /// Of the disk: a full one is told apart.
+    /// Makes the error of a file operation; a full disk is a kind of its own.
     pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Self {
         let path = path.into();
         match source.kind() {
@@ -286,8 +286,8 @@ impl ImageError {
         }
     }
 
-    /// Of a file of the caller's.
-    pub(crate) fn of_callers(what: &'static str, path: &std::path::Path, source: std::io::Error) -> Self {
+    /// Makes the error of an operation on a file that the caller named.
+    pub(crate) fn caller_io(what: &'static str, path: &std::path::Path, source: std::io::Error) -> Self {
         match source.kind() {
             std::io::ErrorKind::PermissionDenied => {
                 Self::NotReadable { path: path.to_owned(), uid: rustix::process::geteuid().as_raw() }
@@ -296,8 +296,8 @@ impl ImageError {
         }
     }
 
-    /// The same could go well in a moment.
-    pub fn is_passing(&self) -> bool {
+    /// Tells whether the same operation could succeed shortly after.
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::Truncated { .. } | Self::Connection { .. } => true,
             // Too late, too early, too many; and what a server says of itself, but for what it cannot do at all.

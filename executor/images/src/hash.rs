@@ -1,9 +1,11 @@
-//! Digests of bytes as they come.
+//! Digests of bytes, and the checks of documents against what refers to them.
 
 use executor_core::image::{Algorithm, Digest};
 use sha2::{Digest as _, Sha256, Sha512};
 
-/// Computes the digest of what it is fed with.
+use crate::error::ImageError;
+
+/// A running computation of a digest.
 pub(crate) enum Hasher {
     Sha256(Sha256),
     Sha512(Box<Sha512>),
@@ -33,9 +35,28 @@ impl Hasher {
     }
 }
 
-/// The digest of some bytes.
+/// Computes the digest of bytes.
 pub(crate) fn digest(algorithm: Algorithm, bytes: &[u8]) -> Digest {
     let mut hasher = Hasher::new(algorithm);
     hasher.update(bytes);
     hasher.finish()
+}
+
+/// Checks that bytes have the declared digest.
+pub(crate) fn check_digest(declared: &Digest, bytes: &[u8], what: &str) -> Result<(), ImageError> {
+    let got = digest(declared.algorithm(), bytes);
+    if got == *declared {
+        return Ok(());
+    }
+    Err(ImageError::WrongDigest { what: what.to_owned(), declared: declared.clone(), got })
+}
+
+/// Checks that a document has its declared size.
+pub(crate) fn check_size(declared: u64, bytes: &[u8], what: &str) -> Result<(), ImageError> {
+    let (what, got) = (what.to_owned(), bytes.len() as u64);
+    match got.cmp(&declared) {
+        std::cmp::Ordering::Equal => Ok(()),
+        std::cmp::Ordering::Less => Err(ImageError::Truncated { what, declared, got }),
+        std::cmp::Ordering::Greater => Err(ImageError::Longer { what, declared }),
+    }
 }

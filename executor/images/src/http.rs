@@ -1,4 +1,4 @@
-//! One HTTP request on a connection of its own: whom it reaches, how long it may take, and nothing that is done unasked.
+//! One HTTP request on a connection of its own, with bounds on its time and without implicit further requests.
 //!
 //! In goes an origin, a path and headers; out comes an answer whose body is read piece by piece. No redirect is followed,
 //! no proxy is used, no cookie kept, nothing decompressed. Where the address of a host that somebody else named would be
@@ -26,9 +26,9 @@ use tokio::time::{Instant, timeout};
 
 pub(crate) use reach::Reach;
 
-/// Most bytes of an answer's head, and of what is read ahead of its body.
+/// Maximum bytes of an answer's head, and of what is read ahead of its body.
 const BUFFER_MAX: usize = 256 << 10;
-/// Most headers of an answer.
+/// Maximum number of headers of an answer.
 const HEADERS_MAX: usize = 100;
 /// Longest path with its query: signed addresses of blobs are long.
 const PATH_MAX: usize = 16 << 10;
@@ -37,13 +37,13 @@ const PATH_MAX: usize = 16 << 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) secure: bool,
-    /// Without brackets.
+    /// Host, without brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
 impl Origin {
-    /// Of `host[:port]`, `[address][:port]`.
+    /// Parses `host[:port]` or `[address][:port]`.
     pub(crate) fn of(registry: &str, secure: bool) -> Self {
         let default = if secure { 443 } else { 80 };
         let colon = registry.rfind(':').filter(|at| !registry[*at..].contains(']'));
@@ -91,19 +91,20 @@ impl fmt::Display for Origin {
     }
 }
 
-/// What is asked.
+/// A request.
 #[derive(Debug)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct HttpRequest<'a> {
     pub(crate) method: Method,
     pub(crate) origin: &'a Origin,
     pub(crate) path: &'a str,
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
     pub(crate) body: Vec<u8>,
-    /// Somebody else named the host: it may be public, or as near as the one who named it.
+    /// Reach of the server that named the host, if it was not the caller: such a host may be public, or as near as that
+    /// server.
     pub(crate) named_by: Option<Reach>,
 }
 
-/// What came.
+/// An answer.
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
@@ -111,18 +112,18 @@ pub(crate) struct Answer {
     pub(crate) body: Body,
 }
 
-/// Why nothing came.
+/// Error of a request.
 #[derive(Debug)]
 pub(crate) enum HttpError {
     /// The host may not be reached; why.
     Forbidden(&'static str),
     /// Too slow: what came, and in which time.
     Slow { bytes: u64, within: Duration },
-    /// No connection, or it broke.
+    /// The connection failed or broke.
     Broken(String),
-    /// No secure connection, now or later.
+    /// A secure connection cannot be established, now or later.
     Untrusted(String),
-    /// No connection, because something of this host ran out.
+    /// The connection failed because this host is short of a resource.
     Exhausted(std::io::Error),
 }
 
@@ -147,18 +148,18 @@ impl Client {
         Self { tls: tls::Tls::new(ca_file), patience, least }
     }
 
-    /// Bytes that must come within the time that is waited.
+    /// Returns the minimum number of bytes in the waiting time.
     pub(crate) fn least(&self) -> u64 {
         self.least
     }
 
     /// Asks, and waits for the head of the answer.
-    pub(crate) async fn ask(&self, ask: Ask<'_>) -> Result<Answer, HttpError> {
+    pub(crate) async fn ask(&self, ask: HttpRequest<'_>) -> Result<Answer, HttpError> {
         let slow = |_| HttpError::Slow { bytes: 0, within: self.patience };
         timeout(self.patience, self.connect_and_ask(ask)).await.map_err(slow)?
     }
 
-    async fn connect_and_ask(&self, ask: Ask<'_>) -> Result<Answer, HttpError> {
+    async fn connect_and_ask(&self, ask: HttpRequest<'_>) -> Result<Answer, HttpError> {
         let (stream, reach) = connect(ask.origin, ask.named_by).await?;
         let (connection, mut sender) = match ask.origin.secure {
             true => handshake(self.tls.connect(&ask.origin.host, stream).await?).await?,
@@ -168,7 +169,7 @@ impl Client {
         let mut request = Request::builder()
             .method(ask.method)
             .uri(ask.path)
-            .header(HOST, host.map_err(|_| HttpError::Broken("the host's name is none".into()))?)
+            .header(HOST, host.map_err(|_| HttpError::Broken("the host name is not valid in a Host header".into()))?)
             .header(USER_AGENT, concat!("executor/", env!("CARGO_PKG_VERSION")))
             .body(Full::new(Bytes::from(ask.body)))
             .map_err(|error| HttpError::Broken(error.to_string()))?;
@@ -183,8 +184,9 @@ impl Client {
 
 async fn connect(origin: &Origin, named_by: Option<Reach>) -> Result<(TcpStream, Reach), HttpError> {
     let addresses = tokio::net::lookup_host((&*origin.host, origin.port));
-    let addresses = addresses.await.map_err(|error| HttpError::Broken(format!("the host is not found: {error}")))?;
-    let mut last = HttpError::Broken("the host has no address".to_owned());
+    let addresses =
+        addresses.await.map_err(|error| HttpError::Broken(format!("cannot resolve the host name: {error}")))?;
+    let mut last = HttpError::Broken("the host name resolves to no address".to_owned());
     for address in addresses {
         let reach = Reach::of(address.ip());
         if let Err(why) = named_by.map_or(Ok(()), |by| reach.may_be_named_by(by)) {
@@ -197,7 +199,7 @@ async fn connect(origin: &Origin, named_by: Option<Reach>) -> Result<(TcpStream,
                 return Ok((stream, reach));
             }
             Err(error) if shortage::of(&error).is_some() => return Err(HttpError::Exhausted(error)),
-            Err(error) => last = HttpError::Broken(format!("no connection: {error}")),
+            Err(error) => last = HttpError::Broken(format!("cannot connect: {error}")),
         }
     }
     Err(last)
@@ -237,7 +239,7 @@ struct Meter {
     bytes: u64,
 }
 
-/// Why a body went no further.
+/// Error of reading a body.
 #[derive(Debug)]
 pub(crate) enum BodyError {
     /// Too slow: what came, and in which time.

@@ -2,80 +2,58 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use executor_core::image::{Digest, ImageDefaults, ImageReference};
+use executor_core::image::{ImageDefaults, ImageReference};
 use executor_registry_auth::{Credentials, FILE_MAX, from_docker_config};
-use tokio::sync::Mutex;
 use zeroize::Zeroizing;
 
+use crate::blocking::blocking;
 use crate::error::ImageError;
-use crate::http::Client;
 use crate::import::{self, Form};
-use crate::layers::{LayerNotes, LayerStore};
+use crate::intake::Intake;
+use crate::layers::LayerStore;
 use crate::progress::Reporter;
-use crate::pull::{self, Documents};
+use crate::pull;
+use crate::record::{self, ImageRecord, Provenance};
 use crate::registry::Identity;
 use crate::settings::Settings;
-use crate::shared::{Pull, Pulls, Watcher};
+use crate::sharing::{Pull, Pulls, Watcher};
 use crate::signatures::SignaturePolicy;
-use crate::store::record::{ImageRecord, LayerRecord, Way};
-use crate::store::{Held, Store};
+use crate::store::Held;
 
 /// Fewest digits of a digest that an image is found by.
 const PREFIX_MIN: usize = 8;
 
 /// The images of a node.
 pub struct Images<L> {
-    pub(crate) settings: Settings,
-    pub(crate) store: Arc<Store>,
-    pub(crate) client: Arc<Client>,
-    pub(crate) layers: L,
-    /// Held while it is decided which layers go, and while they go; and by a pull when it says which ones it wants.
-    pub(crate) gate: Mutex<()>,
+    pub(crate) intake: Arc<Intake<L>>,
     pulls: Pulls,
 }
 
 impl<L> std::fmt::Debug for Images<L> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Images").field("dir", &self.settings.dir).finish_non_exhaustive()
+        f.debug_struct("Images").field("dir", &self.intake.settings.dir).finish_non_exhaustive()
     }
 }
 
 /// An image that is about to be used: it stays while this lives.
 pub struct Resolved {
-    /// What it is.
+    /// Record of the image.
     pub record: ImageRecord,
-    /// What it says of the process.
+    /// Defaults for the process in its configuration.
     pub defaults: ImageDefaults,
     _held: Held,
 }
 
-/// When an image is fetched.
+/// Rule for fetching an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// When it is not there.
+    /// Fetch the image if it is not present.
     IfMissing,
-    /// Each time.
+    /// HttpRequest the registry each time.
     Always,
-    /// Not at all.
+    /// Never fetch the image.
     Never,
-}
-
-/// The time now, in nanoseconds since the epoch.
-pub(crate) fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// On a thread that may wait for the disk.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
-) -> Result<T, ImageError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) => Err(ImageError::Internal(error.to_string())),
-    }
 }
 
 impl<L: LayerStore> Images<L> {
@@ -84,15 +62,7 @@ impl<L: LayerStore> Images<L> {
     /// # Errors
     /// It cannot be made or read.
     pub fn open(settings: Settings, layers: L) -> Result<Arc<Self>, ImageError> {
-        let client = Client::new(settings.ca_file.clone(), settings.patience, settings.bytes_least);
-        Ok(Arc::new(Self {
-            store: Arc::new(Store::open(&settings.dir)?),
-            client: Arc::new(client),
-            settings,
-            layers,
-            gate: Mutex::new(()),
-            pulls: Pulls::default(),
-        }))
+        Ok(Arc::new(Self { intake: Arc::new(Intake::open(settings, layers)?), pulls: Pulls::default() }))
     }
 
     /// Fetches an image, or joins who is fetching it, or reads it from a layout or an archive on this machine's disk.
@@ -113,8 +83,8 @@ impl<L: LayerStore> Images<L> {
             () = sender.closed() => return,
         };
         match &outcome {
-            Ok(record) => tracing::info!(%reference, digest = %record.digest, bytes = record.size, "image is there"),
-            Err(error) => tracing::warn!(%reference, "image is not fetched: {error}"),
+            Ok(record) => tracing::info!(%reference, digest = %record.digest, bytes = record.size, "image is present"),
+            Err(error) => tracing::warn!(%reference, "cannot fetch the image: {error}"),
         }
         // Whoever learns of the end may count on the credentials being gone.
         drop(pull);
@@ -129,12 +99,12 @@ impl<L: LayerStore> Images<L> {
     ) -> Result<ImageRecord, ImageError> {
         match reference {
             ImageReference::Registry(repository, selector) => {
-                self.settings.policy.may_fetch(repository)?;
+                self.intake.settings.policy.may_fetch(repository)?;
                 let identity = match credentials {
                     Some(credentials) => Some(Identity { credentials, file: None }),
                     None => self.configured(repository.registry(), repository.path()).await?,
                 };
-                pull::pull(self, (repository, selector), identity, report).await
+                pull::pull(&self.intake, (repository, selector), identity, report).await
             }
             ImageReference::Layout(path, name) => self.read(path, Form::Layout, name.as_deref(), reference).await,
             ImageReference::OciArchive(path, name) => {
@@ -153,14 +123,14 @@ impl<L: LayerStore> Images<L> {
         name: Option<&str>,
         reference: &ImageReference,
     ) -> Result<ImageRecord, ImageError> {
-        self.settings.policy.permits(reference)?;
+        self.intake.settings.policy.permits(reference)?;
         let (path, name) = (path.to_owned(), name.map(str::to_owned));
-        import::import(self, path, form, name, (Some(reference.to_string()), Way::Archive)).await
+        import::import(&self.intake, path, form, name, (Some(reference.to_string()), Provenance::Archive)).await
     }
 
     /// Credentials from the file that the operator configured.
     async fn configured(&self, registry: &str, repository: &str) -> Result<Option<Identity>, ImageError> {
-        let Some(path) = self.settings.docker_config.clone() else { return Ok(None) };
+        let Some(path) = self.intake.settings.docker_config.clone() else { return Ok(None) };
         let (registry, repository) = (registry.to_owned(), repository.to_owned());
         blocking(move || {
             let file = std::fs::File::open(&path).map_err(|error| ImageError::io("open", &path, error))?;
@@ -185,14 +155,14 @@ impl<L: LayerStore> Images<L> {
         policy: Policy,
         credentials: Option<Credentials>,
     ) -> Result<Resolved, Arc<ImageError>> {
-        self.settings.policy.permits(reference).map_err(|refused| Arc::new(refused.into()))?;
+        self.intake.settings.policy.permits(reference).map_err(|refused| Arc::new(refused.into()))?;
         // What lies on this machine's disk may have changed; to look costs no network.
         let look_first = policy == Policy::Never || reference.file().is_none() && policy == Policy::IfMissing;
         if look_first && let Some(resolved) = self.ready(reference).await.map_err(Arc::new)? {
             return Ok(resolved);
         }
         if policy == Policy::Never {
-            let elsewhere = self.store.all().iter().any(|record| is_meant(record, reference));
+            let elsewhere = self.intake.store.all().iter().any(|record| is_referred_to(record, reference));
             let reference = reference.to_string();
             return Err(Arc::new(match elsewhere {
                 true => ImageError::FromElsewhere { reference },
@@ -204,7 +174,7 @@ impl<L: LayerStore> Images<L> {
             let Some(outcome) = watcher.outcome().await else { continue };
             let digest = outcome?.digest;
             // Unless somebody removed it in between.
-            if let Some((record, held)) = self.store.hold_image(|record| record.digest == digest) {
+            if let Some((record, held)) = self.intake.store.hold_image(|record| record.digest == digest) {
                 return self.resolved(record, held).await.map_err(Arc::new);
             }
         }
@@ -212,11 +182,12 @@ impl<L: LayerStore> Images<L> {
 
     /// The image of a reference, where it is there with all its layers.
     async fn ready(&self, reference: &ImageReference) -> Result<Option<Resolved>, ImageError> {
-        let usable = |record: &ImageRecord| is_meant(record, reference) && self.came_as_allowed(record, reference);
-        let Some((record, held)) = self.store.hold_image(usable) else { return Ok(None) };
+        let usable =
+            |record: &ImageRecord| is_referred_to(record, reference) && self.has_allowed_source(record, reference);
+        let Some((record, held)) = self.intake.store.hold_image(usable) else { return Ok(None) };
         for (index, layer) in record.layers.iter().enumerate() {
-            if self.has(&record.layers, index).await?.is_none() {
-                tracing::warn!(image = %record.digest, layer = %layer.diff_id, "a layer is gone: fetched again");
+            if self.intake.has(&record.layers, index).await?.is_none() {
+                tracing::warn!(image = %record.digest, layer = %layer.diff_id, "a layer is missing: the image is fetched again");
                 return Ok(None);
             }
         }
@@ -228,10 +199,10 @@ impl<L: LayerStore> Images<L> {
 
     /// Judges by the way that an image came whether it may be used for a reference that the policy permits: what is kept
     /// under a name, or has the digest, may have been imported or fetched from elsewhere.
-    fn came_as_allowed(&self, record: &ImageRecord, reference: &ImageReference) -> bool {
-        let policy = &self.settings.policy;
+    fn has_allowed_source(&self, record: &ImageRecord, reference: &ImageReference) -> bool {
+        let policy = &self.intake.settings.policy;
         let ImageReference::Registry(repository, selector) = reference else { return true };
-        let signatures = &self.settings.signatures;
+        let signatures = &self.intake.settings.signatures;
         let imported = record.imported && policy.may_import().is_ok();
         if (policy.is_open() || imported) && signatures.of(repository).is_empty() {
             return true;
@@ -245,9 +216,9 @@ impl<L: LayerStore> Images<L> {
     }
 
     async fn resolved(&self, record: ImageRecord, held: Held) -> Result<Resolved, ImageError> {
-        let (store, wanted) = (Arc::clone(&self.store), record.clone());
+        let (store, wanted) = (Arc::clone(&self.intake.store), record.clone());
         let configuration = blocking(move || {
-            store.touch(&wanted.digest, now());
+            store.touch(&wanted.digest, record::now());
             store.document(&wanted.config_digest)
         })
         .await?;
@@ -258,40 +229,14 @@ impl<L: LayerStore> Images<L> {
         Ok(Resolved { defaults: ImageDefaults::of(&parsed)?, record, _held: held })
     }
 
-    /// A layer of a list, if it is there for what it lies on.
-    pub(crate) async fn has(&self, layers: &[LayerRecord], index: usize) -> Result<Option<LayerNotes>, ImageError> {
-        let parents: Vec<Digest> = layers[..index].iter().map(|layer| layer.diff_id.clone()).collect();
-        self.layers.has(&layers[index].diff_id, &parents).await.map_err(ImageError::Layers)
-    }
-
-    /// Keeps the layers of an image that is on its way.
-    pub(crate) async fn hold_layers(&self, layers: &[LayerRecord]) -> Held {
-        let _gate = self.gate.lock().await;
-        self.store.hold_layers(layers.iter().map(|layer| layer.diff_id.clone()).collect())
-    }
-
-    /// Records an image whose layers are there.
-    pub(crate) async fn keep(
-        self: &Arc<Self>,
-        documents: Documents,
-        references: Vec<String>,
-        way: Way,
-        notes: Vec<LayerNotes>,
-    ) -> Result<ImageRecord, ImageError> {
-        let store = Arc::clone(&self.store);
-        let warnings = notes.into_iter().filter_map(|notes| notes.warning).collect();
-        let record = ImageRecord { warnings, ..documents.record(&references, &way) };
-        blocking(move || store.save(record, (&documents.manifest, &documents.configuration))).await
-    }
-
     /// Signatures that images must have.
     pub fn signatures(&self) -> &SignaturePolicy {
-        &self.settings.signatures
+        &self.intake.settings.signatures
     }
 
-    /// Every image, the one that came last first.
+    /// Returns all images, the newest first.
     pub fn list(&self) -> Vec<ImageRecord> {
-        let mut all = self.store.all();
+        let mut all = self.intake.store.all();
         all.sort_by_key(|record| std::cmp::Reverse(record.pulled_at));
         all
     }
@@ -302,8 +247,9 @@ impl<L: LayerStore> Images<L> {
     /// There is none, or more than one.
     pub fn find(&self, text: &str) -> Result<ImageRecord, ImageError> {
         let reference = ImageReference::parse_short(text).ok();
-        let all = self.store.all();
-        let named = reference.as_ref().and_then(|reference| all.iter().find(|record| is_meant(record, reference)));
+        let all = self.intake.store.all();
+        let named =
+            reference.as_ref().and_then(|reference| all.iter().find(|record| is_referred_to(record, reference)));
         let hex = text.strip_prefix("sha256:").unwrap_or(text);
         let is_prefix = hex.len() >= PREFIX_MIN && hex.bytes().all(|b| b.is_ascii_hexdigit());
         let by_digest: Vec<&ImageRecord> =
@@ -313,7 +259,7 @@ impl<L: LayerStore> Images<L> {
             (None, [record]) => Ok((*record).clone()),
             (None, []) => Err(ImageError::NotFound { what: format!("image {:?}", shown(text)) }),
             (None, _) => Err(ImageError::NotFound {
-                what: format!("single image {:?}: {} begin so", shown(text), by_digest.len()),
+                what: format!("single image {:?}: {} images match", shown(text), by_digest.len()),
             }),
         }
     }
@@ -323,7 +269,7 @@ impl<L: LayerStore> Images<L> {
     /// # Errors
     /// It is not whole.
     pub async fn configuration(&self, record: &ImageRecord) -> Result<Vec<u8>, ImageError> {
-        let (store, digest) = (Arc::clone(&self.store), record.config_digest.clone());
+        let (store, digest) = (Arc::clone(&self.intake.store), record.config_digest.clone());
         blocking(move || store.document(&digest)).await
     }
 
@@ -332,8 +278,8 @@ impl<L: LayerStore> Images<L> {
     /// # Errors
     /// It cannot be made.
     pub async fn upload(&self) -> Result<Upload, ImageError> {
-        let store = Arc::clone(&self.store);
-        let most = self.settings.image_bytes_max;
+        let store = Arc::clone(&self.intake.store);
+        let most = self.intake.settings.image_bytes_max;
         let (upload, file) = blocking(move || store.ingest.upload()).await?;
         Ok(Upload { upload, file, written: 0, most })
     }
@@ -349,9 +295,10 @@ impl<L: LayerStore> Images<L> {
         inner: Option<String>,
         name: Option<&ImageReference>,
     ) -> Result<ImageRecord, ImageError> {
-        self.settings.policy.may_import()?;
+        self.intake.settings.policy.may_import()?;
         let path: PathBuf = upload.upload.path.clone();
-        let done = import::import(self, path, form, inner, (name.map(ToString::to_string), Way::Import)).await;
+        let done =
+            import::import(&self.intake, path, form, inner, (name.map(ToString::to_string), Provenance::Import)).await;
         drop(upload);
         done
     }
@@ -390,14 +337,14 @@ impl Upload {
         .await
     }
 
-    /// Bytes that have come.
+    /// Returns the number of bytes received.
     pub fn written(&self) -> u64 {
         self.written
     }
 }
 
-/// Whether a record is what a reference means. A digest decides, whatever it is called.
-fn is_meant(record: &ImageRecord, reference: &ImageReference) -> bool {
+/// Tells whether a reference refers to the image of a record. A digest decides, whatever the names are.
+fn is_referred_to(record: &ImageRecord, reference: &ImageReference) -> bool {
     match reference.digest() {
         Some(digest) => record.digest == *digest || record.index_digest.as_ref() == Some(digest),
         None => record.references.contains_key(&reference.to_string()),

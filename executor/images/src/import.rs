@@ -1,4 +1,4 @@
-//! From a layout or an archive to the store: the same documents and layers as from a registry, with the same checks.
+//! Imports of images from layouts and archives, with the same documents, layers and checks as from a registry.
 //!
 //! Nothing is unpacked by the names that an archive has: a table says where in the file an entry lies, and what is
 //! wanted is read from there. So no name can lead out of anywhere. Blobs are verified before they are handed over, and
@@ -16,32 +16,33 @@ use std::sync::Arc;
 use executor_core::image::{DOCUMENT_MAX, Digest};
 use executor_sys::holes;
 
+use crate::blocking::blocking;
+use crate::documents::Documents;
 use crate::error::ImageError;
-use crate::hash::Hasher;
-use crate::images::{Images, blocking};
+use crate::hash::{self, Hasher};
+use crate::intake::Intake;
 use crate::layers::LayerStore;
-use crate::pull::{self, Documents};
+use crate::record::{ImageRecord, Provenance};
 use crate::store::ingest::Upload;
-use crate::store::record::Way;
 
-/// Bytes of a layer for each byte that is stored of it, beyond those that need no reason: the rest are holes, which cost as
-/// much to read. As for what is compressed (`executor_layers::Limits`).
+/// Maximum bytes of a layer for each byte that is stored of it, beyond [`BYTES_FREE`]: the others are holes, which cost
+/// as much to read. The same ratio as for compression (`executor_layers::Limits`).
 const BYTES_PER_STORED: u64 = 100;
-/// Bytes that need no reason.
+/// Bytes that may be holes without limit.
 const BYTES_FREE: u64 = 256 << 20;
 
-/// In which form an image is given.
+/// Format of an image outside of a registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// An OCI layout: a directory.
     Layout,
-    /// The same in a tar archive.
+    /// An OCI layout in a tar archive.
     OciArchive,
-    /// What `docker save` writes.
+    /// An archive of `docker save`.
     DockerArchive,
 }
 
-/// Where the parts of an image are read from.
+/// Source of the parts of an image.
 trait Source: Send {
     /// A file by its name, from the root of the layout or archive; `None` where there is none.
     fn open(&mut self, name: &str) -> Result<Option<Section>, ImageError>;
@@ -83,7 +84,7 @@ impl Section {
         let (size, mut bytes) = (self.size, Vec::new());
         let read = self.reader().and_then(|mut reader| reader.read_to_end(&mut bytes));
         read.map_err(|error| ImageError::io("read", what, error))?;
-        pull::sized(size, &bytes, what)?;
+        hash::check_size(size, &bytes, what)?;
         Ok(bytes)
     }
 }
@@ -94,24 +95,24 @@ fn required(source: &mut dyn Source, name: &str, what: &str) -> Result<Vec<u8>, 
     source.open(name)?.ok_or_else(missing)?.read(&format!("{name} of {what}"))
 }
 
-/// What was found: documents, and for each layer the file that has it.
-struct Found {
+/// An image that was found: its documents, and for each layer the name of its file.
+struct FoundImage {
     documents: Documents,
     files: Vec<String>,
-    /// What it is called inside.
+    /// Names of the image in the archive or layout.
     names: Vec<String>,
 }
 
 /// Takes an image in. Where no name is given it is called what the archive calls it.
 pub(crate) async fn import<L: LayerStore>(
-    images: &Arc<Images<L>>,
+    intake: &Intake<L>,
     path: PathBuf,
     form: Form,
     inner: Option<String>,
-    (name, way): (Option<String>, Way),
-) -> Result<crate::store::record::ImageRecord, ImageError> {
-    let most = images.settings.image_bytes_max;
-    let (mut source, Found { documents, files, names }) = blocking(move || {
+    (name, provenance): (Option<String>, Provenance),
+) -> Result<ImageRecord, ImageError> {
+    let most = intake.settings.image_bytes_max;
+    let (mut source, FoundImage { documents, files, names }) = blocking(move || {
         let what = path.display().to_string();
         let mut source: Box<dyn Source> = match form {
             Form::Layout => Box::new(layout::Directory::open(&path)?),
@@ -124,28 +125,30 @@ pub(crate) async fn import<L: LayerStore>(
         Ok((source, found))
     })
     .await?;
-    let _held = images.hold_layers(&documents.layers).await;
+    let _held = intake.hold_layers(&documents.layers).await;
     let mut notes = Vec::with_capacity(files.len());
     for (index, file) in files.into_iter().enumerate() {
         let layer = documents.layers[index].clone();
-        if let Some(there) = images.has(&documents.layers, index).await? {
+        if let Some(there) = intake.has(&documents.layers, index).await? {
             notes.push(there);
             continue;
         }
-        let store = Arc::clone(&images.store);
+        let store = Arc::clone(&intake.store);
         let (back, _upload, blob) = blocking(move || {
-            let missing =
-                || ImageError::Malformed { what: format!("layer {}", layer.digest), why: "it is gone".into() };
+            let missing = || ImageError::Malformed {
+                what: format!("layer {}", layer.digest),
+                why: "it is no longer in the archive or layout".into(),
+            };
             let section = source.open(&file)?.ok_or_else(missing)?;
             let (upload, blob) = copy(section, &layer.digest, layer.size, || store.ingest.upload())?;
             Ok((source, upload, blob))
         })
         .await?;
         source = back;
-        notes.push(pull::unpack(images, &documents.layers, index, blob).await?);
+        notes.push(intake.unpack(&documents.layers, index, blob).await?);
     }
     let references = name.map_or(names, |name| vec![name]);
-    images.keep(documents, references, way, notes).await
+    intake.record(documents, references, provenance, notes).await
 }
 
 /// A blob in a file of its own, verified on the way: a part of an archive can be handed to nobody, and a file of somebody

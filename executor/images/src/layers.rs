@@ -1,4 +1,4 @@
-//! Who unpacks: what this crate asks of the process that has the right to.
+//! Interface to the process that unpacks and keeps layers, which has the privilege to do so.
 
 use std::fs::File;
 use std::future::Future;
@@ -12,18 +12,18 @@ use crate::error::UnpackError;
 pub struct LayerToUnpack {
     /// Digest of its tar archive, uncompressed: its name from then on. The other side verifies it.
     pub diff_id: Digest,
-    /// How the blob is compressed, by its media type in OCI's spelling.
+    /// Compression of the blob, as a media type in OCI's spelling.
     pub media_type: &'static str,
-    /// What it lies on in its image, the lowest first. They are there already.
+    /// Layers below this one in its image, the lowest first, which are unpacked already.
     pub parents: Vec<Digest>,
-    /// Most bytes of what comes out.
+    /// Maximum bytes of what comes out.
     pub bytes_max: u64,
 }
 
-/// What there is to tell of a layer that is there.
+/// Notes about an unpacked layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerNotes {
-    /// What was left out of it when it was unpacked.
+    /// Warning about entries that were left out when it was unpacked.
     pub warning: Option<String>,
 }
 

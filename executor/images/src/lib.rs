@@ -17,20 +17,24 @@
 
 #![forbid(unsafe_code)]
 
+mod blocking;
+mod documents;
 pub mod error;
 mod hash;
 mod http;
 mod images;
 mod import;
+mod intake;
 mod layers;
 mod manifest;
 mod platform;
 mod progress;
 mod prune;
 mod pull;
+mod record;
 mod registry;
 pub mod settings;
-mod shared;
+mod sharing;
 pub mod signatures;
 mod store;
 
@@ -39,8 +43,8 @@ pub use executor_registry_auth::{AuthFileError, Credentials, from_docker_config}
 pub use images::{Images, Policy, Resolved, Upload};
 pub use import::Form;
 pub use layers::{LayerNotes, LayerStore, LayerToUnpack};
-pub use progress::{LayerProgress, Progress, Stage};
-pub use prune::{Pruned, Wish};
+pub use progress::{LayerProgress, Outcome, Progress, Stage, State};
+pub use prune::{PruneRules, Pruned};
+pub use record::{ImageRecord, LayerRecord};
 pub use settings::Settings;
-pub use shared::{Outcome, State, Watcher};
-pub use store::record::{ImageRecord, LayerRecord};
+pub use sharing::Watcher;

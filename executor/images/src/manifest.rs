@@ -11,16 +11,16 @@ use serde::Deserialize;
 
 use crate::error::ImageError;
 use crate::platform::{self, Host};
-use crate::store::record::LayerRecord;
+use crate::record::LayerRecord;
 
 const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
-/// What a registry is asked for.
+/// Media types that are requested from a registry.
 pub(crate) const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
-/// Most images of an index.
+/// Maximum number of images of an index.
 const MANIFESTS_MAX: usize = 1000;
 
 /// Layers as they are handed on, in OCI's spelling.
@@ -34,7 +34,7 @@ pub(crate) enum Manifest {
     Index(Box<ImageIndex>),
 }
 
-/// What tells the kinds apart.
+/// Fields that distinguish manifests from indexes.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Outline {
@@ -50,12 +50,12 @@ pub(crate) fn parse(bytes: &[u8], content_type: &str, what: &str) -> Result<Mani
     let malformed = |why: String| ImageError::Malformed { what: what.to_owned(), why };
     let outline: Outline = serde_json::from_slice(bytes).map_err(|error| malformed(error.to_string()))?;
     if outline.schema_version != 2 {
-        let why = format!("schema version {} is not taken; 2 is", outline.schema_version);
+        let why = format!("schema version {} is not supported; 2 is", outline.schema_version);
         return Err(ImageError::Unsupported { what: what.to_owned(), why });
     }
     let said = outline.media_type.as_deref().unwrap_or(content_type);
     let is_index = match (outline.manifests.is_some(), outline.layers.is_some() || outline.config.is_some()) {
-        (true, true) => return Err(malformed("it has manifests and layers at once".into())),
+        (true, true) => return Err(malformed("it has both manifests and layers".into())),
         (false, false) => return Err(malformed("it has neither manifests nor layers".into())),
         (is_index, _) => is_index,
     };
@@ -65,12 +65,12 @@ pub(crate) fn parse(bytes: &[u8], content_type: &str, what: &str) -> Result<Mani
         // Some serve documents without saying what they are.
         "" | "application/json" | "application/octet-stream" | "text/plain" => true,
         other => {
-            let why = format!("media type {:?} is not taken", shown(other));
+            let why = format!("media type {:?} is not supported", shown(other));
             return Err(ImageError::Unsupported { what: what.to_owned(), why });
         }
     };
     if !fits {
-        return Err(malformed(format!("it is called {said} and is none")));
+        return Err(malformed(format!("declares {said} but is not one")));
     }
     let read = |error: serde_json::Error| malformed(error.to_string());
     Ok(match is_index {
@@ -101,7 +101,7 @@ pub(crate) fn choose<'a>(index: &'a ImageIndex, host: &Host, what: &str) -> Resu
 }
 
 /// The digest and size that a descriptor names.
-pub(crate) fn named(descriptor: &Descriptor, what: &str) -> Result<(Digest, u64), ImageError> {
+pub(crate) fn digest_and_size(descriptor: &Descriptor, what: &str) -> Result<(Digest, u64), ImageError> {
     let digest = descriptor.digest().to_string().parse::<Digest>();
     let digest =
         digest.map_err(|bad| ImageError::Malformed { what: what.to_owned(), why: format!("a digest {bad}") })?;
@@ -119,10 +119,10 @@ pub(crate) fn layers(
     let (layers, diff_ids) = (manifest.layers(), configuration.rootfs().diff_ids());
     if layers.len() != diff_ids.len() {
         let (layers, diff_ids) = (layers.len(), diff_ids.len());
-        return Err(malformed(format!("it has {layers} layers, and its configuration {diff_ids}")));
+        return Err(malformed(format!("it has {layers} layers, but its configuration lists {diff_ids}")));
     }
     if layers.is_empty() {
-        return Err(ImageError::Unsupported { what: what.to_owned(), why: "it has no layers: nothing can run".into() });
+        return Err(ImageError::Unsupported { what: what.to_owned(), why: "it has no layers".into() });
     }
     if layers.len() > LAYERS_MAX {
         let (what, is) = (what.to_owned(), layers.len() as u64);
@@ -131,15 +131,18 @@ pub(crate) fn layers(
     let mut total = 0u64;
     let mut records = Vec::with_capacity(layers.len());
     for (descriptor, diff_id) in layers.iter().zip(diff_ids) {
-        let (digest, size) = named(descriptor, what)?;
+        let (digest, size) = digest_and_size(descriptor, what)?;
         let diff_id: Digest = diff_id.parse().map_err(|bad| malformed(format!("a diffID {bad}")))?;
         if diff_id.algorithm() != Algorithm::Sha256 {
-            let why = format!("its layer {digest} has a diffID of {}; sha256 is taken", diff_id.algorithm().name());
+            let why = format!(
+                "the diffID of its layer {digest} uses {}; only sha256 is supported",
+                diff_id.algorithm().name()
+            );
             return Err(ImageError::Unsupported { what: what.to_owned(), why });
         }
         let media_type = layer_type(descriptor.media_type().as_ref()).ok_or_else(|| {
             let why = format!(
-                "its layer {digest} has media type {:?}, which is not taken",
+                "its layer {digest} has the unsupported media type {:?}",
                 shown(descriptor.media_type().as_ref())
             );
             ImageError::Unsupported { what: what.to_owned(), why }
@@ -164,8 +167,8 @@ pub(crate) fn layer_type(media_type: &str) -> Option<&'static str> {
     }
 }
 
-/// How a layer is compressed, by its first bytes.
-pub(crate) fn sniffed(head: &[u8]) -> &'static str {
+/// Recognizes the compression of a layer by its first bytes.
+pub(crate) fn sniff_media_type(head: &[u8]) -> &'static str {
     match head {
         [0x1f, 0x8b, ..] => TAR_GZIP,
         [0x28, 0xb5, 0x2f, 0xfd, ..] => TAR_ZSTD,

@@ -1,8 +1,8 @@
-//! For which kind of machine an image is.
+//! Platforms: operating system, architecture and variant of images and of this machine.
 
 use oci_spec::image::{Arch, Os, Platform};
 
-/// This machine in an image's words: `linux/arm64`.
+/// Platform of this machine, in the terms of image-spec: `linux/arm64`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
     arch: Arch,
@@ -25,7 +25,7 @@ impl Host {
         }
     }
 
-    /// How well something fits: the less the better; `None` where it does not run here.
+    /// Ranks a platform, the lower the better; `None` if it does not run here.
     pub(crate) fn rank(&self, os: &Os, arch: &Arch, variant: Option<&str>) -> Option<usize> {
         if *os != Os::Linux || *arch != self.arch {
             return None;

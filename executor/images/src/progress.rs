@@ -1,4 +1,4 @@
-//! How far a pull is, for whoever wants to know.
+//! Progress of a pull, for its watchers.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,48 +7,60 @@ use executor_core::image::Digest;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::shared::State;
-use crate::store::record::LayerRecord;
+use crate::error::ImageError;
+use crate::record::{ImageRecord, LayerRecord};
 
-/// Between two reports of bytes alone.
+/// Minimum time between two reports of bytes alone.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// How far a pull is.
+/// Result of a pull.
+pub type Outcome = Result<ImageRecord, Arc<ImageError>>;
+
+/// State of a pull, as its watchers see it.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    /// Progress of the layers.
+    pub progress: Progress,
+    /// Result, once the pull has ended.
+    pub outcome: Option<Outcome>,
+}
+
+/// Progress of a pull.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Of the manifest, once it is known.
+    /// Digest of the manifest, once known.
     pub digest: Option<Digest>,
     /// Layer by layer, the lowest first, once they are known.
     pub layers: Vec<LayerProgress>,
 }
 
-/// How far a layer is.
+/// Progress of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerProgress {
-    /// Of its blob.
+    /// Digest of the blob.
     pub digest: Digest,
-    /// Bytes of its blob.
+    /// Size of the blob in bytes.
     pub size: u64,
-    /// Bytes that have come.
+    /// Bytes received.
     pub done: u64,
-    /// What happens to it.
+    /// Stage.
     pub stage: Stage,
 }
 
-/// What happens to a layer.
+/// Stage of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// Nothing yet.
+    /// Not started.
     Waiting,
-    /// It comes.
+    /// Being fetched.
     Fetching,
-    /// It is whole and verified, and waits for those below it.
+    /// Complete and verified; waiting for the layers below.
     Fetched,
-    /// It is being unpacked.
+    /// Being unpacked.
     Unpacking,
-    /// It is there.
+    /// Unpacked.
     Done,
-    /// It was there before.
+    /// Present before the pull.
     Present,
 }
 

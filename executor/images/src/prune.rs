@@ -6,39 +6,40 @@ use std::time::{Duration, SystemTime};
 
 use executor_core::image::{Digest, ImageReference};
 
+use crate::blocking::blocking;
 use crate::error::ImageError;
-use crate::images::{Images, blocking, now};
+use crate::images::Images;
 use crate::layers::LayerStore;
-use crate::store::record::ImageRecord;
+use crate::record::{ImageRecord, now};
 
 /// Blobs on their way that nobody has written to for this long are given up.
 const ABANDONED: Duration = Duration::from_secs(24 * 3600);
 
-/// What is to go.
+/// Rules for removing images.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct PruneRules {
     /// Images that were not used for this long.
     pub unused_for: Option<Duration>,
     /// The longest unused ones, until the rest has no more bytes than this.
     pub bytes_budget: Option<u64>,
-    /// Only tell what would go.
+    /// Only reports what would be removed.
     pub dry_run: bool,
 }
 
-/// What went, or would go.
+/// Images and layers that were removed, or would be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// Images, the longest unused first.
     pub images: Vec<ImageRecord>,
     /// Layers of theirs that no other image has, and layers that belonged to none.
     pub layers: u64,
-    /// Bytes of blobs on their way that nobody fetched on.
+    /// Bytes of abandoned partial downloads.
     pub partial_bytes: u64,
     /// Images that were in use and stayed, where they would have gone.
     pub in_use: u64,
 }
 
-/// Bytes of blobs over images: what they share counts once.
+/// Sums the bytes of the images' blobs; shared ones count once.
 fn bytes_of<'a>(images: impl Iterator<Item = &'a ImageRecord>) -> u64 {
     let mut blobs = BTreeMap::new();
     for image in images {
@@ -50,13 +51,18 @@ fn bytes_of<'a>(images: impl Iterator<Item = &'a ImageRecord>) -> u64 {
 }
 
 /// The images that are to go, the longest unused first, and how many stay because they are in use.
-fn chosen(mut all: Vec<ImageRecord>, wish: &Wish, now: u64, used: impl Fn(&Digest) -> bool) -> (Vec<ImageRecord>, u64) {
+fn chosen(
+    mut all: Vec<ImageRecord>,
+    rules: &PruneRules,
+    now: u64,
+    used: impl Fn(&Digest) -> bool,
+) -> (Vec<ImageRecord>, u64) {
     all.sort_by_key(|image| image.last_used_at);
     let mut in_use = 0;
     let (mut go, mut stay) = (Vec::new(), Vec::new());
     for image in all {
         let unused_for = Duration::from_nanos(now.saturating_sub(image.last_used_at));
-        match wish.unused_for {
+        match rules.unused_for {
             Some(age) if unused_for >= age && used(&image.digest) => {
                 in_use += 1;
                 stay.push(image);
@@ -65,7 +71,7 @@ fn chosen(mut all: Vec<ImageRecord>, wish: &Wish, now: u64, used: impl Fn(&Diges
             _ => stay.push(image),
         }
     }
-    if let Some(budget) = wish.bytes_budget {
+    if let Some(budget) = rules.bytes_budget {
         let mut at = 0;
         while at < stay.len() && bytes_of(stay.iter()) > budget {
             if used(&stay[at].digest) {
@@ -92,10 +98,10 @@ impl<L: LayerStore> Images<L> {
         text: &str,
         used_by: impl Fn(&Digest) -> Option<String>,
     ) -> Result<(ImageRecord, bool), ImageError> {
-        let _gate = self.gate.lock().await;
+        let _gate = self.intake.gate.lock().await;
         let record = self.find(text)?;
         let reference = ImageReference::parse_short(text).ok().map(|reference| reference.to_string());
-        let store = Arc::clone(&self.store);
+        let store = Arc::clone(&self.intake.store);
         if let Some(reference) = reference.filter(|name| record.references.contains_key(name))
             && record.references.len() > 1
         {
@@ -115,27 +121,28 @@ impl<L: LayerStore> Images<L> {
         Ok((record, true))
     }
 
-    /// Takes away what a wish says, and what belongs to no image.
+    /// Takes away what a rules says, and what belongs to no image.
     ///
     /// # Errors
     /// The disk, or the store of layers. What went by then is gone.
     pub async fn prune(
         self: &Arc<Self>,
-        wish: Wish,
+        rules: PruneRules,
         used_by: impl Fn(&Digest) -> Option<String>,
     ) -> Result<Pruned, ImageError> {
-        let _gate = self.gate.lock().await;
-        let used = |digest: &Digest| used_by(digest).is_some() || self.store.is_held(digest);
-        let (go, mut in_use) = chosen(self.store.all(), &wish, now(), used);
-        let store = Arc::clone(&self.store);
+        let _gate = self.intake.gate.lock().await;
+        let used = |digest: &Digest| used_by(digest).is_some() || self.intake.store.is_held(digest);
+        let (go, mut in_use) = chosen(self.intake.store.all(), &rules, now(), used);
+        let store = Arc::clone(&self.intake.store);
         let abandoned = blocking(move || store.ingest.abandoned(ABANDONED, SystemTime::now())).await?;
         let partial_bytes = abandoned.iter().map(|(_, size)| size).sum();
-        if wish.dry_run {
-            let stay = self.store.all().into_iter().filter(|image| !go.iter().any(|gone| gone.digest == image.digest));
+        if rules.dry_run {
+            let stay =
+                self.intake.store.all().into_iter().filter(|image| !go.iter().any(|gone| gone.digest == image.digest));
             let stay: Vec<Digest> = stay.flat_map(|image| image.layers).map(|layer| layer.diff_id).collect();
             let mut layers: Vec<Digest> =
                 go.iter().flat_map(|image| &image.layers).map(|l| l.diff_id.clone()).collect();
-            layers.extend(self.store.orphans()?);
+            layers.extend(self.intake.store.orphans()?);
             layers.retain(|layer| !stay.contains(layer));
             layers.sort_unstable();
             layers.dedup();
@@ -143,7 +150,7 @@ impl<L: LayerStore> Images<L> {
         }
         let mut gone = Vec::new();
         for image in go {
-            let (store, digest) = (Arc::clone(&self.store), image.digest.clone());
+            let (store, digest) = (Arc::clone(&self.intake.store), image.digest.clone());
             if used_by(&image.digest).is_none() && blocking(move || store.forget(&digest)).await? {
                 gone.push(image);
             } else {
@@ -163,24 +170,24 @@ impl<L: LayerStore> Images<L> {
         self: &Arc<Self>,
         used_by: impl Fn(&Digest) -> Option<String>,
     ) -> Result<Pruned, ImageError> {
-        match self.settings.bytes_budget {
+        match self.intake.settings.bytes_budget {
             0 => Ok(Pruned::default()),
-            budget if bytes_of(self.store.all().iter()) <= budget => Ok(Pruned::default()),
-            budget => self.prune(Wish { bytes_budget: Some(budget), ..Wish::default() }, used_by).await,
+            budget if bytes_of(self.intake.store.all().iter()) <= budget => Ok(Pruned::default()),
+            budget => self.prune(PruneRules { bytes_budget: Some(budget), ..PruneRules::default() }, used_by).await,
         }
     }
 
     /// Removes layers that belong to no image. The gate is held by the caller. One that a container still has stays, and
     /// is found again.
     async fn sweep_layers(&self) -> Result<u64, ImageError> {
-        let store = Arc::clone(&self.store);
+        let store = Arc::clone(&self.intake.store);
         let orphans = blocking(move || store.orphans()).await?;
         let mut count = 0;
         // The upper ones first, as far as that can be known: nothing depends on the order but tidiness.
         for layer in &orphans {
-            match self.layers.remove(layer).await {
+            match self.intake.layers.remove(layer).await {
                 Ok(()) => {
-                    self.store.forget_layer(layer);
+                    self.intake.store.forget_layer(layer);
                     count += 1;
                 }
                 Err(crate::UnpackError::InUse(_)) => {}
@@ -194,7 +201,7 @@ impl<L: LayerStore> Images<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::record::{LayerRecord, VERSION};
+    use crate::record::{LayerRecord, VERSION};
 
     fn digest(n: u8) -> Digest {
         format!("sha256:{}", hex::encode([n; 32])).parse().unwrap()
@@ -224,19 +231,19 @@ mod tests {
         }
     }
 
-    fn gone(wish: Wish, used: &[u8]) -> (Vec<u8>, u64) {
+    fn gone(rules: PruneRules, used: &[u8]) -> (Vec<u8>, u64) {
         // 1 is the oldest; 1 and 2 share a layer of 100 bytes.
         let all =
             vec![image(3, 30, &[(3, 50)]), image(1, 10, &[(10, 100), (1, 5)]), image(2, 20, &[(10, 100), (2, 7)])];
-        let (go, in_use) = chosen(all, &wish, 40, |d| used.iter().any(|n| digest(*n) == *d));
+        let (go, in_use) = chosen(all, &rules, 40, |d| used.iter().any(|n| digest(*n) == *d));
         (go.iter().map(|image| (1..=3).find(|n| digest(*n) == image.digest).unwrap()).collect(), in_use)
     }
 
     #[test]
     fn by_age_and_by_budget_and_never_what_is_used() {
-        let age = |nanos| Wish { unused_for: Some(Duration::from_nanos(nanos)), ..Wish::default() };
-        let budget = |bytes| Wish { bytes_budget: Some(bytes), ..Wish::default() };
-        assert_eq!(gone(Wish::default(), &[]), (vec![], 0));
+        let age = |nanos| PruneRules { unused_for: Some(Duration::from_nanos(nanos)), ..PruneRules::default() };
+        let budget = |bytes| PruneRules { bytes_budget: Some(bytes), ..PruneRules::default() };
+        assert_eq!(gone(PruneRules::default(), &[]), (vec![], 0));
         assert_eq!(gone(age(20), &[]), (vec![1, 2], 0));
         assert_eq!(gone(age(20), &[1]), (vec![2], 1));
         assert_eq!(gone(budget(162), &[]), (vec![], 0), "what is shared counts once");
@@ -244,7 +251,7 @@ mod tests {
         assert_eq!(gone(budget(156), &[]), (vec![1, 2], 0), "its own 5 bytes were not enough, and 100 are shared");
         assert_eq!(gone(budget(60), &[2]).0, vec![1, 3]);
         assert_eq!(gone(budget(0), &[1, 2, 3]), (vec![], 3));
-        let both = Wish { unused_for: Some(Duration::from_nanos(30)), bytes_budget: Some(50), dry_run: false };
+        let both = PruneRules { unused_for: Some(Duration::from_nanos(30)), bytes_budget: Some(50), dry_run: false };
         assert_eq!(gone(both, &[]), (vec![1, 2], 0));
     }
 }

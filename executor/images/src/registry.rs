@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use executor_core::backoff::Backoff;
 use executor_core::image::{DOCUMENT_MAX, Digest, ImagePolicy, ImageReference, Repository};
 use executor_registry_auth::Credentials;
 use hyper::header::{
@@ -22,17 +23,17 @@ use hyper::{Method, StatusCode};
 use tokio::sync::Mutex;
 
 use crate::error::ImageError;
-use crate::http::{Answer, Ask, Body, BodyError, Client, HttpError, Origin};
+use crate::http::{Answer, Body, BodyError, Client, HttpError, HttpRequest, Origin};
 use crate::manifest;
 use auth::Authorization;
 
-/// Most redirects of one request.
+/// Maximum number of redirects of one request.
 const REDIRECTS_MAX: usize = 5;
 /// Docker's registry has another name than its images.
 const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
-/// Attempts at a document before its failure is told, and the pause before the second.
+/// Attempts at a document before its failure is reported, and the pauses between them.
 const ATTEMPTS: u32 = 3;
-const PAUSE: Duration = Duration::from_millis(200);
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 
 /// A repository of a registry, for as long as one image is fetched.
 pub(crate) struct Registry {
@@ -134,15 +135,14 @@ impl Registry {
     }
 
     async fn document(&self, path: &str, accept: &'static str, what: &str) -> Result<Document, ImageError> {
-        let mut pause = PAUSE;
-        let mut attempt = 1;
-        loop {
+        let mut backoff = BACKOFF;
+        for _ in 1..ATTEMPTS {
             match self.document_once(path, accept, what).await {
-                Err(error) if error.is_passing() && attempt < ATTEMPTS => tokio::time::sleep(pause).await,
+                Err(error) if error.is_transient() => tokio::time::sleep(backoff.pause()).await,
                 other => return other,
             }
-            (attempt, pause) = (attempt + 1, pause * 2);
         }
+        self.document_once(path, accept, what).await
     }
 
     async fn document_once(&self, path: &str, accept: &'static str, what: &str) -> Result<Document, ImageError> {
@@ -195,7 +195,8 @@ impl Registry {
                     .push((RANGE, HeaderValue::from_str(&format!("bytes={from}-")).unwrap_or_else(|_| unreachable!())));
             }
             headers.extend(authorization.as_ref().map(|authorization| (AUTHORIZATION, authorization.header())));
-            let ask = Ask { method: Method::GET, origin: &origin, path: &path, headers, body: Vec::new(), named_by };
+            let ask =
+                HttpRequest { method: Method::GET, origin: &origin, path: &path, headers, body: Vec::new(), named_by };
             let answer = self.client.ask(ask).await.map_err(|error| self.failed(what, &origin, error))?;
             match answer.status {
                 StatusCode::OK | StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {
@@ -210,7 +211,7 @@ impl Registry {
                 }
                 StatusCode::UNAUTHORIZED if known && !introduced => {
                     introduced = true;
-                    self.introduce(&answer, authorization, what).await?;
+                    self.authenticate(&answer, authorization, what).await?;
                 }
                 StatusCode::UNAUTHORIZED => {
                     return Err(self.unauthorized(what, "it does not accept the credentials (401)"));
@@ -258,12 +259,12 @@ impl Registry {
     fn unauthorized(&self, what: &str, why: &'static str) -> ImageError {
         let (who, why) = match &self.identity {
             Some(identity) => (identity.to_string(), why),
-            None => ("a caller without credentials".to_owned(), "it wants credentials, and none were given"),
+            None => ("a caller without credentials".to_owned(), "it requires credentials, and none were given"),
         };
         ImageError::Unauthorized { registry: self.name.clone(), what: what.to_owned(), who, why }
     }
 
-    /// What is shown to the registry.
+    /// Returns the credentials for the registry.
     fn credentials(&self) -> Option<&Credentials> {
         self.identity.as_ref().map(|identity| &*identity.credentials)
     }
@@ -290,16 +291,21 @@ fn is_redirect(status: StatusCode) -> bool {
     matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308)
 }
 
-/// Where an answer sends us, where that is right.
+/// Returns the target of a redirect if it is permitted.
 fn redirected(answer: &Answer, from: &Origin, count: usize, what: &str) -> Result<(Origin, String), ImageError> {
     let refused = |to: String, why| Err(ImageError::Redirect { what: what.to_owned(), to, why });
     let location = answer.headers.get(LOCATION).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let Some((to, path)) = Origin::parse(location, from) else {
-        return refused("an unreadable address".to_owned(), "it is no absolute http(s) address, or it holds a user");
+        return refused(
+            "an invalid address".to_owned(),
+            "it is not an absolute http or https URL, or contains a user name",
+        );
     };
     match () {
-        () if count > REDIRECTS_MAX => refused(to.to_string(), "there were too many before it"),
-        () if from.secure && !to.secure => refused(to.to_string(), "it is not encrypted, and what led to it is"),
+        () if count > REDIRECTS_MAX => refused(to.to_string(), "too many redirects (at most 5)"),
+        () if from.secure && !to.secure => {
+            refused(to.to_string(), "it is not encrypted, but the connection that redirects to it is")
+        }
         () => Ok((to, path)),
     }
 }

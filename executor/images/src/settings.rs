@@ -1,4 +1,4 @@
-//! What the operator sets.
+//! Settings of the operator.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,14 +18,14 @@ pub struct Settings {
     pub ca_file: Option<PathBuf>,
     /// Docker's configuration file with credentials for where a call brings none.
     pub docker_config: Option<PathBuf>,
-    /// Most bytes of an image: of its blobs as declared, and of each layer when it is unpacked.
+    /// Maximum bytes of an image: of its blobs as declared, and of each layer when it is unpacked.
     pub image_bytes_max: u64,
-    /// Bytes of images, as in their registries, that are kept: beyond it unused ones go, the longest unused first.
-    /// 0 = no limit.
+    /// Bytes of images, as in their registries, that are kept; beyond it unused images are removed, the longest unused
+    /// first. 0 = no limit.
     pub bytes_budget: u64,
     /// A registry must send [`Self::bytes_least`] within this time, always anew.
     pub patience: Duration,
-    /// See [`Self::patience`].
+    /// Minimum number of bytes within [`Self::patience`].
     pub bytes_least: u64,
     /// Images that may be fetched, imported and used.
     pub policy: ImagePolicy,
@@ -34,7 +34,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What holds where the operator says nothing, for a store in `dir`.
+    /// Returns the defaults for a store in `dir`.
     pub fn new(dir: PathBuf) -> Self {
         Self {
             dir,
@@ -50,7 +50,7 @@ impl Settings {
         }
     }
 
-    /// Whether a registry is spoken to without encryption.
+    /// Tells whether connections to a registry are not encrypted.
     pub(crate) fn is_insecure(&self, registry: &str) -> bool {
         let host = match registry.rfind(':') {
             Some(colon) if !registry[colon..].contains(']') => &registry[..colon],

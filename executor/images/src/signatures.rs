@@ -15,18 +15,17 @@ mod fetch;
 mod keys;
 mod simple;
 
-use std::collections::BTreeSet;
-
 use executor_core::image::{ImageReference, Repository, RepositoryPattern};
 
 use crate::error::ImageError;
+use crate::record::Evidence;
 
 pub(crate) use fetch::verify;
 pub use keys::TrustedKey;
 
-/// Most rules, and keys of one.
+/// Maximum number of rules, and keys of one.
 pub const RULES_MAX: usize = 100;
-/// See [`RULES_MAX`].
+/// Maximum number of keys of a rule.
 pub const KEYS_MAX: usize = 32;
 
 /// Signatures that the operator wants. Each rule that has a repository must be satisfied.
@@ -36,16 +35,13 @@ pub struct SignaturePolicy(pub Vec<SignatureRule>);
 /// Repositories whose images must be signed by one of these keys.
 #[derive(Clone, Debug)]
 pub struct SignatureRule {
-    /// Which repositories.
+    /// Repositories that the rule applies to.
     pub images: Vec<RepositoryPattern>,
     /// Any one of them.
     pub keys: Vec<TrustedKey>,
     /// The signature must name the repository, too: one that was copied from another repository does not count.
     pub repository: bool,
 }
-
-/// What was found of an image's signatures: `KEY` for a valid one, and `KEY@repository` for one that names the repository.
-pub(crate) type Evidence = BTreeSet<String>;
 
 impl SignaturePolicy {
     /// The rules for a repository.
@@ -80,12 +76,12 @@ struct Signed {
     message: Vec<u8>,
     /// Any one of these.
     signatures: Vec<Vec<u8>>,
-    /// How it names the image.
+    /// Reference of the image in the signature.
     name: Option<String>,
 }
 
 impl Signed {
-    /// What it is worth for the image of a repository.
+    /// Returns the evidence that this signature gives for an image of the repository.
     fn evidence(&self, keys: &[&TrustedKey], repository: &Repository) -> Evidence {
         let is_by = |key: &&&TrustedKey| self.signatures.iter().any(|signature| key.verifies(&self.message, signature));
         let is_named = self.name.as_deref().is_some_and(|name| {
@@ -107,9 +103,14 @@ fn unsigned(what: &str, reasons: &[String]) -> ImageError {
     const TOLD: usize = 4;
     let mut why = reasons.iter().take(TOLD).cloned().collect::<Vec<_>>().join("; ");
     match reasons.len() {
-        0 => why.push_str("its registry has none"),
+        0 => why.push_str("its registry has no signatures for it"),
         count if count > TOLD => why.push_str(&format!("; and {} more", count - TOLD)),
         _ => {}
     }
     ImageError::Unsigned { what: what.to_owned(), why }
+}
+
+/// Shortens and escapes a registry's text for a message.
+fn shown(text: &str) -> String {
+    text.chars().take(100).flat_map(char::escape_debug).collect()
 }

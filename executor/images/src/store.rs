@@ -1,4 +1,4 @@
-//! What is kept of images: a record each, manifests and configurations by digest, and blobs on their way.
+//! The store of images: their records, manifests and configurations by digest, and partial blobs.
 //!
 //! ```text
 //!  images/records/sha256-HEX.json     one image, replaced by rename
@@ -11,7 +11,6 @@
 
 pub(crate) mod files;
 pub(crate) mod ingest;
-pub(crate) mod record;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -21,12 +20,12 @@ use executor_core::image::{DOCUMENT_MAX, Digest};
 
 use crate::error::ImageError;
 use crate::hash;
+use crate::record::{self, ImageRecord};
 use ingest::Ingest;
-use record::ImageRecord;
 
 /// Largest record, in bytes.
 const RECORD_MAX: u64 = 1 << 20;
-/// Between two notes on disk that an image was used, in nanoseconds.
+/// Minimum time between two updates of an image's time of use on disk, in nanoseconds.
 const USED_EVERY: u64 = 60_000_000_000;
 
 /// The store of images.
@@ -79,7 +78,9 @@ impl Store {
     pub(crate) fn open(dir: &Path) -> Result<Self, ImageError> {
         for sub in ["", "records", "documents", "layers", "ingest"] {
             match files::make_dir(&dir.join(sub)) {
-                Err(error @ ImageError::NoSpace { .. }) => tracing::warn!(%error, "no image can be taken in for now"),
+                Err(error @ ImageError::NoSpace { .. }) => {
+                    tracing::warn!(%error, "cannot take in images until there is space")
+                }
                 made => made?,
             }
         }
@@ -90,11 +91,11 @@ impl Store {
                     inner.images.insert(record.digest.clone(), record);
                 }
                 Ok(record) => {
-                    tracing::warn!(image = %record.digest, "its manifest or configuration is gone: the image is forgotten");
+                    tracing::warn!(image = %record.digest, "the manifest or configuration is missing: the image is forgotten");
                     files::remove(&path);
                 }
                 Err(why) => {
-                    tracing::warn!(path = %path.display(), why, "no record of an image: removed");
+                    tracing::warn!(path = %path.display(), why, "a file is not a valid record of an image: removed");
                     files::remove(&path);
                 }
             }
@@ -112,7 +113,7 @@ impl Store {
         Ok(Self { dir: dir.to_owned(), ingest, inner: Arc::new(Mutex::new(inner)) })
     }
 
-    /// Every image, in the order of their digests.
+    /// Returns all images, ordered by digest.
     pub(crate) fn all(&self) -> Vec<ImageRecord> {
         locked(&self.inner).images.values().cloned().collect()
     }
@@ -137,7 +138,7 @@ impl Store {
         Held { inner: Arc::clone(&self.inner), images: Vec::new(), layers }
     }
 
-    /// Whether an image is about to be used.
+    /// Tells whether an image is about to be used.
     pub(crate) fn is_held(&self, digest: &Digest) -> bool {
         locked(&self.inner).images_held.contains_key(digest)
     }
@@ -167,11 +168,8 @@ impl Store {
     /// A manifest or a configuration, verified.
     pub(crate) fn document(&self, digest: &Digest) -> Result<Vec<u8>, ImageError> {
         let bytes = files::read(&self.document_path(digest), DOCUMENT_MAX)?;
-        let got = hash::digest(digest.algorithm(), &bytes);
-        if got == *digest {
-            return Ok(bytes);
-        }
-        Err(ImageError::WrongDigest { what: "a kept document".into(), declared: digest.clone(), got })
+        hash::check_digest(digest, &bytes, "a stored document")?;
+        Ok(bytes)
     }
 
     fn document_path(&self, digest: &Digest) -> PathBuf {
@@ -243,7 +241,7 @@ impl Store {
         record.last_used_at = now;
         // Of no weight: an older time is as good after a crash.
         if let Err(error) = self.write(record, false) {
-            tracing::debug!(%error, "the time of an image's use is not noted");
+            tracing::debug!(%error, "cannot record the time of an image's use");
         }
     }
 
@@ -280,14 +278,14 @@ fn digest_of(name: &str) -> Option<Digest> {
 
 fn read_record(path: &Path) -> Result<ImageRecord, String> {
     let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    let digest = file.strip_suffix(".json").and_then(digest_of).ok_or("its name is no digest")?;
+    let digest = file.strip_suffix(".json").and_then(digest_of).ok_or("its name is not a digest")?;
     let bytes = files::read(path, RECORD_MAX).map_err(|error| error.to_string())?;
     let record: ImageRecord = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
     if record.version != record::VERSION {
-        return Err(format!("it is of version {}", record.version));
+        return Err(format!("its version is {}, not {}", record.version, record::VERSION));
     }
     if record.digest != digest {
-        return Err("it is of another image than its name".to_owned());
+        return Err("it is the record of another image than its name says".to_owned());
     }
     Ok(record)
 }

@@ -6,6 +6,7 @@
 
 mod claims;
 
+use crate::errors::failed;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
@@ -20,8 +21,6 @@ use executor_sys::userns;
 
 pub(crate) use claims::Claims;
 
-use crate::rootfs::failed;
-
 /// Where the host says who has which ids.
 const HOSTS_FILES: [&str; 4] = ["/etc/passwd", "/etc/group", "/etc/subuid", "/etc/subgid"];
 
@@ -30,7 +29,7 @@ const HOSTS_FILES: [&str; 4] = ["/etc/passwd", "/etc/group", "/etc/subuid", "/et
 /// # Errors
 /// One has, or the numbers do not fit: told with the numbers.
 pub(crate) fn pool(policy: &Policy) -> io::Result<Pool> {
-    let pool = Pool::new(policy).map_err(|why| io::Error::other(format!("policy.{why}")))?;
+    let pool = policy.userns_pool().map_err(|why| io::Error::other(format!("policy.{why}")))?;
     let files = HOSTS_FILES.map(|name| (name, std::fs::read(name).unwrap_or_default()));
     let conflicts = pool.conflicts(&files.each_ref().map(|(name, content)| (*name, &**content)));
     if conflicts.is_empty() {

@@ -21,7 +21,7 @@ pub use sparse::Piece;
 /// Descriptions before one entry: a long name, a long link, records, and each once more.
 const DESCRIPTIONS_MAX: u32 = 8;
 
-/// Where the bytes of an archive come from.
+/// Source of the bytes of an archive.
 pub trait Source {
     /// Reads up to a buffer full. 0 is the end.
     ///
@@ -51,7 +51,7 @@ impl<S: Source + ?Sized> Source for &mut S {
     }
 }
 
-/// What an entry is.
+/// Type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file.
@@ -92,9 +92,9 @@ pub struct Time {
 /// An entry, without its content.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// As it is written.
+    /// Path as written in the archive.
     pub path: Vec<u8>,
-    /// What it is.
+    /// Type.
     pub kind: Kind,
     /// Permissions, set-id and sticky bits.
     pub mode: u32,
@@ -102,9 +102,9 @@ pub struct Entry {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// When its content was changed.
+    /// Time of the last change of the content.
     pub mtime: Time,
-    /// What a link leads to, as it is written.
+    /// Target of a link as written in the archive.
     pub link: Vec<u8>,
     /// Extended attributes.
     pub xattrs: Xattrs,
@@ -116,7 +116,7 @@ pub struct Entry {
 pub struct Reader<S> {
     source: S,
     limits: Limits,
-    /// Bytes of the current entry's content that are still to come, and of what fills its last block.
+    /// Bytes of the current entry's content and of its padding that were not read yet.
     left: u64,
     padding: u64,
     /// The pieces of the current entry, the next one last.
@@ -125,12 +125,12 @@ pub struct Reader<S> {
 }
 
 impl<S: Source> Reader<S> {
-    /// Begins to read.
+    /// Starts reading an archive.
     pub fn new(source: S, limits: Limits) -> Self {
         Self { source, limits, left: 0, padding: 0, pieces: Vec::new(), ended: false }
     }
 
-    /// What is left of the source. What comes behind the end of an archive is no part of it.
+    /// Returns the rest of the source. Bytes after the end of the archive are not part of it.
     pub fn into_source(self) -> S {
         self.source
     }
@@ -318,7 +318,7 @@ impl<S: Source> Reader<S> {
     }
 }
 
-/// What comes before an entry and belongs to it.
+/// Descriptions that precede an entry and belong to it.
 #[derive(Default)]
 struct Described {
     path: Vec<u8>,

@@ -1,53 +1,53 @@
-//! Why a layer was not unpacked.
+//! Errors of unpacking a layer.
 
 use std::io;
 
 use crate::DiffId;
 
-/// What is wrong with a layer, or with the host.
+/// Fault of a layer or of the host.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
     /// The blob's form.
-    #[error("media type {0:?} is none of a layer (tar, tar+gzip, tar+zstd)")]
+    #[error("media type {0:?} is not that of a layer (tar, tar+gzip, tar+zstd)")]
     MediaType(String),
-    /// It is larger than allowed.
-    #[error("{}{what}: {found}, and the limit is {limit}", at(.entry))]
+    /// A limit is exceeded.
+    #[error("{}{what}: {found}; at most {limit}", at(.entry))]
     Limit {
-        /// Where, empty where it concerns the whole layer.
+        /// Path of the entry; empty if it concerns the whole layer.
         entry: String,
-        /// What there is too much of.
+        /// Limited quantity.
         what: &'static str,
-        /// How much there is, or how much there is at least.
+        /// Amount, or a lower bound of it.
         found: u64,
-        /// How much there may be.
+        /// Limit.
         limit: u64,
     },
-    /// It is no archive, or not all of one.
+    /// The blob is not a complete archive.
     #[error("{}the archive is damaged: {why}", at(.entry))]
     Archive {
-        /// Where, empty where it is not known.
+        /// Path of the entry; empty if it is not known.
         entry: String,
-        /// What is wrong.
+        /// Fault.
         why: String,
     },
     /// An entry that must not be unpacked.
     #[error("`{entry}` {why}")]
     Entry {
-        /// Which.
+        /// Path of the entry.
         entry: String,
-        /// What is wrong.
+        /// Fault.
         why: String,
     },
     /// A device, which the layer may not bring.
     #[error("`{entry}` is a device: {why}")]
     Device {
-        /// Which entry.
+        /// Path of the entry.
         entry: String,
-        /// Why it may not.
+        /// Reason.
         why: &'static str,
     },
-    /// It is another layer.
-    #[error("the layer's diffID is {found}, and should be {expected}")]
+    /// The content is that of another layer.
+    #[error("the layer's diffID is {found}; expected {expected}")]
     DiffId {
         /// Asked for.
         expected: DiffId,
@@ -55,14 +55,14 @@ pub enum UnpackError {
         found: DiffId,
     },
     /// A layer that it lies on is not in the store.
-    #[error("the layer {0} below it is not unpacked")]
+    #[error("layer {0} below it is not unpacked")]
     Parent(DiffId),
     /// The host's fault.
     #[error("{about}: {error}")]
     Host {
-        /// What was done to what.
+        /// Operation and object.
         about: String,
-        /// What happened.
+        /// Cause.
         error: io::Error,
     },
 }
@@ -103,13 +103,13 @@ pub(crate) fn shown(name: &[u8]) -> String {
     text
 }
 
-/// What the system says, with what it was about.
-pub(crate) trait Told<T> {
-    fn told(self, about: impl FnOnce() -> String) -> Result<T, UnpackError>;
+/// Adds to an error of the system what it was about.
+pub(crate) trait Context<T> {
+    fn context(self, about: impl FnOnce() -> String) -> Result<T, UnpackError>;
 }
 
-impl<T, E: Into<io::Error>> Told<T> for Result<T, E> {
-    fn told(self, about: impl FnOnce() -> String) -> Result<T, UnpackError> {
+impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
+    fn context(self, about: impl FnOnce() -> String) -> Result<T, UnpackError> {
         self.map_err(|error| UnpackError::Host { about: about(), error: error.into() })
     }
 }

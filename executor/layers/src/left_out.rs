@@ -7,13 +7,13 @@ use crate::error::shown;
 
 /// Directory whose devices are left out.
 const COVERED: &[u8] = b"dev";
-/// Most paths that are remembered, for hard links to them.
+/// Maximum number of paths that are remembered, for hard links to them.
 const REMEMBERED_MAX: usize = 1000;
-/// Most paths that a warning names, and most bytes of each.
+/// Maximum number of paths that a warning names, and most bytes of each.
 const NAMED_MAX: usize = 8;
 const NAME_MAX: usize = 64;
 
-/// What was left out of a layer.
+/// Entries that were left out of a layer.
 #[derive(Debug, Default)]
 pub struct LeftOut {
     paths: BTreeSet<Vec<u8>>,
@@ -39,7 +39,7 @@ impl LeftOut {
         !self.paths.is_empty() && Self::covers(path) && self.paths.contains(&path.join(&b'/'))
     }
 
-    /// What to tell who uses the layer; `None` where nothing was left out. It has less than a kilobyte.
+    /// Returns the warning for users of the layer, of less than a kilobyte; `None` if nothing was left out.
     pub fn warning(&self) -> Option<String> {
         let (word, rest) = match self.count {
             0 => return None,

@@ -14,7 +14,6 @@
 #![forbid(unsafe_code)]
 
 pub mod archive;
-mod diff_id;
 mod error;
 mod left_out;
 mod limits;
@@ -23,8 +22,8 @@ pub mod stream;
 pub mod tree;
 mod unpack;
 
-pub use diff_id::DiffId;
 pub use error::UnpackError;
+pub use executor_core::image::DiffId;
 pub use left_out::LeftOut;
 pub use limits::Limits;
 pub use store::Store;

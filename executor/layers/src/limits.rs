@@ -1,4 +1,4 @@
-//! How large a layer may be, in every way in which one can be large.
+//! Limits on the size of a layer.
 
 /// Bounds of one layer.
 #[derive(Clone, Copy, Debug)]
@@ -9,19 +9,19 @@ pub struct Limits {
     pub entries: u64,
     /// Bytes of the uncompressed archive for each byte of the blob, beyond [`Limits::free`].
     pub ratio: u64,
-    /// Bytes of the uncompressed archive that no ratio is asked of: an empty file of this size is no attack.
+    /// Bytes of the uncompressed archive to which the ratio does not apply, so that small layers may compress well.
     pub free: u64,
-    /// Bytes of a path. The kernel's own limit.
+    /// Bytes of a path: the kernel's own limit.
     pub path: u64,
-    /// Bytes of one name in a path. The kernel's own limit.
+    /// Bytes of a name in a path: the kernel's own limit.
     pub name: u64,
-    /// Bytes of what a symbolic link leads to.
+    /// Bytes of a symbolic link's target.
     pub link: u64,
-    /// Bytes of the value of an extended attribute. The kernel's own limit.
+    /// Bytes of an extended attribute's value: the kernel's own limit.
     pub xattr: u64,
     /// Extended attributes of one entry.
     pub xattrs: u64,
-    /// Bytes of what describes an entry beyond its header: long names, pax records.
+    /// Bytes of an entry's description beyond its header: long names, pax records.
     pub description: u64,
     /// Pieces of a sparse file.
     pub pieces: u64,

@@ -29,8 +29,9 @@ use executor_sys::tree;
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, fsync, mkdirat, openat, renameat_with, syncfs};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
-use crate::error::Told;
+use crate::error::Context;
 use crate::tree::{Found, Parents};
 use crate::{DiffId, UnpackError};
 
@@ -44,15 +45,15 @@ const VERSION: u32 = 1;
 /// Largest [`ABOUT`] that is read, in bytes.
 const ABOUT_MAX: u64 = 4096;
 
-/// What overlayfs cannot tell of a layer.
+/// Properties of a layer that overlayfs cannot represent.
 #[derive(Serialize, Deserialize)]
 struct About {
     version: u32,
-    /// It describes the root directory.
+    /// True when the layer describes the root directory.
     root: bool,
-    /// It hides all that is below it.
+    /// True when the layer hides all layers below.
     opaque: bool,
-    /// What was left out of it, for who uses it.
+    /// Warning about entries that were left out, for users of the layer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     warning: Option<String>,
 }
@@ -70,7 +71,7 @@ pub struct Opened {
     pub dirs: Vec<OwnedFd>,
     /// The root directory as the uppermost layer that describes it does, as the numbers of `stat`; `None` where none does.
     pub root: Option<fs::Metadata>,
-    /// What was left out of them when they were unpacked, bottom first.
+    /// Warnings of the layers about entries that were left out, bottom first.
     pub warnings: Vec<String>,
 }
 
@@ -99,19 +100,19 @@ impl Store {
         self.root.join(name)
     }
 
-    /// Whether a layer is there, for an image in which it lies on these, bottom first.
+    /// Tells whether a layer is present, for an image with these layers below it, bottom first.
     pub fn has(&self, layer: &DiffId, parents: &[DiffId]) -> bool {
         self.find(layer, parents).is_some()
     }
 
-    /// What was left out of a layer that is there, as [`Opened::warnings`] has it.
+    /// Returns the warning of a present layer, as in [`Opened::warnings`].
     pub fn warning(&self, layer: &DiffId, parents: &[DiffId]) -> Option<String> {
         let about = about(&self.find(layer, parents)?.join(ABOUT)).ok()?;
         about.warning.map(|warning| format!("layer {layer}: {warning}"))
     }
 
     fn find(&self, layer: &DiffId, parents: &[DiffId]) -> Option<PathBuf> {
-        let names = [layer.hex(), dependent(layer, &DiffId::of_list(parents))];
+        let names = [layer.hex(), dependent(layer, &list_digest(parents))];
         names.into_iter().map(|name| self.path(LAYERS).join(name)).find(|path| path.is_dir())
     }
 
@@ -124,27 +125,27 @@ impl Store {
         for (index, layer) in layers.iter().enumerate() {
             let failed = || format!("layer {layer}");
             let path = self.find(layer, &layers[..index]).ok_or(UnpackError::Parent(*layer))?;
-            let about = about(&path.join(ABOUT)).told(failed)?;
-            let dir = open_dir(&path.join(TREE)).told(failed)?;
+            let about = about(&path.join(ABOUT)).context(failed)?;
+            let dir = open_dir(&path.join(TREE)).context(failed)?;
             if about.opaque {
                 opened.dirs.clear();
             }
             opened.warnings.extend(about.warning.map(|warning| format!("layer {layer}: {warning}")));
             if about.root {
-                opened.root = Some(fs::metadata(path.join(TREE)).told(failed)?);
+                opened.root = Some(fs::metadata(path.join(TREE)).context(failed)?);
             }
             opened.dirs.push(dir);
         }
         Ok(opened)
     }
 
-    /// What lies below a layer, as one tree.
+    /// Shows the layers below a layer as one tree.
     pub(crate) fn view(&self, layers: &[BorrowedFd<'_>]) -> Result<Parents, UnpackError> {
-        let root = open_dir(&self.root).told(|| "store of layers".to_owned())?;
+        let root = open_dir(&self.root).context(|| "store of layers".to_owned())?;
         Parents::new(layers, (root.as_fd(), VIEW))
     }
 
-    /// Begins a layer.
+    /// Starts a new layer.
     pub(crate) fn begin(&self) -> Result<Ingest, UnpackError> {
         let begin = || -> io::Result<Ingest> {
             let (ingest, layers) = (open_to_sync(&self.path(INGEST))?, open_to_sync(&self.path(LAYERS))?);
@@ -155,7 +156,7 @@ impl Store {
             let root = open_dir(&self.path(INGEST).join(&name).join(TREE))?;
             Ok(Ingest { ingest, layers, name, dir, root })
         };
-        begin().told(|| "store of layers".to_owned())
+        begin().context(|| "store of layers".to_owned())
     }
 
     /// Takes a layer out of the store, all its forms, at once: from then on nobody finds it. Gives what it is called
@@ -176,7 +177,7 @@ impl Store {
         Ok(taken)
     }
 
-    /// What was being unpacked or removed by processes that are gone.
+    /// Lists the directories of processes that ended while they unpacked or removed a layer.
     ///
     /// # Errors
     /// The disk.
@@ -206,7 +207,7 @@ pub(crate) struct Ingest {
 }
 
 impl Ingest {
-    /// Its tree's root.
+    /// Returns the root of its tree.
     pub(crate) fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
@@ -233,7 +234,7 @@ impl Ingest {
             }
             Ok(fsync(&self.layers)?)
         };
-        let committed = commit().told(|| format!("layer {layer}"));
+        let committed = commit().context(|| format!("layer {layer}"));
         if committed.is_err() {
             self.discard();
         }
@@ -246,6 +247,15 @@ impl Ingest {
     }
 }
 
+/// Returns the digest of a list of layers, in its order.
+pub(crate) fn list_digest(layers: &[DiffId]) -> DiffId {
+    let mut hasher = Sha256::new();
+    for layer in layers {
+        hasher.update(layer.as_bytes());
+    }
+    DiffId::from_bytes(hasher.finalize().into())
+}
+
 fn dependent(layer: &DiffId, parents: &DiffId) -> String {
     format!("{}.{}", layer.hex(), parents.hex())
 }
@@ -253,7 +263,7 @@ fn dependent(layer: &DiffId, parents: &DiffId) -> String {
 fn about(path: &Path) -> io::Result<About> {
     let meta = fs::symlink_metadata(path)?;
     if !meta.is_file() || meta.size() > ABOUT_MAX {
-        return Err(io::Error::other(format!("{} is none of ours", path.display())));
+        return Err(io::Error::other(format!("{} is not a file of the store", path.display())));
     }
     let about: About = serde_json::from_slice(&fs::read(path)?)?;
     if about.version != VERSION {

@@ -1,4 +1,4 @@
-//! From a blob to the bytes of an archive: decompressed, counted, hashed.
+//! The stream of a blob: decompressed, counted and hashed while it is read.
 //!
 //! flate2 with miniz_oxide and ruzstd: no C in the process that reads what others wrote, and nothing to install. The
 //! bytes are hashed as they pass, so that nothing is read twice: the digest is that of exactly what was unpacked.
@@ -14,7 +14,7 @@ use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use sha2::{Digest, Sha256};
 
-use crate::error::Told;
+use crate::error::Context;
 use crate::{DiffId, Limits, UnpackError};
 
 /// Bytes read of a blob at a time.
@@ -22,10 +22,10 @@ const BLOCK: usize = 128 << 10;
 /// Largest window of a zstd frame, in bytes: what a decoder keeps in memory. `zstd --ultra --long=27` uses it.
 const WINDOW_MAX: u64 = 128 << 20;
 
-/// How a blob is compressed.
+/// Compression of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     None,
     /// gzip, of any number of members.
     Gzip,
@@ -33,7 +33,7 @@ pub enum Compression {
     Zstd,
 }
 
-/// By the media types of OCI and of Docker (image specification, `media-types.md` and `layer.md`).
+/// Parses the media types of OCI and of Docker (image specification, `media-types.md` and `layer.md`).
 impl FromStr for Compression {
     type Err = UnpackError;
 
@@ -87,14 +87,14 @@ enum Decoder {
 }
 
 impl Archive {
-    /// Begins to read a blob.
+    /// Starts reading a blob.
     ///
     /// # Errors
     /// It is no regular file; it is larger than what may come out of it; it is mostly holes, which have to be read as well.
     pub fn open(file: File, compression: Compression, limits: &Limits) -> Result<Self, UnpackError> {
-        let meta = file.metadata().told(|| "blob".to_owned())?;
+        let meta = file.metadata().context(|| "blob".to_owned())?;
         if !meta.is_file() {
-            return Err(UnpackError::archive(b"", "the blob is no regular file"));
+            return Err(UnpackError::archive(b"", "the blob is not a regular file"));
         }
         let length = meta.len();
         let (what, most) = match compression {
@@ -106,7 +106,7 @@ impl Archive {
             return Err(UnpackError::limit(b"", what, length, most));
         }
         // A hole is read like bytes that were compressed well, and is bounded like them.
-        if let Some(most) = holes::excess(&file, 0..length, limits.ratio, limits.free).told(|| "blob".to_owned())? {
+        if let Some(most) = holes::excess(&file, 0..length, limits.ratio, limits.free).context(|| "blob".to_owned())? {
             let what = "bytes of the blob, for what is stored of it (the rest are holes)";
             return Err(UnpackError::limit(b"", what, length, most));
         }
@@ -178,7 +178,7 @@ impl Frames {
         Self { blob, decoder, within: false }
     }
 
-    /// Begins the next frame. Tells whether there is one.
+    /// Starts the next frame. Returns false if there is none.
     fn next(&mut self) -> io::Result<bool> {
         loop {
             if self.blob.fill_buf()?.is_empty() {
@@ -201,7 +201,7 @@ impl Frames {
     fn verify(&self) -> io::Result<()> {
         match (self.decoder.get_checksum_from_data(), self.decoder.get_calculated_checksum()) {
             (Some(expected), Some(found)) if expected != found => {
-                Err(io::Error::other("a zstd frame has another checksum than it says"))
+                Err(io::Error::other("a zstd frame has a wrong checksum"))
             }
             _ => Ok(()),
         }
@@ -259,7 +259,7 @@ mod tests {
         }
     }
 
-    /// What is appended to a blob while it is read is no part of it.
+    /// Bytes that are appended to a blob while it is read are not part of it.
     #[test]
     fn a_blob_ends_where_it_ended_when_it_was_opened() {
         let file = tempfile::tempfile().unwrap();

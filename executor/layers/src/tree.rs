@@ -26,11 +26,11 @@ use rustix::io::Errno;
 
 use crate::UnpackError;
 use crate::archive::Xattrs;
-use crate::error::Told;
+use crate::error::Context;
 use crate::error::shown;
 pub use parents::Parents;
 
-/// What makes a directory of a layer hide the one of the same name below.
+/// Extended attribute of a directory that hides the one of the same name below.
 const OPAQUE: &str = "trusted.overlay.opaque";
 /// Attributes that are overlayfs' own: an archive must not bring them.
 pub(crate) const OVERLAY: &[u8] = b"trusted.overlay.";
@@ -38,12 +38,12 @@ pub(crate) const OVERLAY: &[u8] = b"trusted.overlay.";
 const OF_A_HOST: [&[u8]; 2] = [b"security.selinux", b"system.nfs4_acl"];
 /// Attributes that only files and directories can have.
 const USER: &[u8] = b"user.";
-/// Most bytes of the names of something's attributes together, and of the value of one: the kernel's limits.
+/// Maximum bytes of the names of something's attributes together, and of the value of one: the kernel's limits.
 const XATTR_MAX: usize = 64 << 10;
 /// Permissions of a directory that nobody described.
 const DIR_MODE: u32 = 0o755;
 
-/// Whom something belongs to, and how it was marked.
+/// Owner, mode, attributes and times of an entry.
 #[derive(Clone, Debug, Default)]
 pub struct Marks {
     /// Permissions, set-id and sticky bits.
@@ -52,20 +52,20 @@ pub struct Marks {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// When its content was changed: seconds and nanoseconds.
+    /// Time of the last change of the content: seconds and nanoseconds.
     pub mtime: (i64, u32),
     /// Extended attributes.
     pub xattrs: Xattrs,
 }
 
-/// What was found out of a layer besides its tree.
+/// Properties of a layer besides its tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// The archive describes the root directory itself.
     pub root: bool,
     /// The root hides everything below.
     pub opaque: bool,
-    /// Its tree depends on what it lies on: on other layers it would be another.
+    /// True when the tree depends on the layers below: on top of others it would be different.
     pub depends: bool,
 }
 
@@ -76,9 +76,9 @@ pub struct Tree {
     found: Found,
 }
 
-/// What is at a name.
+/// Type of the existing entry at a name.
 #[derive(Debug)]
-enum There {
+enum Existing {
     Nothing,
     Directory,
     Symlink,
@@ -92,12 +92,12 @@ impl Tree {
     /// # Errors
     /// It cannot be opened.
     pub fn new(root: BorrowedFd<'_>, parents: Parents) -> Result<Self, UnpackError> {
-        let root = open_dir(root, b".").told(|| "the layer's root".to_owned())?;
-        rustix::fs::fchmod(&root, Mode::from_raw_mode(DIR_MODE)).told(|| "the layer's root".to_owned())?;
+        let root = open_dir(root, b".").context(|| "the layer's root".to_owned())?;
+        rustix::fs::fchmod(&root, Mode::from_raw_mode(DIR_MODE)).context(|| "the layer's root".to_owned())?;
         Ok(Self { root, parents, found: Found::default() })
     }
 
-    /// What was found out so far.
+    /// Returns the properties found so far.
     pub fn found(&self) -> Found {
         self.found
     }
@@ -119,11 +119,11 @@ impl Tree {
         let (dir, name) = self.parent(path)?;
         let full = joined(path);
         let failed = || format!("directory `{}`", shown(&full));
-        let there = look(dir.as_fd(), name).told(failed)?;
-        if !matches!(there, There::Directory) {
-            make_dir(&dir, name, &there).told(failed)?;
+        let there = look(dir.as_fd(), name).context(failed)?;
+        if !matches!(there, Existing::Directory) {
+            make_dir(&dir, name, &there).context(failed)?;
         }
-        let made = open_dir(dir.as_fd(), name).told(failed)?;
+        let made = open_dir(dir.as_fd(), name).context(failed)?;
         mark_fd(&made, marks, &full)
     }
 
@@ -169,20 +169,20 @@ fn open_dir(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
     openat(dir, name, flags, Mode::empty())
 }
 
-fn look(dir: BorrowedFd<'_>, name: &[u8]) -> Result<There, Errno> {
+fn look(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Existing, Errno> {
     let stat = match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Err(Errno::NOENT) => return Ok(There::Nothing),
+        Err(Errno::NOENT) => return Ok(Existing::Nothing),
         stat => stat?,
     };
     Ok(match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Directory => There::Directory,
-        FileType::Symlink => There::Symlink,
-        FileType::CharacterDevice if stat.st_rdev == 0 => There::Whiteout,
-        _ => There::Other,
+        FileType::Directory => Existing::Directory,
+        FileType::Symlink => Existing::Symlink,
+        FileType::CharacterDevice if stat.st_rdev == 0 => Existing::Whiteout,
+        _ => Existing::Other,
     })
 }
 
-/// What is done in a directory leaves its time as it is: that comes from the archive.
+/// Runs `act` in a directory, and restores the directory's time, which comes from the archive.
 fn keeping_time<T>(dir: &OwnedFd, act: impl FnOnce() -> std::io::Result<T>) -> std::io::Result<T> {
     let before = fstat(dir)?;
     let result = act()?;
@@ -201,16 +201,16 @@ fn times((seconds, nanoseconds): (i64, u32), modified_only: bool) -> Timestamps 
 fn mark_fd(fd: &OwnedFd, marks: &Marks, path: &[u8]) -> Result<(), UnpackError> {
     let failed = |what: &str| format!("{what} of `{}`", shown(path));
     let (uid, gid) = (rustix::fs::Uid::from_raw(marks.uid), rustix::fs::Gid::from_raw(marks.gid));
-    rustix::fs::fchown(fd, Some(uid), Some(gid)).told(|| failed("owner"))?;
-    rustix::fs::fchmod(fd, Mode::from_raw_mode(marks.mode)).told(|| failed("mode"))?;
-    clear_xattrs(fd).told(|| failed("extended attributes"))?;
+    rustix::fs::fchown(fd, Some(uid), Some(gid)).context(|| failed("owner"))?;
+    rustix::fs::fchmod(fd, Mode::from_raw_mode(marks.mode)).context(|| failed("mode"))?;
+    clear_xattrs(fd).context(|| failed("extended attributes"))?;
     for (name, value) in &marks.xattrs {
         if is_kept(name, path)? {
             let set = rustix::fs::fsetxattr(fd, name.as_slice(), value, XattrFlags::empty());
-            set.told(|| failed(&format!("extended attribute {}", shown(name))))?;
+            set.context(|| failed(&format!("extended attribute {}", shown(name))))?;
         }
     }
-    futimens(fd, &times(marks.mtime, false)).told(|| failed("time"))
+    futimens(fd, &times(marks.mtime, false)).context(|| failed("time"))
 }
 
 /// Marks what cannot be opened without doing something: a link, a pipe, a device.
@@ -218,23 +218,23 @@ fn mark_at(dir: &OwnedFd, name: &[u8], marks: &Marks, symlink: bool, path: &[u8]
     let failed = |what: &str| format!("{what} of `{}`", shown(path));
     let (uid, gid) = (rustix::fs::Uid::from_raw(marks.uid), rustix::fs::Gid::from_raw(marks.gid));
     let nofollow = AtFlags::SYMLINK_NOFOLLOW;
-    rustix::fs::chownat(dir, name, Some(uid), Some(gid), nofollow).told(|| failed("owner"))?;
+    rustix::fs::chownat(dir, name, Some(uid), Some(gid), nofollow).context(|| failed("owner"))?;
     if !symlink {
         // It was made a moment ago, in a directory that nobody else can reach: no link can have taken its place.
         let mode = Mode::from_raw_mode(marks.mode);
-        rustix::fs::chmodat(dir, name, mode, AtFlags::empty()).told(|| failed("mode"))?;
+        rustix::fs::chmodat(dir, name, mode, AtFlags::empty()).context(|| failed("mode"))?;
     }
     for (attribute, value) in &marks.xattrs {
         if !attribute.starts_with(USER) && is_kept(attribute, path)? {
             let held = held(dir, name);
             let set = lsetxattr(held.as_slice(), attribute.as_slice(), value, XattrFlags::empty());
-            set.told(|| failed(&format!("extended attribute {}", shown(attribute))))?;
+            set.context(|| failed(&format!("extended attribute {}", shown(attribute))))?;
         }
     }
-    rustix::fs::utimensat(dir, name, &times(marks.mtime, false), nofollow).told(|| failed("time"))
+    rustix::fs::utimensat(dir, name, &times(marks.mtime, false), nofollow).context(|| failed("time"))
 }
 
-/// Whether an extended attribute is set.
+/// Tells whether an extended attribute is set.
 fn is_kept(name: &[u8], path: &[u8]) -> Result<bool, UnpackError> {
     if name.starts_with(OVERLAY) {
         let why = format!("has the extended attribute {}, which is the overlay's own", shown(name));
@@ -267,9 +267,9 @@ fn held(dir: &OwnedFd, name: &[u8]) -> Vec<u8> {
 
 /// Makes a directory in the place of whatever is there. What was there had taken the place of what lies below: that must
 /// not come back.
-fn make_dir(dir: &OwnedFd, name: &[u8], there: &There) -> std::io::Result<()> {
+fn make_dir(dir: &OwnedFd, name: &[u8], there: &Existing) -> std::io::Result<()> {
     keeping_time(dir, || {
-        let hides = !matches!(there, There::Nothing);
+        let hides = !matches!(there, Existing::Nothing);
         if hides {
             remove(dir.as_fd(), OsStr::from_bytes(name))?;
         }

@@ -1,4 +1,4 @@
-//! From a blob to a layer of the store.
+//! Unpacking of a blob into a layer of the store.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -7,12 +7,12 @@ use rustix::fs::FileType;
 
 use crate::archive::{Entry, Kind, Reader, Source};
 use crate::left_out::LeftOut;
-use crate::store::Ingest;
+use crate::store::{Ingest, list_digest};
 use crate::stream::{Archive, Compression};
 use crate::tree::{Marks, Parents, Tree};
 use crate::{DiffId, Limits, Store, UnpackError};
 
-/// What the names of whiteouts begin with.
+/// Prefix of the names of whiteouts.
 const WHITEOUT: &[u8] = b".wh.";
 /// The whiteout of all that lies below a directory.
 const OPAQUE: &[u8] = b".wh..wh..opq";
@@ -21,23 +21,23 @@ const OF_AUFS: &[u8] = b".wh..wh.";
 /// Bytes of a file that are written at a time.
 const BLOCK: usize = 256 << 10;
 
-/// What is to be unpacked.
+/// A request to unpack a layer.
 pub struct Request<'a> {
     /// Digest of the uncompressed archive.
     pub diff_id: DiffId,
-    /// How the blob is compressed.
+    /// Compression of the blob.
     pub compression: Compression,
     /// The blob.
     pub blob: File,
-    /// What the layer lies on, bottom first.
+    /// Layers below it, bottom first.
     pub parents: &'a [DiffId],
-    /// How large it may be.
+    /// Limits on its size.
     pub limits: Limits,
-    /// It may bring devices, also outside of `/dev`.
+    /// True when the layer may contain devices outside of `/dev`.
     pub devices: bool,
 }
 
-/// Why a device outside of `/dev` is refused.
+/// Reason for refusing a device outside of `/dev`.
 const DEVICES: &str = "images may bring one outside of /dev only where the configuration has launcher.image_devices";
 
 /// An unpacking that needs no more privilege than to write into its own directory, and has everything open.
@@ -64,7 +64,7 @@ impl Request<'_> {
         let ingest = store.begin()?;
         Ok(Prepared {
             diff_id: self.diff_id,
-            parents: DiffId::of_list(self.parents),
+            parents: list_digest(self.parents),
             limits: self.limits,
             devices: self.devices,
             archive,

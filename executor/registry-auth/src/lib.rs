@@ -1,4 +1,4 @@
-//! Who one is to a registry: credentials, and how Docker's configuration file has them.
+//! Credentials for registries, and their form in Docker's configuration file.
 //!
 //! In goes the content of a `config.json` (or of the `auth.json` that Podman and Skopeo write), out come the credentials
 //! for one repository. It is used on both sides: by executord for the file that the operator configured, by agent-cli
@@ -19,13 +19,13 @@ use zeroize::Zeroizing;
 pub const FILE_MAX: usize = 1 << 20;
 /// Longest user name, password or token, in bytes.
 pub const VALUE_MAX: usize = 64 << 10;
-/// What Docker's file calls its own registry.
+/// Names of Docker's own registry in its configuration file.
 const DOCKER_HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
 
 /// A text that is overwritten when it is dropped.
 pub type Secret = Zeroizing<String>;
 
-/// What is shown to a registry.
+/// Credentials for a registry.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credentials {
     /// A user's name and password.
@@ -41,14 +41,15 @@ pub enum Credentials {
     RegistryToken(Secret),
 }
 
-/// Why there are no credentials to be had from a file.
+/// Error of reading credentials from a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthFileError {
-    /// It is too large.
+    /// The file is too large.
     #[error("has {0} bytes; at most {FILE_MAX}")]
     Size(usize),
-    /// It is no such file. The parser's words could repeat a value, so only the place is told.
-    #[error("is no configuration of Docker's: line {line}, column {column}")]
+    /// The file is not a Docker configuration file. The parser's message could repeat a value, so only the position is
+    /// given.
+    #[error("is not a Docker configuration file (line {line}, column {column})")]
     Form {
         /// Counted from 1.
         line: usize,
@@ -63,10 +64,10 @@ pub enum AuthFileError {
     Value(String),
     /// The credentials are with a program.
     #[error(
-        "keeps the credentials for {registry} with the program docker-credential-{helper}, which is not run: name them otherwise"
+        "keeps the credentials for {registry} in the credential helper docker-credential-{helper}, which is not run: give them another way"
     )]
     Helper {
-        /// Whose credentials.
+        /// Registry of the credentials.
         registry: String,
         /// The program.
         helper: String,
@@ -161,7 +162,7 @@ pub fn from_docker_config(
     }
 }
 
-/// How much of a repository's name an entry covers; 0 where it is another's.
+/// Returns how much of a repository's name an entry covers; 0 if the entry is for others.
 fn covers(name: &str, registry: &str, repository: &str) -> usize {
     let bare = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://"));
     // Docker's own entries are URLs with a path that means nothing; the others' paths are namespaces.

@@ -7,14 +7,14 @@ use zeroize::Zeroizing;
 /// Text of a canary that is longer repeats itself after so many bytes. A multiple of 48, so that base64 and windows
 /// come out even and the needles of a long canary are no more than those of one period.
 const PERIOD: usize = 48 * 85;
-/// What it is written with: signs that are the same in JSON, URLs and shells.
+/// Characters of canaries, which are the same in JSON, URLs and shells.
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 /// Random letters and digits. Prints as `[REDACTED]`, overwrites itself when it is dropped.
 pub struct Canary(Zeroizing<Vec<u8>>);
 
 impl Canary {
-    /// One of so many bytes.
+    /// Makes a random canary of this length.
     ///
     /// # Errors
     /// The kernel has no randomness.
@@ -31,12 +31,12 @@ impl Canary {
         Ok(Self(text))
     }
 
-    /// Its text.
+    /// Returns its bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Its text.
+    /// Returns its text.
     ///
     /// # Panics
     /// Never: it is letters and digits.

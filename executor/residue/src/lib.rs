@@ -1,5 +1,4 @@
-//! What is left of a secret, and where: the search behind `agent-cli audit` and behind every test that says "nothing
-//! is left".
+//! The search for residue of secrets, used by `agent-cli audit` and by every test that claims "nothing is left".
 //!
 //! In go secrets of one's own making ([`Canary`], [`Needles`]) and places: processes ([`Search::process`]: memory,
 //! descriptors, command line, environment, mount table), directories ([`Search::files`]), the journal
@@ -47,12 +46,12 @@ const CHUNK: usize = 1 << 20;
 pub struct Search<'a> {
     needles: &'a Needles,
     report: Report,
-    /// What was read last may be what was searched for: it is overwritten at the end.
+    /// Bytes that were read last. They may contain what was searched for, and are overwritten at the end.
     buffer: Zeroizing<Vec<u8>>,
 }
 
 impl<'a> Search<'a> {
-    /// Begins.
+    /// Starts a search.
     pub fn new(needles: &'a Needles) -> Self {
         Self { needles, report: Report::default(), buffer: Zeroizing::new(vec![0; CHUNK]) }
     }

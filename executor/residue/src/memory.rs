@@ -59,7 +59,7 @@ pub(crate) struct Mapping<'a> {
 }
 
 impl<'a> Mapping<'a> {
-    /// Of a mapping that can be read and is memory of the process.
+    /// Parses a line if it is a readable mapping that is memory of the process.
     pub(crate) fn parse(line: &'a str) -> Option<Self> {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;

@@ -1,4 +1,4 @@
-//! What is searched for, as keyed hashes, and the search of one piece of memory.
+//! Needles: secrets as keyed hashes, and the search for them in a piece of memory.
 //!
 //! Every window of a secret is kept as 128 bits: 64 by which it is looked up, 64 that confirm it. Whoever reads the
 //! memory of the searching process finds no part of a secret here, and neither does the search itself.
@@ -20,7 +20,7 @@ const FILTER: usize = 1 << 15;
 /// Zeros are passed over in pieces of this size.
 const ZEROS: usize = 512;
 
-/// What to search for. Holds no secret, but hashes under a key of its own.
+/// Hashes of the secrets to search for, under a key of their own; no secret itself.
 pub struct Needles {
     keys: [u64; 4],
     filter: Box<[u64; FILTER]>,
@@ -29,7 +29,7 @@ pub struct Needles {
 }
 
 impl Needles {
-    /// Nothing to search for yet.
+    /// Makes an empty set.
     ///
     /// # Errors
     /// The kernel has no randomness.

@@ -15,7 +15,7 @@ pub struct Process {
     pub parent: u32,
     /// Name, at most 15 bytes.
     pub name: String,
-    /// It lives in another pid namespace than this process does.
+    /// True when the process is in another pid namespace than the searching one.
     pub contained: bool,
 }
 
@@ -41,7 +41,7 @@ impl Process {
         })
     }
 
-    /// Every process, in the order of pids.
+    /// Lists every process, ordered by pid.
     pub fn all() -> Vec<Self> {
         let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
         let mut pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -100,7 +100,7 @@ impl Search<'_> {
     }
 }
 
-/// What was to be read is not there any more.
+/// Tells whether an error means that the process has ended.
 pub(crate) fn gone(error: &io::Error) -> bool {
     use rustix::io::Errno;
     error.kind() == io::ErrorKind::NotFound || Errno::from_io_error(error) == Some(Errno::SRCH)

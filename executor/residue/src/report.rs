@@ -1,4 +1,4 @@
-//! What a search found, what it covered, and what it could not get at.
+//! Results of a search: hits, coverage, and places that could not be searched.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,46 +6,46 @@ use std::path::PathBuf;
 /// Places that are told one by one; those beyond are only counted.
 const HITS_MAX: usize = 4096;
 
-/// Where something was found.
+/// Place of a hit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The memory of a process.
     Memory {
-        /// Its pid on the host.
+        /// Process id on the host.
         pid: u32,
-        /// Its name.
+        /// Name of the process.
         name: String,
-        /// As /proc/PID/maps names it: `[heap]`, `[stack]`, a file; empty for anonymous memory.
+        /// Mapping as in /proc/PID/maps: `[heap]`, `[stack]`, a file; empty for anonymous memory.
         mapping: String,
     },
     /// A file that only descriptors of a process lead to: a memory file, a deleted file, a detached mount.
     Descriptor {
-        /// Its pid on the host.
+        /// Process id on the host.
         pid: u32,
-        /// Its name.
+        /// Name of the process.
         name: String,
-        /// As /proc/PID/fd shows it.
+        /// Descriptor as in /proc/PID/fd.
         target: String,
     },
     /// /proc/PID/environ.
     Environment {
-        /// Its pid on the host.
+        /// Process id on the host.
         pid: u32,
-        /// Its name.
+        /// Name of the process.
         name: String,
     },
     /// /proc/PID/cmdline.
     CommandLine {
-        /// Its pid on the host.
+        /// Process id on the host.
         pid: u32,
-        /// Its name.
+        /// Name of the process.
         name: String,
     },
     /// /proc/PID/mountinfo.
     MountTable {
-        /// Its pid on the host.
+        /// Process id on the host.
         pid: u32,
-        /// Its name.
+        /// Name of the process.
         name: String,
     },
     /// The content of a file.
@@ -54,7 +54,7 @@ pub enum Place {
     Journal,
     /// The machine's memory.
     Kernel {
-        /// Whose page it is, as far as /proc/kpageflags tells: `free`, `slab`, `anonymous`, `file`.
+        /// Owner of the page by /proc/kpageflags: `free`, `slab`, `anonymous`, `file`.
         page: &'static str,
     },
 }
@@ -78,9 +78,9 @@ impl fmt::Display for Place {
 /// A secret that was found somewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hit {
-    /// Its name.
+    /// Name of the secret.
     pub label: String,
-    /// Where.
+    /// Place.
     pub place: Place,
     /// Windows of it that were found there, in whatever form.
     pub windows: u64,
@@ -98,16 +98,16 @@ impl fmt::Display for Hit {
 /// Something that was to be searched and was not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsearched {
-    /// What.
+    /// Place.
     pub what: String,
-    /// Why, and what to do about it.
+    /// Reason and remedy.
     pub why: String,
 }
 
-/// What a search found and covered.
+/// Hits and coverage of a search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What was found, each name and place once.
+    /// Hits, one for each name and place.
     pub hits: Vec<Hit>,
     /// Found in further places that are not told one by one.
     pub further: u64,
@@ -115,14 +115,14 @@ pub struct Report {
     pub processes: u64,
     /// Files that were searched, those behind descriptors included.
     pub files: u64,
-    /// Bytes that were searched, of everything.
+    /// Total of searched bytes.
     pub bytes: u64,
-    /// What was not searched.
+    /// Places that were not searched.
     pub unsearched: Vec<Unsearched>,
 }
 
 impl Report {
-    /// Whether anything was found.
+    /// Tells whether anything was found.
     pub fn found(&self) -> bool {
         !self.hits.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What holds secrets, and what wipes them.
+//! Memory and files that hold secrets, and their wiping.
 //!
 //! - [`ZeroOnFree`]: the allocator of every process of ours that meets a secret.
 //! - [`TagKey`]: tells whether two requests are the same without keeping either.
@@ -15,8 +15,8 @@
 #[cfg(all(feature = "residue-control", not(debug_assertions)))]
 compile_error!("residue-control wipes nothing: it is for tests, in debug builds alone");
 
-/// This build wipes nothing: neither freed memory nor files nor buffers. The search for residue must find some in it
-/// (feature `residue-control`, debug builds only).
+/// True for a build that wipes nothing: neither freed memory nor files nor buffers. The search for residue must find
+/// some in it (feature `residue-control`, debug builds only).
 pub const CONTROL: bool = cfg!(feature = "residue-control");
 
 /// The version of our programs. A build that wipes nothing says so.

@@ -1,4 +1,4 @@
-//! Masks secret values in what a container prints (secrets.md, "Redaction").
+//! Masks secret values in what a container prints.
 //!
 //! In go the values, by name, and bytes as they come; out come the bytes with every occurrence of a value, in any of
 //! the forms that `redact/forms.rs` lists, replaced by `[REDACTED:name]`.
@@ -21,6 +21,7 @@
 mod encode;
 mod forms;
 mod matcher;
+mod pieces;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -31,19 +32,19 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use executor_core::plan::Redaction;
 use zeroize::Zeroizing;
 
-use forms::{ENCODED_MAX, Forms, VALUES_MAX};
 use matcher::Matcher;
+use pieces::{ENCODED_MAX, Forms, VALUES_MAX};
 pub use stream::Stream;
 
 /// Longer names are cut in markers and warnings: a short value must not blow up the log.
 const NAME_MAX: usize = 128;
-/// Most names in one warning.
+/// Maximum number of names in one warning.
 const NAMES_MAX: usize = 50;
 
 /// A value that must not be printed.
 #[derive(Clone, Copy)]
 pub struct Watched<'a> {
-    /// What its marker says. It is no secret.
+    /// Name for the marker, which is not secret.
     pub name: &'a str,
     /// The value.
     pub value: &'a [u8],
@@ -115,12 +116,12 @@ impl Redactor {
         Self { bytes, matcher, markers, warnings: warnings.told(shortest) }
     }
 
-    /// What is not masked, or not in every form, and why: for people, by name.
+    /// Warnings about values that are not masked, or not in every form, by name.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Nothing is watched: output may go past the redactor.
+    /// Tells whether no value is watched, so that output may bypass the redactor.
     pub fn is_idle(&self) -> bool {
         self.matcher.len() == 0
     }
@@ -131,7 +132,7 @@ impl Redactor {
         self.bytes.capacity() + self.matcher.bytes() + markers.sum::<usize>()
     }
 
-    /// Bytes of the longest form: a [`Stream`] holds back less.
+    /// Returns the length of the longest form; a [`Stream`] holds back fewer bytes.
     pub fn longest(&self) -> usize {
         self.matcher.longest()
     }
@@ -236,7 +237,7 @@ impl Warnings<'_> {
     }
 }
 
-/// One warning about some names.
+/// Makes one warning about several names.
 fn warning(mut names: Vec<&str>, what: &str) -> Option<String> {
     names.sort_unstable();
     names.dedup();

@@ -1,9 +1,9 @@
-//! What deeper calls left on the stack is overwritten.
+//! Overwriting of the stack below the current call.
 //!
 //! A hash keeps its last block in itself, a call keeps its arguments, and a moved value stays where it was: none of it
 //! is freed, so that the allocator does not see it, and it stays until another call happens to go as deep.
 
-/// So far down. More than what takes in a request needs; much less than any stack of ours has.
+/// Depth in bytes: more than receiving a request needs, and much less than the stacks of the executor's processes.
 const DEPTH: usize = 96 << 10;
 
 /// Overwrites the stack below the caller. For whoever has called what read secrets, right behind that call.

@@ -1,7 +1,7 @@
-//! Whether two requests are the same, without keeping either.
+//! Tags, which tell whether two requests are the same without keeping either.
 //!
 //! A plain digest of a short secret can be guessed from the digest. A tag is keyed (HMAC-SHA-256), and the key is
-//! random and in memory only, for as long as this boot's launcher or daemon lives (secrets.md, rule 7).
+//! random and in memory only, for as long as this boot's launcher or daemon lives.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -14,7 +14,7 @@ const KEY: usize = 32;
 #[derive(Clone)]
 pub struct TagKey(Zeroizing<[u8; KEY]>);
 
-/// Bytes that are no key.
+/// Error of bytes that are not a key.
 #[derive(Debug, thiserror::Error)]
 #[error("a tag key has {KEY} bytes, not {0}")]
 pub struct BadKey(usize);
@@ -38,7 +38,7 @@ impl TagKey {
         Ok(Self(Zeroizing::new(bytes.try_into().map_err(|_| BadKey(bytes.len()))?)))
     }
 
-    /// To pass it to another process of ours.
+    /// Returns the key, to pass it to another process of the executor.
     pub fn as_bytes(&self) -> &[u8] {
         &*self.0
     }

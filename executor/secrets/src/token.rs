@@ -28,7 +28,7 @@ impl Token {
         Ok(Self(token))
     }
 
-    /// As it is presented.
+    /// Returns the token as clients present it.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -40,23 +40,23 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// What is kept of a token. Two are compared in constant time.
+/// Digest of a token. Two digests are compared in constant time.
 #[derive(PartialEq, Eq)]
 pub struct TokenDigest(CtOutput<Sha256>);
 
 impl TokenDigest {
-    /// Of a token as it was presented.
+    /// Computes the digest of a presented token.
     pub fn of(token: &[u8]) -> Self {
         Self(CtOutput::new(Sha256::digest(token)))
     }
 
-    /// Of the bytes that another process of ours passed; `None` for another number of them.
+    /// Reads a digest from another process of the executor; `None` if the length is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: [u8; DIGEST_BYTES] = bytes.try_into().ok()?;
         Some(Self(CtOutput::new(bytes.into())))
     }
 
-    /// To pass it to another process of ours.
+    /// Returns the bytes, to pass them to another process of the executor.
     pub fn to_bytes(&self) -> Vec<u8> {
         self.0.as_bytes().to_vec()
     }

@@ -56,15 +56,15 @@ pub use generation::{Replaced, Rotation};
 pub use inputs::Stored;
 pub use wipe::Receipt;
 
-/// How the source of the mount shows in /proc/PID/mountinfo.
+/// Source of the mount in /proc/PID/mountinfo.
 pub const SOURCE: &str = "executor-secrets";
 /// Permission bits of a directory of private files.
 const DIRECTORY: u32 = 0o700;
-/// Of a directory that others only pass through.
+/// Mode of a directory that other users only pass through.
 const PASSAGE: u32 = 0o711;
-/// Of a file while it is written.
+/// Mode of a file while it is written.
 const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
-/// How a container sees them.
+/// Mount attributes in the container.
 const READ_ONLY: Attributes =
     Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
 /// And where it may change them.
@@ -98,7 +98,7 @@ pub struct Owner {
     pub gid: u32,
 }
 
-/// What others than its owner may do with a file.
+/// Permissions of a file for others than its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Permission bits.
@@ -138,7 +138,7 @@ impl Volume {
         self.root.as_fd()
     }
 
-    /// On which file system it is.
+    /// Returns the type of file system.
     pub fn kind(&self) -> VolumeKind {
         self.kind
     }
@@ -272,7 +272,7 @@ impl Volume {
     }
 }
 
-/// Whether the kernel has tmpfs with `noswap`.
+/// Tells whether the kernel has tmpfs with `noswap`.
 ///
 /// # Errors
 /// No privilege to make a file system.
@@ -280,7 +280,7 @@ pub fn noswap_supported() -> io::Result<bool> {
     Ok(Volume::create(VolumeSize { bytes: 4096, inodes: 4 })?.kind == VolumeKind::TmpfsNoswap)
 }
 
-/// Where a mount point's generations are, in the volume.
+/// Returns the directory of a mount point's generations in the volume.
 fn generations(mount: usize) -> PathBuf {
     Path::new(FILES).join(mount.to_string())
 }
@@ -310,7 +310,7 @@ fn make_generation(
     Ok(generation)
 }
 
-/// Who must be able to pass through a directory.
+/// Users that must be able to pass through a directory.
 #[derive(Default)]
 struct Sharing {
     /// Group of a file below that is not its owner's alone.

@@ -6,17 +6,11 @@ use std::fmt;
 use zeroize::Zeroizing;
 
 use crate::described::Described;
-use crate::json::Document;
-use crate::names::{is_binding, is_key};
+use crate::names::{PROVIDER, TYPE, is_binding, is_key};
 use crate::violation::{Refused, Violation};
-use crate::{BYTES_MAX, INPUT_MAX, ONE_FILE, Profile, SERVICE_BINDING_ROOT, VCAP_SERVICES_FILE_PATH, vcap};
+use crate::{BYTES_MAX, ONE_FILE, SERVICE_BINDING_ROOT, VCAP_SERVICES_FILE_PATH};
 
-/// The entry that makes a directory a binding.
-pub(crate) const TYPE: &str = "type";
-/// The entry that narrows it down.
-pub(crate) const PROVIDER: &str = "provider";
-
-/// How bindings lie below their root. The two exclude one another.
+/// Layout of bindings below their root. The two exclude one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// `BINDING/ENTRY`, as the Service Binding specification for Kubernetes has it.
@@ -47,7 +41,7 @@ pub struct BindingFile {
 }
 
 impl BindingFile {
-    /// Bytes of path and content.
+    /// Returns the bytes of path and content.
     fn weight(&self) -> u64 {
         self.path.len() as u64 + self.content.len() as u64
     }
@@ -64,27 +58,27 @@ impl fmt::Debug for BindingFile {
     }
 }
 
-/// One binding of [`Bindings`], borrowed.
+/// A binding of [`Bindings`], borrowed.
 #[derive(Debug)]
 pub struct Binding<'a> {
-    /// Its name, which is its directory.
+    /// Name of the binding and of its directory.
     pub name: &'a str,
-    /// Its entries by their names, sorted.
+    /// Entries by name, sorted.
     pub entries: Vec<(&'a str, &'a BindingFile)>,
 }
 
 impl Binding<'_> {
-    /// What an entry holds.
+    /// Returns the content of an entry.
     pub fn entry(&self, name: &str) -> Option<&[u8]> {
         self.entries.iter().find(|(entry, _)| *entry == name).map(|(_, file)| file.content.as_slice())
     }
 
-    /// What it is (`mysql`), if that is text.
+    /// Returns the type (`mysql`), if it is text.
     pub fn kind(&self) -> Option<&str> {
         self.entry(TYPE).and_then(|bytes| std::str::from_utf8(bytes).ok())
     }
 
-    /// Whose it is, if it says so in text.
+    /// Returns the provider, if there is one and it is text.
     pub fn provider(&self) -> Option<&str> {
         self.entry(PROVIDER).and_then(|bytes| std::str::from_utf8(bytes).ok())
     }
@@ -98,15 +92,11 @@ pub struct Bindings {
 }
 
 impl Bindings {
-    /// The whole VCAP_SERVICES as one file, without its white space.
+    /// Returns the bindings of one file.
     ///
     /// # Errors
-    /// No JSON, nested too deep, or too large.
-    pub fn one_file(vcap_services: &[u8]) -> Result<Self, Refused> {
-        let content = vcap::text(vcap_services)
-            .and_then(Document::read)
-            .and_then(|(document, whole)| vcap::services(document, whole).and_then(|_| document.compact(whole)))
-            .map_err(|violation| Refused(vec![violation]))?;
+    /// The file is too large.
+    pub(crate) fn of_one_file(content: Zeroizing<Vec<u8>>) -> Result<Self, Refused> {
         let file = BindingFile { path: ONE_FILE.to_owned(), content, public: false };
         let size = file.weight();
         if size > BYTES_MAX {
@@ -115,7 +105,7 @@ impl Bindings {
         Ok(Self { files: vec![file], layout: Layout::OneFile })
     }
 
-    /// How the files lie.
+    /// Returns the layout of the files.
     pub fn layout(&self) -> Layout {
         self.layout
     }
@@ -130,7 +120,7 @@ impl Bindings {
         self.files
     }
 
-    /// Bytes over paths and contents.
+    /// Returns the bytes of all paths and contents.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(BindingFile::weight).sum()
     }
@@ -158,18 +148,9 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Nothing yet.
+    /// Makes a builder without bindings.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Adds every binding of a VCAP_SERVICES.
-    #[must_use]
-    pub fn vcap_services(mut self, vcap_services: &[u8], profile: Profile) -> Self {
-        if let Err(violation) = vcap::translate(vcap_services, profile, &mut self) {
-            self.violations.push(violation);
-        }
-        self
     }
 
     /// Adds a binding that lies in a directory somewhere, as it is: its entries by their names.
@@ -191,7 +172,7 @@ impl Builder {
         self
     }
 
-    /// Whether a binding of this name can be added.
+    /// Starts a binding. Returns false if its name is invalid or used already.
     pub(crate) fn begin(&mut self, name: &str) -> bool {
         if !is_binding(name) {
             self.violations.push(Violation::BindingName(name.to_owned()));
@@ -227,9 +208,4 @@ impl Builder {
         }
         if violations.is_empty() { Ok(bindings) } else { Err(Refused(violations)) }
     }
-}
-
-/// Bounds what is looked at, before anything is.
-pub(crate) fn within_input_limit(bytes: &[u8]) -> Result<(), Violation> {
-    if bytes.len() > INPUT_MAX { Err(Violation::Input(bytes.len())) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! Which entries of a binding that lies in a directory are no secret in themselves: they are not to be masked.
+//! Entries of a binding in a directory that are not secret in themselves, and are not masked.
 //!
 //! In VCAP_SERVICES attributes lie apart from credentials; in a directory both are files. What tells them apart there:
 //!
@@ -11,22 +11,21 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::METADATA;
-use crate::bindings::{PROVIDER, TYPE};
-use crate::vcap::PUBLIC;
+use crate::names::{PROVIDER, PUBLIC, TYPE};
 
 /// The attribute that is always written where any is.
 const LABEL: &str = "label";
 
-/// What is known of a binding's entries.
+/// Facts about a binding's entries.
 pub(crate) struct Described {
-    /// They lie beside attributes.
+    /// True when the entries include attributes.
     attributes: bool,
-    /// What a `.metadata` lists: names, and which list it is.
+    /// Names that a `.metadata` lists, and the list that has them.
     listed: Vec<(String, bool)>,
 }
 
 impl Described {
-    /// By the entries themselves.
+    /// Determines the facts from the entries themselves.
     pub(crate) fn by(entries: &[(String, Zeroizing<Vec<u8>>)]) -> Self {
         let find = |name: &str| entries.iter().find(|(entry, _)| entry == name).map(|(_, content)| content);
         let listed = find(METADATA).and_then(|content| serde_json::from_slice(content).ok());

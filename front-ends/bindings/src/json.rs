@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 
 use crate::{DEPTH_MAX, Violation};
 
-/// One level of a document.
+/// A value of a document, without its nested values.
 pub(crate) enum Json<'a> {
     Null,
     /// A number, `true` or `false`, as it is written.
@@ -51,7 +51,7 @@ impl<'a> Document<'a> {
         json.map_err(|error| self.syntax(text, &error))
     }
 
-    /// Where the error is, counted from the document's beginning. Its own words could repeat what stands there.
+    /// Makes the error with its position in the whole document. The library's own message could repeat content.
     fn syntax(self, part: &str, error: &serde_json::Error) -> Violation {
         // A part is a slice of the document: values are borrowed from it.
         let begins = (part.as_ptr() as usize).checked_sub(self.0.as_ptr() as usize);
@@ -62,7 +62,7 @@ impl<'a> Document<'a> {
         Violation::Syntax { line: lines + error.line(), column }
     }
 
-    /// What a file with this value holds: a string as it is, everything else as JSON without white space.
+    /// Returns the content of a file with this value: a string as it is, everything else as JSON without white space.
     pub(crate) fn content(self, raw: &'a RawValue) -> Result<Zeroizing<Vec<u8>>, Violation> {
         match self.look(raw)? {
             Json::String(mut text) => Ok(Zeroizing::new(std::mem::take(&mut *text).into_bytes())),
@@ -198,7 +198,8 @@ mod tests {
         }
     }
 
-    /// What is only looked at when its turn comes is a text of its own to the library.
+    /// Positions are counted from the beginning of the document, although nested values are parsed as texts of their
+    /// own.
     #[test]
     fn places_are_counted_from_the_beginning_of_the_document() {
         for (text, place) in [

@@ -30,14 +30,14 @@ pub use profile::Profile;
 pub use rotation::{Present, obsolete};
 pub use violation::{Refused, Violation};
 
-/// Most bytes over paths and contents, all files together (cloud_controller_ng, `ServiceBindingFilesBuilder`).
+/// Maximum bytes over paths and contents, all files together (cloud_controller_ng, `ServiceBindingFilesBuilder`).
 pub const BYTES_MAX: u64 = 1_000_000;
-/// Most bytes of a VCAP_SERVICES as it comes, with its white space.
+/// Maximum bytes of a VCAP_SERVICES as it comes, with its white space.
 pub const INPUT_MAX: usize = 8 << 20;
 /// Deepest nesting of its values.
 pub const DEPTH_MAX: usize = 128;
 
-/// Where Cloud Foundry puts bindings, and where relative paths lie by default.
+/// Directory in which Cloud Foundry puts bindings; the default root of relative paths.
 pub const DEFAULT_ROOT: &str = "/etc/cf-service-bindings";
 /// The entry by which SAP's readers know a binding: it tells which others describe it and which are credentials.
 pub const METADATA: &str = ".metadata";
@@ -48,5 +48,5 @@ pub const ONE_FILE: &str = "vcap_services";
 pub const SERVICE_BINDING_ROOT: &str = "SERVICE_BINDING_ROOT";
 /// Names the one file.
 pub const VCAP_SERVICES_FILE_PATH: &str = "VCAP_SERVICES_FILE_PATH";
-/// What both take the place of.
+/// Variable that both replace.
 pub const VCAP_SERVICES: &str = "VCAP_SERVICES";

@@ -4,10 +4,19 @@
 //! `good\n../../etc/passwd` passes there. `.` and `..` are made of allowed characters and are refused here; so is whatever
 //! else begins with `..`, because the links of a rotation are called so.
 
+/// Entry that makes a directory a binding.
+pub(crate) const TYPE: &str = "type";
+/// Entry that narrows the type down.
+pub(crate) const PROVIDER: &str = "provider";
+/// Attributes that describe a binding and open nothing. Every other attribute counts as a secret: a drain's URL can hold a
+/// password.
+pub(crate) const PUBLIC: [&str; 10] =
+    [TYPE, PROVIDER, "label", "plan", "tags", "name", "binding_name", "instance_name", "binding_guid", "instance_guid"];
+
 /// Longest name, in bytes.
 const LENGTH_MAX: usize = 253;
 
-/// As Cloud Controller prints it.
+/// Rule for names as Cloud Controller prints it.
 pub(crate) const BINDING_RULE: &str = r"/^[a-z0-9\-.]{1,253}$/";
 
 /// `[a-z0-9\-.]{1,253}`.

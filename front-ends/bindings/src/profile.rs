@@ -1,9 +1,9 @@
-//! Where the sources differ in how VCAP_SERVICES becomes files (`bindings.md`, the table of the translation).
+//! Profiles of the translation of VCAP_SERVICES to files, by the source of their rules.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Whose translation.
+/// Profile of a translation.
 ///
 /// | rule | rfc | libcnb | cc |
 /// |---|---|---|---|
@@ -28,10 +28,10 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// All of them.
+    /// Every profile.
     pub const ALL: [Self; 3] = [Self::Cc, Self::Rfc, Self::Libcnb];
 
-    /// As it is written.
+    /// Returns the name of the profile.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rfc => "rfc",
@@ -75,7 +75,7 @@ impl FromStr for Profile {
     }
 }
 
-/// No profile has this name.
+/// Error of an unknown profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is no profile: cc, rfc and libcnb are")]
+#[error("is not a profile; use cc, rfc or libcnb")]
 pub struct UnknownProfile;

@@ -1,27 +1,27 @@
-//! From the files that a container has and the bindings that it is to have: what has to go.
+//! Files to be removed on a rotation: those of the container's current bindings that the new ones do not have.
 //!
 //! A container's other files may lie below the same root. Bindings are those directories right below it that hold an entry
 //! `type`, because that is what makes a directory a binding for every consumer; nothing else is touched.
 
 use std::collections::BTreeSet;
 
-use crate::bindings::TYPE;
+use crate::names::TYPE;
 use crate::{Bindings, Layout, ONE_FILE};
 
-/// What a container has below the root of its bindings.
+/// Files of a container below the root of its bindings.
 #[derive(Debug, Default)]
 pub struct Present<'a> {
     paths: Vec<&'a str>,
 }
 
 impl<'a> Present<'a> {
-    /// From the container's files, absolute or not, that lie below `root`.
+    /// Selects the container's files, absolute or not, that are below `root`.
     pub fn below(root: &str, files: impl IntoIterator<Item = &'a str>) -> Self {
         let below = |path: &'a str| path.strip_prefix(root)?.strip_prefix('/');
         Self { paths: files.into_iter().filter_map(below).collect() }
     }
 
-    /// How they lie; `None` where there are none.
+    /// Returns the layout of the files; `None` if there are none.
     pub fn layout(&self) -> Option<Layout> {
         if !self.typed().is_empty() {
             Some(Layout::Directories)

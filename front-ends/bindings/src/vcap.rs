@@ -1,26 +1,49 @@
 //! The translation of VCAP_SERVICES: `{"LABEL": [{"name": ..., "credentials": {...}, ...}, ...], ...}`.
 //!
-//! Rules: `bindings.md`, the table of the translation; [`Profile`] has the columns.
+//! [`Profile`] has what the sources differ in.
 
 use serde_json::value::RawValue;
 use zeroize::Zeroizing;
 
-use crate::bindings::{Builder, PROVIDER, TYPE, within_input_limit};
+use crate::bindings::{Bindings, Builder};
 use crate::json::{Document, Json};
-use crate::names::is_entry;
-use crate::{Profile, Violation};
-
-/// Attributes that describe a binding and open nothing. What is not in this list counts as a secret: a drain's URL can
-/// hold a password.
-pub(crate) const PUBLIC: [&str; 10] =
-    [TYPE, PROVIDER, "label", "plan", "tags", "name", "binding_name", "instance_name", "binding_guid", "instance_guid"];
+use crate::names::{PROVIDER, PUBLIC, TYPE, is_entry};
+use crate::violation::{Refused, Violation};
+use crate::{INPUT_MAX, Profile};
 
 /// An object's entries.
 type Entries<'a> = Vec<(String, &'a RawValue)>;
 
-/// The text of a document, if it is one and not too long.
-pub(crate) fn text(bytes: &[u8]) -> Result<&str, Violation> {
-    within_input_limit(bytes)?;
+impl Bindings {
+    /// Returns the whole VCAP_SERVICES as one file, without its white space.
+    ///
+    /// # Errors
+    /// The text is not JSON, is nested too deep, or is too large.
+    pub fn one_file(vcap_services: &[u8]) -> Result<Self, Refused> {
+        let content = text(vcap_services)
+            .and_then(Document::read)
+            .and_then(|(document, whole)| services(document, whole).and_then(|_| document.compact(whole)))
+            .map_err(|violation| Refused(vec![violation]))?;
+        Self::of_one_file(content)
+    }
+}
+
+impl Builder {
+    /// Adds every binding of a VCAP_SERVICES.
+    #[must_use]
+    pub fn vcap_services(mut self, vcap_services: &[u8], profile: Profile) -> Self {
+        if let Err(violation) = translate(vcap_services, profile, &mut self) {
+            self.refuse(violation);
+        }
+        self
+    }
+}
+
+/// Reads a document of at most [`INPUT_MAX`] bytes as text.
+fn text(bytes: &[u8]) -> Result<&str, Violation> {
+    if bytes.len() > INPUT_MAX {
+        return Err(Violation::Input(bytes.len()));
+    }
     std::str::from_utf8(bytes).map_err(|error| {
         let before = &bytes[..error.valid_up_to()];
         let line_begins = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
@@ -30,7 +53,7 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, Violation> {
 }
 
 /// The lists of a document, by their labels.
-pub(crate) fn services<'a>(document: Document<'a>, whole: &'a RawValue) -> Result<Entries<'a>, Violation> {
+fn services<'a>(document: Document<'a>, whole: &'a RawValue) -> Result<Entries<'a>, Violation> {
     match document.look(whole)? {
         Json::Object(services) => Ok(services),
         _ => Err(Violation::NoServices),
@@ -38,7 +61,7 @@ pub(crate) fn services<'a>(document: Document<'a>, whole: &'a RawValue) -> Resul
 }
 
 /// Adds every binding of a document.
-pub(crate) fn translate(bytes: &[u8], profile: Profile, builder: &mut Builder) -> Result<(), Violation> {
+fn translate(bytes: &[u8], profile: Profile, builder: &mut Builder) -> Result<(), Violation> {
     let (document, whole) = Document::read(text(bytes)?)?;
     for (service, list) in services(document, whole)? {
         let Json::Array(list) = document.look(list)? else {
@@ -55,7 +78,7 @@ pub(crate) fn translate(bytes: &[u8], profile: Profile, builder: &mut Builder) -
     Ok(())
 }
 
-/// One binding. An error is one of the document's; what is wrong with the binding goes to the builder.
+/// Translates one binding. Errors of the document are returned; violations of the binding go to the builder.
 fn one<'a>(
     document: Document<'a>,
     service: &str,

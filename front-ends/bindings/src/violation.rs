@@ -1,4 +1,4 @@
-//! What can be wrong with bindings, in Cloud Controller's own words where it has any (cloud_controller_ng,
+//! Violations of bindings, in Cloud Controller's own words if it has any (cloud_controller_ng,
 //! `ServiceBindingFilesBuilder` and the builder of recipes that wraps it).
 //!
 //! No message holds a value. Names are shown so that they do nothing to a terminal, and no longer than is of use.
@@ -8,12 +8,12 @@ use std::fmt::{self, Write as _};
 use crate::names::BINDING_RULE;
 use crate::{BYTES_MAX, DEPTH_MAX, INPUT_MAX};
 
-/// What Cloud Controller puts before each of them.
+/// Prefix of Cloud Controller's messages.
 const PREFIX: &str = "Cannot build service binding files for app - ";
-/// Most characters of a name in a message.
+/// Maximum number of characters of a name in a message.
 const SHOWN_MAX: usize = 300;
 
-/// One thing that is wrong.
+/// A violation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// A binding's name. It is its directory, so it has to match over its whole length.
@@ -25,39 +25,39 @@ pub enum Violation {
     /// A credential's or an attribute's name. It is its file.
     #[error("Invalid file name: {}", shown(.0))]
     FileName(String),
-    /// Bytes over paths and contents of all files.
+    /// Bytes of the paths and contents of all files.
     #[error("Bindings exceed the maximum allowed bytesize of {BYTES_MAX}: {0}")]
     Size(u64),
-    /// No JSON, or not in UTF-8. A line and a column, counted from 1, without what stands there.
-    #[error("VCAP_SERVICES is no JSON (line {line}, column {column})")]
+    /// The text is not JSON, or not UTF-8. Line and column are counted from 1; the content is not repeated.
+    #[error("VCAP_SERVICES is not valid JSON (line {line}, column {column})")]
     Syntax {
-        /// Its line.
+        /// Line.
         line: usize,
-        /// Its column, in bytes.
+        /// Column, in bytes.
         column: usize,
     },
-    /// More than is read.
+    /// The text is longer than allowed.
     #[error("VCAP_SERVICES has {0} bytes; at most {INPUT_MAX}")]
     Input(usize),
     /// Nested deeper than is read.
     #[error("VCAP_SERVICES is nested deeper than {DEPTH_MAX} levels")]
     Depth,
-    /// Not `{"LABEL": [...]}`.
-    #[error("VCAP_SERVICES is no object of lists of bindings")]
+    /// The document is not of the form `{"LABEL": [...]}`.
+    #[error("VCAP_SERVICES is not an object of lists of bindings")]
     NoServices,
-    /// What stands under a label.
-    #[error("VCAP_SERVICES: what stands under '{}' is no list of bindings", shown(.0))]
+    /// The value of a label is not a list.
+    #[error("VCAP_SERVICES: '{}' is not a list of bindings", shown(.0))]
     NoList(String),
     /// An element of such a list, counted from 1.
-    #[error("VCAP_SERVICES: number {number} under '{}' is no binding: it is no object", shown(.service))]
+    #[error("VCAP_SERVICES: binding {number} of '{}' is not an object", shown(.service))]
     NoBinding {
         /// The key that the list stands under.
         service: String,
-        /// Which.
+        /// Number of the binding in the list.
         number: usize,
     },
     /// `credentials` is neither an object nor null.
-    #[error("VCAP_SERVICES: the credentials of '{}' are no object", shown(.0))]
+    #[error("VCAP_SERVICES: the credentials of '{}' are not an object", shown(.0))]
     NoCredentials(String),
     /// A directory without the entry that every consumer looks for (Service Binding specification 1.1).
     #[error("Binding without an entry 'type': {}", shown(.0))]
@@ -69,12 +69,12 @@ pub enum Violation {
 pub struct Refused(pub(crate) Vec<Violation>);
 
 impl Refused {
-    /// Each of them.
+    /// Returns the violations.
     pub fn violations(&self) -> &[Violation] {
         &self.0
     }
 
-    /// Each of them as Cloud Controller would tell it.
+    /// Returns each violation as Cloud Controller words it.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         self.0.iter().map(|violation| format!("{PREFIX}{violation}"))
     }

@@ -1,4 +1,4 @@
-//! Every row of the rules of `bindings.md`, by name; the cases are those that cloud_controller_ng and libcnb test
+//! The rules of docs/guides/service-bindings.md, a test each; the cases are those that cloud_controller_ng and libcnb test
 //! themselves, and the holes that they leave.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails

@@ -148,8 +148,8 @@ fn what_is_wrong_with_a_layer_is_told() {
     for (blob, words) in [
         (up, "`../../etc/evil` leads out of the layer"),
         (other, "the layer's diffID is sha256:"),
-        (image, "is none of a layer"),
-        (blob(b"garbage".repeat(200)), "no tar archive"),
+        (image, "is not that of a layer"),
+        (blob(b"garbage".repeat(200)), "not a tar archive"),
     ] {
         let told = refused(launcher.unpack(&blob, &[]));
         assert!(told.reason == Reason::Precondition as i32 && told.message.contains(words), "{told:?}");

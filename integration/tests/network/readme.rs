@@ -1,4 +1,4 @@
-//! README.md, typed as it stands, on a machine that has nothing but executord with its defaults: docker.io is a registry
+//! README.md and the first steps, typed as they stand, on a machine that has nothing but executord with its defaults: docker.io is a registry
 //! of the test's own, which the machine's name service and certificates lead to.
 //!
 //! The machine is a mount and a network namespace of a thread: what the examples write below /etc goes with it.
@@ -60,8 +60,9 @@ fn busybox() -> Image {
 
 #[test]
 fn the_readme_works_as_it_says() {
-    let guide = Guide::read("README.md");
-    assert!(guide.commands() > 20, "there is something to be tried");
+    let guides = [("readme", Guide::read("README.md")), ("steps", Guide::read("docs/guides/first-steps.md"))];
+    let commands: usize = guides.iter().map(|(_, guide)| guide.commands()).sum();
+    assert!(commands > 20, "there is something to be tried");
     let directory = tempfile::tempdir().unwrap();
     let dir = directory.path();
     let run = || {
@@ -72,10 +73,12 @@ fn the_readme_works_as_it_says() {
         fs::write("/etc/ssl/certs/ca-certificates.crt", certificate).unwrap();
         busybox().push(&registry, "library/busybox:1.36");
         let daemon = Daemon::start();
-        let home = dir.join("home");
-        fs::create_dir(&home).unwrap();
-        let env = vec![("EXECUTOR_SOCKET", daemon.socket().into()), ("HOME", home.clone().into())];
-        guide.run(&Place { dir: home, env });
+        for (name, guide) in &guides {
+            let home = dir.join(name);
+            fs::create_dir(&home).unwrap();
+            let env = vec![("EXECUTOR_SOCKET", daemon.socket().into()), ("HOME", home.clone().into())];
+            guide.run(&Place { dir: home, env });
+        }
     };
     // A thread of its own: the next test is not to live on that machine.
     let ran = std::thread::scope(|scope| scope.spawn(run).join());

@@ -140,7 +140,7 @@ fn an_update_keeps_or_changes_who_may_read() {
     };
     let refused = daemon.api.update(request).unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
-    assert!(refused.message().contains("files[0].group: there is no group `nobody-knows`"), "{refused}");
+    assert!(refused.message().contains("files[0].group: group `nobody-knows` not found"), "{refused}");
     assert_eq!(daemon.api.get("m").unwrap().files_generation, 4);
 }
 

@@ -37,8 +37,8 @@ fn what_does_not_fit_is_told_and_changes_nothing() {
         (update("c", &[("a", b""), ("a", b"")]), Code::InvalidArgument, "files[1].path", "also the path of files[0]"),
         (update("c", &[("a/b", b"")]), Code::InvalidArgument, "files[0].path", "needs a directory where"),
         (update("c", &[("a", &big)]), Code::InvalidArgument, "files", "at most 1048576"),
-        (removed("nope"), Code::InvalidArgument, "removed_paths[0]", "none of the container's secret files"),
-        (removed("a"), Code::InvalidArgument, "removed_paths[0]", "also to be replaced"),
+        (removed("nope"), Code::InvalidArgument, "removed_paths[0]", "not one of the container's secret files"),
+        (removed("a"), Code::InvalidArgument, "removed_paths[0]", "is also in `files`"),
         (removed("/etc/executor-key"), Code::FailedPrecondition, "removed_paths", "mounted by itself"),
         (update("c", &[("/srv/x", b"")]), Code::FailedPrecondition, "files[0].path", ROOT),
         (UpdateFilesRequest { signal: 65, ..update("c", &[("a", b"")]) }, Code::InvalidArgument, "signal", "is 65"),
@@ -58,7 +58,7 @@ fn what_does_not_fit_is_told_and_changes_nothing() {
     daemon.api.wait("c").unwrap();
     let ended = daemon.api.update(update("c", &[("a", b"late")])).unwrap_err();
     assert_eq!(ended.code(), Code::FailedPrecondition);
-    assert!(ended.message().contains("is completed: its files are replaced while it runs"), "{ended}");
+    assert!(ended.message().contains("is completed: files can be updated in a running container only"), "{ended}");
     daemon.api.started(sleeper("bare"));
     let bare = daemon.api.update(update("bare", &[("a", b"new")])).unwrap_err();
     assert!(bare.code() == Code::FailedPrecondition && bare.message().contains("no directory"), "{bare}");

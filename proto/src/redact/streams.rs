@@ -115,7 +115,7 @@ mod tests {
     use super::*;
     use crate::v1::EnvironmentVariable;
 
-    /// secrets.md, rule 5.
+    /// No value is printed, however deep it is in the message.
     #[test]
     fn nothing_that_is_typed_or_printed_is_in_debug() {
         const CANARY: &str = "canary-77aa";

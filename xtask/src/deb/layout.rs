@@ -14,11 +14,14 @@ use super::third_party;
 use crate::workspace::{Workspace, output, run};
 
 const UNITS: [&str; 3] = ["executord.service", "executord.socket", "executor-launcher.service"];
-const DOCUMENTS: [&str; 9] = [
+const DOCUMENTS: [&str; 12] = [
     "README.md",
     "CHANGELOG.md",
     "SECURITY.md",
     "docs/security-claims.md",
+    "docs/security-limits.md",
+    "docs/root-paths.md",
+    "docs/guides/first-steps.md",
     "docs/operations.md",
     "docs/configuration.md",
     "docs/limits.md",

@@ -14,8 +14,6 @@ use super::secret::Secret;
 pub(super) const ID: &str = "executor-demo";
 /// Where the secret is, in the container.
 const FILE: &str = "/etc/cf-service-bindings/db/password";
-/// Where its path leads to.
-pub(super) const GENERATIONS: &str = "/dev/executor-files";
 /// Whose it is, and who runs.
 pub(super) const OWNER: &str = "1000:1000";
 

@@ -11,7 +11,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::host::{Process, processes_below};
-use crate::workspace::Workspace;
 
 /// Where the daemon's stderr goes, beside its directories.
 pub(super) const LOG: &str = "executord.log";
@@ -29,8 +28,8 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it and waits until it answers.
-    pub(super) fn start(workspace: &Workspace) -> anyhow::Result<Self> {
+    /// Starts it out of a directory of programs and waits until it answers.
+    pub(super) fn start(programs: &Path) -> anyhow::Result<Self> {
         // /run is a tmpfs nearly everywhere, on which overlays work; the temporary directory of a container
         // is often an overlay itself, on which they do not.
         let mut builder = tempfile::Builder::new();
@@ -39,7 +38,7 @@ impl Daemon {
         // The daemon drops its privileges and must still get at its directories.
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755))?;
         let log = File::create(directory.path().join(LOG))?;
-        let child = Command::new(workspace.dist().join("executord"))
+        let child = Command::new(programs.join("executord"))
             .arg("--ephemeral")
             .arg("--run-dir")
             .arg(directory.path().join("run"))
@@ -50,7 +49,7 @@ impl Daemon {
             .stderr(log)
             .spawn()
             .context("starting executord")?;
-        let mut daemon = Self { child, directory, agent_cli: workspace.dist().join("agent-cli") };
+        let mut daemon = Self { child, directory, agent_cli: programs.join("agent-cli") };
         daemon.wait_until_ready()?;
         Ok(daemon)
     }

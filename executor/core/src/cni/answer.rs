@@ -1,4 +1,4 @@
-//! What plugins answer: results, errors, versions.
+//! Answers of plugins: results, errors, versions.
 
 use std::net::IpAddr;
 
@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::Version;
 
-/// Most addresses of a container.
+/// Maximum number of addresses of a container.
 const ADDRESSES_MAX: usize = 64;
-/// Most entries of any other list in a result.
+/// Maximum number of entries of any other list in a result.
 const LIST_MAX: usize = 256;
 /// Longest text of a plugin's that is repeated in an error, in bytes.
 const WORDS_MAX: usize = 1024;
@@ -19,7 +19,7 @@ const WORDS_MAX: usize = 1024;
 pub struct Address {
     /// The address.
     pub ip: IpAddr,
-    /// How many leading bits are its network's.
+    /// Length of the network prefix, in bits.
     pub prefix: u8,
 }
 
@@ -38,7 +38,7 @@ impl Address {
         (prefix <= if ip.is_ipv4() { 32 } else { 128 }).then_some(Self { ip, prefix })
     }
 
-    /// Whether another address belongs to the same network.
+    /// Tells whether another address belongs to the same network.
     pub fn network_has(&self, other: IpAddr) -> bool {
         fn bits(ip: IpAddr) -> u128 {
             match ip {
@@ -51,7 +51,7 @@ impl Address {
     }
 }
 
-/// What resolv.conf is to say, as a network tells it.
+/// Name servers and domains for resolv.conf.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dns {
     /// Name servers.
@@ -62,14 +62,14 @@ pub struct Dns {
     pub options: Vec<String>,
 }
 
-/// What a container has of its network.
+/// Addresses that a container has on its network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
-    /// Its own.
+    /// Addresses of the container.
     pub own: Vec<Address>,
-    /// Of whoever forwards for it.
+    /// Addresses of the gateways.
     pub gateways: Vec<IpAddr>,
-    /// Its name servers.
+    /// Name servers.
     pub dns: Dns,
 }
 
@@ -79,10 +79,10 @@ impl Addresses {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(result: &Value) -> Result<Self, String> {
-        let root = result.as_object().ok_or("the result is no object")?;
+        let root = result.as_object().ok_or("the result is not an object")?;
         match root.get("cniVersion").map(|version| version.as_str().and_then(Version::of)) {
             None | Some(Some(_)) => {}
-            Some(None) => return Err("`cniVersion` of the result is none that is known".into()),
+            Some(None) => return Err("`cniVersion` of the result is not a supported version".into()),
         }
         let mut found = Self::default();
         let interfaces = list(result, "interfaces", LIST_MAX)?;
@@ -93,7 +93,7 @@ impl Addresses {
         for (index, entry) in list(result, "ips", ADDRESSES_MAX)?.iter().enumerate() {
             let at = format!("`ips[{index}]` of the result");
             let address = entry.get("address").and_then(Value::as_str).and_then(Address::parse);
-            let address = address.ok_or_else(|| format!("{at} has no address with a length of its prefix"))?;
+            let address = address.ok_or_else(|| format!("{at} has no address with a prefix length"))?;
             // Addresses of the host's side are told too.
             if entry.get("interface").and_then(Value::as_u64).is_none_or(inside) {
                 found.own.push(address);
@@ -121,7 +121,7 @@ impl Dns {
             let words = texts.iter().map(|text| text.as_str().filter(|text| word(text)).map(str::to_owned));
             words
                 .collect::<Option<_>>()
-                .ok_or_else(|| format!("`dns.{name}` of the result has an entry that is no word"))
+                .ok_or_else(|| format!("`dns.{name}` of the result has an entry that is not a word"))
         };
         let servers = words("nameservers")?.iter().map(|text| text.parse().ok()).collect::<Option<_>>();
         let mut searches = words("search")?;
@@ -131,7 +131,7 @@ impl Dns {
             searches.insert(0, domain.to_owned());
         }
         Ok(Self {
-            servers: servers.ok_or("`dns.nameservers` of the result has an entry that is no address")?,
+            servers: servers.ok_or("`dns.nameservers` of the result has an entry that is not an IP address")?,
             searches,
             options: words("options")?,
         })
@@ -142,27 +142,28 @@ fn list<'a>(value: &'a Value, name: &str, most: usize) -> Result<&'a [Value], St
     match value.get(name) {
         None | Some(Value::Null) => Ok(&[]),
         Some(Value::Array(list)) if list.len() <= most => Ok(list),
-        Some(_) => Err(format!("`{name}` of the result is no list of at most {most} entries")),
+        Some(_) => Err(format!("`{name}` of the result is not a list of at most {most} entries")),
     }
 }
 
 fn address_of(value: &Value, name: &str) -> Result<Option<IpAddr>, String> {
     match value.get(name).and_then(Value::as_str).filter(|text| !text.is_empty()) {
         None => Ok(None),
-        Some(text) => text.parse().map(Some).map_err(|_| format!("`{name}` is no address")),
+        Some(text) => text.parse().map(Some).map_err(|_| format!("`{name}` is not an IP address")),
     }
 }
 
 /// A failure in a plugin's own words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginFailure {
-    /// Its code; 0 where it told none. Below 100 they are the specification's.
+    /// Code of the error; 0 if there was none. Codes below 100 are the specification's.
     pub code: u64,
-    /// What it said, cut, in one line.
+    /// Message of the error on one line, shortened.
     pub message: String,
 }
 
-/// What a plugin that failed has said: the error object on its standard output, else the end of its standard error.
+/// Reads the error of a plugin that failed: the error object on its standard output, else the end of its standard
+/// error.
 pub fn plugin_failure(stdout: &[u8], stderr: &[u8]) -> PluginFailure {
     let told = serde_json::from_slice::<Value>(stdout).ok();
     let part = |name: &str| told.as_ref().and_then(|told| told.get(name)?.as_str()).unwrap_or_default();

@@ -1,5 +1,4 @@
-//! What must be known to take a container off its network again: kept on disk from before it is put there, so that
-//! whoever comes next can do it.
+//! Attachments to networks, kept on disk from before ADD, so that any later process can undo them with DEL.
 
 use std::path::PathBuf;
 
@@ -11,7 +10,7 @@ use crate::ident::ContainerId;
 
 /// Name of the interface in the container.
 pub const INTERFACE: &str = "eth0";
-/// How much of a container's id is part of its name to plugins. They put it into comments of at most 255 bytes.
+/// Bytes of a container's id in its name for plugins, which put the name into comments of at most 255 bytes.
 const ID_SHOWN: usize = 40;
 
 /// A container on a network, or on its way there.
@@ -19,9 +18,9 @@ const ID_SHOWN: usize = 40;
 pub struct Attachment {
     /// The container.
     pub id: ContainerId,
-    /// Its name to plugins (`CNI_CONTAINERID`).
+    /// Name of the container for plugins (`CNI_CONTAINERID`).
     pub cni_id: String,
-    /// Where its network namespace is to be found, while there is one.
+    /// Path of the network namespace, while it exists.
     pub netns: PathBuf,
     /// The boot in which that is so.
     pub boot_id: String,
@@ -29,7 +28,7 @@ pub struct Attachment {
     pub network: Network,
     /// The version in use.
     pub version: Version,
-    /// What was asked of the plugins.
+    /// Capabilities that were requested from the plugins.
     pub asked: Capabilities,
     /// The result so far.
     pub result: Option<Value>,

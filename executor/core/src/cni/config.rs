@@ -1,4 +1,4 @@
-//! What the operator configured: a list of plugins (`.conflist`), or one plugin by itself (`.conf`, `.json`).
+//! Network configurations of the operator: a list of plugins (`.conflist`), or a single plugin (`.conf`, `.json`).
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -7,38 +7,38 @@ use super::Version;
 
 /// Largest configuration file, in bytes.
 pub const CONFIG_MAX: u64 = 256 << 10;
-/// Most plugins of a network.
+/// Maximum number of plugins of a network.
 pub const PLUGINS_MAX: usize = 16;
 /// Longest name of a network or of a plugin, in bytes.
 const NAME_MAX: usize = 128;
-/// Most versions that a configuration may list.
+/// Maximum number of versions that a configuration may list.
 const VERSIONS_MAX: usize = 32;
 
 /// A network as it is configured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
-    /// Its name, which plugins keep what they remember under.
+    /// Name of the network, under which plugins keep their state.
     pub name: String,
     /// The versions that its configuration is written for and that are spoken here: at least one, ascending.
     pub versions: Vec<Version>,
-    /// In the order of ADD: at least one.
+    /// Plugins in the order of ADD; at least one.
     pub plugins: Vec<Plugin>,
 }
 
-/// One plugin of a network.
+/// A plugin of a network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plugin {
     /// Name of its program.
     pub kind: String,
-    /// Its part of the configuration, as it stands there.
+    /// Configuration of the plugin, unchanged.
     pub config: Map<String, Value>,
 }
 
-/// Why a file is no network.
+/// Error of a file that is not a network configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadConfig {
-    /// No JSON.
-    #[error("is no JSON: {0}")]
+    /// The file is not JSON.
+    #[error("is not JSON: {0}")]
     Json(String),
     /// JSON, and something in it is missing or of the wrong kind.
     #[error("`{0}` {1}")]
@@ -49,7 +49,7 @@ fn field(name: impl Into<String>, why: impl Into<String>) -> BadConfig {
     BadConfig::Field(name.into(), why.into())
 }
 
-/// Whether a file of this name is taken for a network's configuration.
+/// Tells whether a file of this name is a network configuration.
 pub fn is_config_name(name: &str) -> bool {
     !name.starts_with('.') && [".conflist", ".conf", ".json"].iter().any(|ending| name.ends_with(ending))
 }
@@ -61,26 +61,26 @@ impl Network {
     /// It is none, or it is for versions that are not spoken here.
     pub fn parse(bytes: &[u8]) -> Result<Self, BadConfig> {
         let root: Value = serde_json::from_slice(bytes).map_err(|error| BadConfig::Json(error.to_string()))?;
-        let Value::Object(root) = root else { return Err(BadConfig::Json("it is no object".into())) };
+        let Value::Object(root) = root else { return Err(BadConfig::Json("it is not an object".into())) };
         let name = text(&root, "name")?;
         if !is_name(name) {
-            return Err(field("name", format!("is no name of a network of at most {NAME_MAX} bytes")));
+            return Err(field("name", format!("is not a valid network name of at most {NAME_MAX} bytes")));
         }
         let plugins = match root.get("plugins") {
             None => vec![Value::Object(root.clone())],
             Some(Value::Array(plugins)) => plugins.clone(),
-            Some(_) => return Err(field("plugins", "is no list")),
+            Some(_) => return Err(field("plugins", "is not a list")),
         };
         if plugins.is_empty() || plugins.len() > PLUGINS_MAX {
             return Err(field("plugins", format!("has {} entries; 1 to {PLUGINS_MAX} are allowed", plugins.len())));
         }
         let plugins = plugins.into_iter().enumerate().map(|(index, plugin)| {
             let at = format!("plugins[{index}]");
-            let Value::Object(config) = plugin else { return Err(field(at, "is no object")) };
-            let kind = text(&config, "type").map_err(|_| field(format!("{at}.type"), "is no string"))?.to_owned();
+            let Value::Object(config) = plugin else { return Err(field(at, "is not an object")) };
+            let kind = text(&config, "type").map_err(|_| field(format!("{at}.type"), "is not a string"))?.to_owned();
             // It becomes a file name below the operator's directories of plugins.
             if !is_name(&kind) {
-                return Err(field(format!("{at}.type"), "is no name of a plugin"));
+                return Err(field(format!("{at}.type"), "is not a valid name of a plugin"));
             }
             Ok(Plugin { kind, config })
         });
@@ -94,9 +94,11 @@ fn versions(root: &Map<String, Value>) -> Result<Vec<Version>, BadConfig> {
         None => Vec::new(),
         Some(Value::Array(list)) if list.len() <= VERSIONS_MAX => {
             let words = list.iter().map(|entry| entry.as_str());
-            words.collect::<Option<Vec<_>>>().ok_or_else(|| field("cniVersions", "has an entry that is no string"))?
+            words
+                .collect::<Option<Vec<_>>>()
+                .ok_or_else(|| field("cniVersions", "has an entry that is not a string"))?
         }
-        Some(_) => return Err(field("cniVersions", format!("is no list of at most {VERSIONS_MAX} entries"))),
+        Some(_) => return Err(field("cniVersions", format!("is not a list of at most {VERSIONS_MAX} entries"))),
     };
     let single = root.get("cniVersion").map(|_| text(root, "cniVersion")).transpose()?;
     let all: Vec<&str> = listed.into_iter().chain(single).collect();
@@ -107,16 +109,16 @@ fn versions(root: &Map<String, Value>) -> Result<Vec<Version>, BadConfig> {
         let known = Version::ALL.map(Version::name).join(", ");
         let named: String = if all.is_empty() { "is missing".into() } else { format!("is {:?}", all.join(", ")) };
         let named: String = named.chars().take(200).collect();
-        return Err(field("cniVersion", format!("{named}; {known} are known")));
+        return Err(field("cniVersion", format!("{named}; supported are {known}")));
     }
     Ok(spoken)
 }
 
 fn text<'a>(map: &'a Map<String, Value>, name: &str) -> Result<&'a str, BadConfig> {
-    map.get(name).and_then(Value::as_str).ok_or_else(|| field(name, "is no string"))
+    map.get(name).and_then(Value::as_str).ok_or_else(|| field(name, "is not a string"))
 }
 
-/// As the specification has it for names of networks.
+/// Tells whether a name is valid for a network by the CNI specification.
 fn is_name(name: &str) -> bool {
     name.len() <= NAME_MAX
         && name.starts_with(|first: char| first.is_ascii_alphanumeric())

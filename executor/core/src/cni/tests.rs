@@ -55,16 +55,19 @@ fn versions_that_are_spoken_here_remain() {
 fn what_is_no_network_is_named() {
     let many = format!(r#"{{"cniVersion":"1.0.0","name":"x","plugins":[{}]}}"#, vec![r#"{"type":"a"}"#; 17].join(","));
     let table = [
-        ("", "is no JSON"),
-        ("[1]", "it is no object"),
-        (r#"{"cniVersion":"1.0.0","type":"a"}"#, "`name` is no string"),
-        (r#"{"cniVersion":"1.0.0","name":"../x","type":"a"}"#, "`name` is no name of a network"),
-        (r#"{"cniVersion":"1.0.0","name":"","type":"a"}"#, "`name` is no name of a network"),
-        (r#"{"cniVersion":"1.0.0","name":"x"}"#, "`plugins[0].type` is no string"),
+        ("", "is not JSON"),
+        ("[1]", "it is not an object"),
+        (r#"{"cniVersion":"1.0.0","type":"a"}"#, "`name` is not a string"),
+        (r#"{"cniVersion":"1.0.0","name":"../x","type":"a"}"#, "`name` is not a valid network name"),
+        (r#"{"cniVersion":"1.0.0","name":"","type":"a"}"#, "`name` is not a valid network name"),
+        (r#"{"cniVersion":"1.0.0","name":"x"}"#, "`plugins[0].type` is not a string"),
         (r#"{"cniVersion":"1.0.0","name":"x","plugins":[]}"#, "`plugins` has 0 entries"),
-        (r#"{"cniVersion":"1.0.0","name":"x","plugins":{}}"#, "`plugins` is no list"),
-        (r#"{"cniVersion":"1.0.0","name":"x","plugins":[1]}"#, "`plugins[0]` is no object"),
-        (r#"{"cniVersion":"1.0.0","name":"x","plugins":[{"type":"../../bin/sh"}]}"#, "`plugins[0].type` is no name"),
+        (r#"{"cniVersion":"1.0.0","name":"x","plugins":{}}"#, "`plugins` is not a list"),
+        (r#"{"cniVersion":"1.0.0","name":"x","plugins":[1]}"#, "`plugins[0]` is not an object"),
+        (
+            r#"{"cniVersion":"1.0.0","name":"x","plugins":[{"type":"../../bin/sh"}]}"#,
+            "`plugins[0].type` is not a valid name",
+        ),
         (many.as_str(), "`plugins` has 17 entries"),
     ];
     for (text, words) in table {

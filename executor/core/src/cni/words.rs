@@ -1,4 +1,4 @@
-//! What a plugin is given on its standard input.
+//! Input of a plugin: its command and the configuration on its standard input.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::{Network, Plugin, Version};
 use crate::plan::Connectivity;
 
-/// What a plugin is asked to do.
+/// Command of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Connect the container.
@@ -20,7 +20,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// As CNI_COMMAND spells it.
+    /// Returns the command as CNI_COMMAND spells it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Add => "ADD",
@@ -30,7 +30,7 @@ impl Verb {
     }
 }
 
-/// What a request asks of the plugins that declare that they can do it (`runtimeConfig`), by the capability's name.
+/// Settings of a request for plugins that declare a capability for them (`runtimeConfig`), by the capability's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities(pub Map<String, Value>);
 
@@ -38,7 +38,7 @@ pub struct Capabilities(pub Map<String, Value>);
 const PORTS: &str = "portMappings";
 
 impl Capabilities {
-    /// What a request asks for: published ports, and its name servers.
+    /// Returns the capabilities of a request: published ports and name servers.
     pub fn of(asked: &Connectivity) -> Self {
         let mut all = Map::new();
         let port = |port: &crate::plan::PublishedPort| {

@@ -1,4 +1,4 @@
-//! What an image says about the process that is run from it, and how a request goes over it.
+//! Defaults for the process in an image's configuration, and their combination with a request.
 //!
 //! The rules are Docker's: without a program of its own a request runs Entrypoint and then its arguments, or Cmd where
 //! it has none; a program of its own replaces both. Variables of the image come first and give way to the request's
@@ -12,13 +12,13 @@ use super::signal::parse_signal;
 use crate::limits::{ARG_TOTAL_MAX, LIST_MAX, PATH_MAX};
 use crate::violation::Violation;
 
-/// Most volumes.
+/// Maximum number of volumes.
 const VOLUMES_MAX: usize = 64;
 
 /// Defaults of a container from an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageDefaults {
-    /// Begins the command.
+    /// First part of the command.
     pub entrypoint: Vec<String>,
     /// Ends it where the request has no arguments.
     pub cmd: Vec<String>,
@@ -36,7 +36,7 @@ pub struct ImageDefaults {
     pub volumes: Vec<String>,
 }
 
-/// Why an image cannot be run as it is: everything that is wrong with its configuration.
+/// Error of a configuration that cannot be run, with every violation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the image's configuration: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 pub struct ConfigError(pub Vec<Violation>);
@@ -44,11 +44,11 @@ pub struct ConfigError(pub Vec<Violation>);
 /// Neither the image nor the request names a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoCommand {
-    /// Nothing to run at all.
-    #[error("is empty, and the image has neither an entrypoint nor a command: it names the program to run")]
+    /// There is no program to run.
+    #[error("is empty, and the image has neither an entrypoint nor a command")]
     Missing,
     /// The first argument would be the program, but it is a secret.
-    #[error("is empty, and the image has no entrypoint: the first argument would be the program, but it is a secret")]
+    #[error("is empty, and the image has no entrypoint: the first argument would be the program, but is a secret")]
     Secret,
 }
 
@@ -57,9 +57,9 @@ pub enum NoCommand {
 pub struct Command {
     /// The program.
     pub path: String,
-    /// Its arguments.
+    /// Arguments.
     pub args: Vec<String>,
-    /// How far the request's own arguments have moved up: -1 where the first became the program.
+    /// Number of places that the request's own arguments have moved up: -1 when the first became the program.
     pub shift: i64,
 }
 
@@ -80,12 +80,12 @@ impl ImageDefaults {
         strings("Env", &env, &mut found);
         let working_dir = text(config.working_dir());
         if !working_dir.is_empty() && !is_path(&working_dir) {
-            found.push(Violation::new("WorkingDir", "is no absolute path"));
+            found.push(Violation::new("WorkingDir", "is not an absolute path"));
         }
         let stop_signal = config.stop_signal().as_deref().filter(|signal| !signal.is_empty()).and_then(|signal| {
             let number = parse_signal(signal);
             if number.is_none() {
-                found.push(Violation::new("StopSignal", "is no signal"));
+                found.push(Violation::new("StopSignal", "is not a signal"));
             }
             number
         });
@@ -96,7 +96,7 @@ impl ImageDefaults {
         if volumes.len() > VOLUMES_MAX {
             found.push(Violation::new("Volumes", format!("has {} entries; at most {VOLUMES_MAX}", volumes.len())));
         } else if volumes.iter().any(|volume| !is_path(volume)) {
-            found.push(Violation::new("Volumes", "has an entry that is no absolute path, or has `..` in it"));
+            found.push(Violation::new("Volumes", "has an entry that is not an absolute path, or contains `..`"));
         }
         if !found.is_empty() {
             return Err(ConfigError(found));
@@ -155,11 +155,12 @@ fn strings(field: &'static str, list: &[String], found: &mut Vec<Violation>) {
         found.push(Violation::new(field, why));
     }
     if list.iter().any(|text| text.contains('\0')) {
-        found.push(Violation::new(field, "contains a NUL"));
+        found.push(Violation::new(field, "contains NUL"));
     }
 }
 
-/// Of a name that is there twice the last value counts, as where a shell would set them. What has no name is left out.
+/// Splits `NAME=VALUE` entries. The last value of a repeated name counts, as in a shell; entries without a name are
+/// left out.
 fn variables(list: Vec<String>) -> Vec<(String, String)> {
     let mut variables: Vec<(String, String)> = Vec::with_capacity(list.len());
     let mut at = BTreeMap::new();
@@ -182,7 +183,7 @@ fn variables(list: Vec<String>) -> Vec<(String, String)> {
     variables
 }
 
-/// Without doubled and trailing slashes and `.`.
+/// Removes doubled and trailing slashes and `.`.
 fn clean(path: &str) -> String {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     format!("{}{}", if path.starts_with('/') { "/" } else { "" }, parts.join("/"))

@@ -1,11 +1,11 @@
-//! Digests: the names of what never changes.
+//! Digests, by which images, layers and blobs are named (image-spec, `descriptor.md`).
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// How a digest was computed.
+/// Hash algorithm of a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Algorithm {
     /// SHA-256, 64 hexadecimal digits.
@@ -15,7 +15,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// As a digest begins.
+    /// Returns the name that a digest begins with.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sha256 => "sha256",
@@ -23,7 +23,7 @@ impl Algorithm {
         }
     }
 
-    /// Hexadecimal digits of its digests.
+    /// Returns the number of hexadecimal digits.
     pub fn digits(self) -> usize {
         match self {
             Self::Sha256 => 64,
@@ -40,39 +40,42 @@ pub struct Digest {
     hex: String,
 }
 
-/// Why a string is no digest.
+/// Error of a string that is not a digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDigest {
-    /// No colon, or another algorithm.
-    #[error("is no digest of a known algorithm: `sha256:` or `sha512:` and hexadecimal digits")]
+    /// The text has no colon, or another algorithm.
+    #[error("does not begin with `sha256:` or `sha512:`")]
     Algorithm,
-    /// Too short or too long.
+    /// The digest is too short or too long.
     #[error("has {is} hexadecimal digits; {algorithm} has {must}")]
     Length {
-        /// Its own.
+        /// Number of digits.
         is: usize,
-        /// As it names itself.
+        /// Name of the algorithm.
         algorithm: &'static str,
-        /// The algorithm's.
+        /// Number of digits that the algorithm has.
         must: usize,
     },
-    /// Not `[0-9a-f]`.
+    /// The digits are not `[0-9a-f]`.
     #[error("has characters other than 0-9 and a-f")]
     Characters,
+    /// The digest has an algorithm that is not allowed here.
+    #[error("has the algorithm {0}; only sha256 is supported here")]
+    NotSha256(&'static str),
 }
 
 impl Digest {
-    /// The digest that a computed hash is.
+    /// Makes the digest of a computed hash; `None` where the hash has not the length of its algorithm.
     pub fn of_hash(algorithm: Algorithm, hash: &[u8]) -> Option<Self> {
         (hash.len() * 2 == algorithm.digits()).then(|| Self { algorithm, hex: hex::encode(hash) })
     }
 
-    /// How it was computed.
+    /// Returns the algorithm.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// Its digits, a safe path component.
+    /// Returns the hexadecimal digits, which are safe as a path component.
     pub fn hex(&self) -> &str {
         &self.hex
     }
@@ -122,6 +125,66 @@ impl fmt::Debug for Digest {
     }
 }
 
+/// A layer's diffID: SHA-256 of its uncompressed archive (image-spec, `config.md`).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DiffId([u8; 32]);
+
+impl DiffId {
+    /// Makes the diffID of a computed hash.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Returns the hash.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// Returns the 64 hexadecimal digits, which are safe as a path component.
+    pub fn hex(&self) -> String {
+        hex::encode(self.0)
+    }
+}
+
+impl TryFrom<&Digest> for DiffId {
+    type Error = BadDigest;
+
+    fn try_from(digest: &Digest) -> Result<Self, BadDigest> {
+        if digest.algorithm != Algorithm::Sha256 {
+            return Err(BadDigest::NotSha256(digest.algorithm.name()));
+        }
+        let mut bytes = [0; 32];
+        hex::decode_to_slice(&digest.hex, &mut bytes).map_err(|_| BadDigest::Characters)?;
+        Ok(Self(bytes))
+    }
+}
+
+impl FromStr for DiffId {
+    type Err = BadDigest;
+
+    fn from_str(text: &str) -> Result<Self, BadDigest> {
+        Self::try_from(&text.parse::<Digest>()?)
+    }
+}
+
+impl From<DiffId> for Digest {
+    fn from(id: DiffId) -> Self {
+        Self { algorithm: Algorithm::Sha256, hex: id.hex() }
+    }
+}
+
+impl fmt::Display for DiffId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", Algorithm::Sha256.name(), self.hex())
+    }
+}
+
+impl fmt::Debug for DiffId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,6 +209,17 @@ mod tests {
         ];
         for bad in bad {
             assert!(bad.parse::<Digest>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_diff_id_is_a_sha256_digest() {
+        let text = format!("sha256:{}", "0a".repeat(32));
+        let id = text.parse::<DiffId>().unwrap();
+        assert_eq!((id.to_string(), Digest::from(id).to_string()), (text.clone(), text.clone()));
+        assert_eq!(format!("sha512:{}", "0".repeat(128)).parse::<DiffId>(), Err(BadDigest::NotSha256("sha512")));
+        for bad in ["", "sha256:", &text.to_uppercase(), &text[..70], &format!("{text}0"), "sha256:../.."] {
+            assert!(bad.parse::<DiffId>().is_err(), "{bad}");
         }
     }
 }

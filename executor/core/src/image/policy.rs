@@ -14,7 +14,7 @@ use super::{ImageReference, Repository};
 
 pub use pattern::{BadPattern, RepositoryPattern};
 
-/// Most patterns of a list.
+/// Maximum number of patterns of a list.
 const PATTERNS_MAX: usize = 1000;
 
 /// The keys of the table `images` that both programs read.
@@ -48,7 +48,7 @@ pub struct Forbidden {
     key: &'static str,
 }
 
-/// Every fault of the keys.
+/// Errors of all keys.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct BadRules(pub Vec<String>);
 
@@ -84,12 +84,12 @@ impl ImagePolicy {
         self.0.is_some()
     }
 
-    /// Nothing is refused, wherever an image came from.
+    /// Returns true when nothing is refused, wherever an image came from.
     pub fn is_open(&self) -> bool {
         self.may_fetch_all() && self.0.as_ref().is_none_or(|rules| rules.import && rules.archives)
     }
 
-    /// Every repository may be fetched from.
+    /// Returns true when images may be fetched from every repository.
     pub fn may_fetch_all(&self) -> bool {
         self.0.as_ref().is_none_or(|rules| rules.allow.contains(&RepositoryPattern::any()))
     }

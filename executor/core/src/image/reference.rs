@@ -28,24 +28,24 @@ const PATH_MAX: usize = 4096;
 const INNER_MAX: usize = 512;
 /// Longest reference of all; longer ones are not looked into.
 const REFERENCE_MAX: usize = PATH_MAX + INNER_MAX;
-/// Whose images have short names.
+/// Registry of references without a host name.
 pub(super) const DEFAULT_REGISTRY: &str = "docker.io";
-/// Where its images without a namespace lie.
+/// Namespace of the default registry's images without one.
 pub(super) const DEFAULT_NAMESPACE: &str = "library/";
-/// In force where neither tag nor digest is named.
+/// Tag of references without a tag or digest.
 const DEFAULT_TAG: &str = "latest";
 
-/// Where an image is, and which one.
+/// Source and name of an image.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum ImageReference {
-    /// In a registry.
+    /// Image in a registry.
     Registry(Repository, Selector),
-    /// In an OCI layout on the executor's disk; under this name, or the only one.
+    /// Image in an OCI layout on the executor's disk: the one with this name, or the only one.
     Layout(PathBuf, Option<String>),
-    /// In a layout in a tar archive.
+    /// Image in an OCI layout in a tar archive.
     OciArchive(PathBuf, Option<String>),
-    /// In an archive in `docker save`'s form.
+    /// Image in an archive in `docker save`'s format.
     DockerArchive(PathBuf, Option<String>),
 }
 
@@ -56,49 +56,49 @@ pub struct Repository {
     path: String,
 }
 
-/// Which image of a repository. There is a tag, a digest, or both; with both the digest decides.
+/// Tag, digest or both of an image in a repository. The digest takes precedence.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Selector {
     tag: Option<String>,
     digest: Option<Digest>,
 }
 
-/// One thing wrong with a reference.
+/// Fault of a reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// It begins with nothing known.
-    #[error(
-        "begins with none of `docker://`, `oci:`, `oci-archive:` and `docker-archive:` (`host` and `dir:` are no images)"
-    )]
+    /// The reference begins with no known scheme.
+    #[error("must begin with `docker://`, `oci:`, `oci-archive:` or `docker-archive:`")]
     Scheme,
-    /// It is too long to look into.
+    /// The reference is too long.
     #[error("has {0} bytes; at most {REFERENCE_MAX}")]
     Length(usize),
-    /// No repository.
-    #[error("names no repository")]
+    /// The reference has no repository.
+    #[error("has no repository, as in docker://REGISTRY/REPOSITORY")]
     NoRepository,
     /// The registry is no host with an optional port.
-    #[error("registry `{0}` is no host name or address with an optional port")]
+    #[error("registry `{0}` is not a host name or IP address with an optional port")]
     Registry(String),
     /// A component of the repository.
     #[error(
-        "repository component `{0}` is not of a-z and 0-9, with single `.`, `_`, `__` or any number of `-` between"
+        "repository component `{0}` is not valid: use a-z and 0-9, separated by `.`, `_`, `__` or any number of `-`"
     )]
     Component(String),
     /// The name is too long.
     #[error("registry and repository have {0} bytes; at most {NAME_MAX}")]
     NameLength(usize),
     /// The tag.
-    #[error("tag `{0}` is not 1 to {TAG_MAX} of A-Z, a-z, 0-9, `_`, `.` and `-`, beginning with neither `.` nor `-`")]
+    #[error(
+        "tag `{0}` is not valid: use 1 to {TAG_MAX} of A-Z, a-z, 0-9, `_`, `.` and `-`, not beginning with `.` or `-`"
+    )]
     Tag(String),
     /// The digest.
     #[error("digest {0}")]
     Digest(BadDigest),
     /// The path.
-    #[error("path `{0}` is not absolute, has `.` or `..` in it, or has {PATH_MAX} bytes or more")]
+    #[error("path `{0}` is not valid: it must be absolute, without `.` and `..`, and shorter than {PATH_MAX} bytes")]
     Path(String),
     /// The name inside of a layout or an archive.
-    #[error("name `{0}` is not 1 to {INNER_MAX} visible ASCII characters")]
+    #[error("name `{0}` is not valid: use 1 to {INNER_MAX} visible ASCII characters")]
     Inner(String),
 }
 
@@ -113,7 +113,7 @@ impl Fault {
     }
 }
 
-/// Why a string is no reference: everything that is wrong with it.
+/// Error of a string that is not a reference, with all its faults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadReference(pub Vec<Fault>);
 
@@ -162,7 +162,7 @@ impl Selector {
         self.digest.as_ref()
     }
 
-    /// What a registry is asked for: the digest, where there is one, else the tag.
+    /// Returns the identifier to request from a registry: the digest if there is one, else the tag.
     pub fn wanted(&self) -> String {
         match (&self.digest, &self.tag) {
             (Some(digest), _) => digest.to_string(),
@@ -184,7 +184,7 @@ impl ImageReference {
         }
     }
 
-    /// Whether a string means an image rather than `host` or `dir:`.
+    /// Tells whether a string refers to an image rather than to `host` or `dir:`.
     pub fn is_image(text: &str) -> bool {
         scheme(text).is_some()
     }
@@ -208,7 +208,7 @@ impl ImageReference {
     }
 }
 
-/// What stands before the image's own name.
+/// Prefix of a reference.
 #[derive(Clone, Copy)]
 enum Scheme {
     Registry,
@@ -329,7 +329,7 @@ pub(super) fn canonical_registry(host: &str) -> String {
     if host == "index.docker.io" { DEFAULT_REGISTRY.to_owned() } else { host }
 }
 
-/// As Docker tells a registry from the first component of a repository.
+/// Tells whether the first component of a repository is a host name, by Docker's rule.
 pub(super) fn is_host_like(text: &str) -> bool {
     text.contains(['.', ':']) || text.eq_ignore_ascii_case("localhost")
 }

@@ -6,14 +6,14 @@
 
 use super::{State, advance};
 
-/// What happens next.
+/// A step of the model.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// The shim does its next thing.
     Shim,
     /// The process ends by itself.
     ProcessEnds,
-    /// Somebody asks for an end.
+    /// A client requests the end.
     Stop,
     /// The launcher does its next thing for a container without a shim.
     Launcher,
@@ -45,16 +45,16 @@ struct World {
     shim: bool,
     launcher: bool,
     daemon: bool,
-    /// On disk: how far it is.
+    /// State in the record on disk.
     record: State,
-    /// On disk: its end.
+    /// True when the exit record is on disk.
     exit_record: bool,
-    /// On disk; goes last.
+    /// True while the run directory exists; removed last.
     run_dir: bool,
     process: bool,
     secrets: bool,
     stop: bool,
-    /// What the ledger keeps: where the daemon believes it to be, and what it told of that.
+    /// Contents of the ledger: the daemon's state of the container, and the states that it has reported.
     told: Vec<State>,
 }
 
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// One of the last things, in their order, by whoever it falls to: any of them may be done again.
+    /// Carries out one of the final steps in order. Each of them may be repeated.
     fn finish(&mut self) {
         if self.process {
             self.process = false;
@@ -126,7 +126,7 @@ impl World {
         self.told.extend(advance(now, seen));
     }
 
-    /// What holds at every moment.
+    /// Checks the invariants.
     fn check(&self) -> Result<(), String> {
         let told = |state| self.told.iter().filter(|one| **one == state).count();
         let rules = [

@@ -1,10 +1,10 @@
-//! What a container can reach, and is reached by.
+//! Network settings of a container.
 
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// Which network a container sees.
+/// Kind of network of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Network {
@@ -29,7 +29,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// As CNI's portmap plugin spells it.
+    /// Returns the name as CNI's portmap plugin spells it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -42,13 +42,13 @@ impl Protocol {
 /// A port of the host that leads to one of the container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishedPort {
-    /// Every address of the host where there is none.
+    /// Address of the host; every address if there is none.
     pub host_ip: Option<IpAddr>,
-    /// On the host.
+    /// Port of the host.
     pub host_port: u16,
-    /// In the container.
+    /// Port of the container.
     pub container_port: u16,
-    /// Of which protocol.
+    /// Protocol.
     pub protocol: Protocol,
 }
 
@@ -68,13 +68,13 @@ impl PublishedPort {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Connectivity {
-    /// Which of the operator's CNI networks; the first one when empty.
+    /// Name of one of the operator's CNI networks; the first one when empty.
     pub network_name: String,
     /// Ports of the host that lead to it.
     pub ports: Vec<PublishedPort>,
-    /// It may open connections to beyond its own network.
+    /// True when the container may open connections to outside of its network.
     pub egress: bool,
-    /// Its host name; made of its id when empty.
+    /// Host name; made from the container's id when empty.
     pub hostname: String,
     /// Addresses of name servers; the network's own answer where there are none.
     pub dns_servers: Vec<IpAddr>,

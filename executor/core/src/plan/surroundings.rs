@@ -1,4 +1,4 @@
-//! What a container finds around it beside its root file system and its network.
+//! Mounts, kernel settings and host names of a container, beside its root file system and its network.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,9 +14,9 @@ pub const TMPFS_MODE_DEFAULT: u32 = 0o1777;
 /// An empty file system in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tmpfs {
-    /// Where it is, in the container.
+    /// Mount point in the container.
     pub path: PathBuf,
-    /// Bytes that it holds; in a draft 0 for the container's limit of memory.
+    /// Maximum size in bytes; 0 in a draft for the container's memory limit.
     pub bytes: u64,
     /// Permission bits of its root.
     pub mode: u32,
@@ -33,27 +33,27 @@ pub struct Tmpfs {
 pub struct ExtraHost {
     /// The name.
     pub name: String,
-    /// What it leads to.
+    /// IP address of the name.
     pub address: IpAddr,
 }
 
-/// What a container finds around it.
+/// Mounts, kernel settings and host names of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Surroundings {
-    /// In the order of their paths.
+    /// Empty tmpfs mounts, ordered by path.
     pub tmpfs: Vec<Tmpfs>,
-    /// Bytes of /dev/shm; in a draft 0 for the default.
+    /// Size of /dev/shm in bytes; 0 in a draft for the default.
     pub shm_bytes: u64,
     /// Settings of the kernel that the container's own namespaces have.
     pub sysctls: BTreeMap<String, String>,
     /// Names beside the container's own.
     pub extra_hosts: Vec<ExtraHost>,
-    /// Its first process is an init of the executor's, and the program that one's child.
+    /// True when the first process is the executor's init, with the program as its child.
     pub init: bool,
 }
 
-/// Of a container that was made before a plan said so.
+/// Returns the settings of containers whose plans were made before this field existed.
 pub(super) fn before() -> Surroundings {
     Surroundings { shm_bytes: SHM_BYTES_DEFAULT, ..Surroundings::default() }
 }

@@ -8,11 +8,11 @@ use prost::{Message, Oneof};
 
 use super::Refused;
 
-/// What the descriptors of an [`Exec`] are, in order.
+/// Descriptors of an [`Exec`], in order.
 pub const EXEC_FDS: [&str; 2] = ["session", "process payload"];
-/// What the one descriptor of an [`Attach`] is: the shim's end of the client's own connection.
+/// Descriptor of an [`Attach`]: the shim's end of the client's connection.
 pub const ATTACH_FDS: [&str; 1] = ["client"];
-/// Most processes at a time that are executed in one container.
+/// Maximum number of processes that are executed in one container at the same time.
 pub const EXECS_MAX: usize = 64;
 /// And in all of them.
 pub const EXECS_MAX_IN_ALL: usize = 1024;
@@ -20,13 +20,13 @@ pub const EXECS_MAX_IN_ALL: usize = 1024;
 /// Executes a process in a container that runs; descriptors accompany it. What becomes of it is told on the session.
 #[derive(Clone, PartialEq, Message)]
 pub struct Exec {
-    /// In which.
+    /// Id of the container.
     #[prost(string, tag = "1")]
     pub container_id: String,
     /// `user[:group]`; the container's own when empty.
     #[prost(string, tag = "2")]
     pub user: String,
-    /// It gets a terminal.
+    /// True when the process gets a terminal.
     #[prost(bool, tag = "3")]
     pub terminal: bool,
     /// Lines of the terminal.
@@ -35,10 +35,10 @@ pub struct Exec {
     /// Characters of a line.
     #[prost(uint32, tag = "5")]
     pub columns: u32,
-    /// Its standard input is a pipe; else it is empty.
+    /// True when standard input is a pipe; otherwise it is empty.
     #[prost(bool, tag = "6")]
     pub stdin: bool,
-    /// When the container was admitted, as its launch said: the id may be another one's by now.
+    /// Time of the container's admission, as in its launch, because the id may belong to another container by now.
     #[prost(uint64, tag = "7")]
     pub created_at: u64,
 }
@@ -52,19 +52,19 @@ pub const ARCHIVE_STAT: &str = "stat";
 /// program of an [`Exec`], whose payload has the path in the container and the flags above as arguments.
 #[derive(Clone, PartialEq, Message)]
 pub struct Archive {
-    /// As for a program.
+    /// User and container, as for a program.
     #[prost(message, optional, tag = "1")]
     pub exec: Option<Exec>,
-    /// Which way.
+    /// Direction.
     #[prost(enumeration = "ArchiveWork", tag = "2")]
     pub work: i32,
 }
 
-/// Which way files are copied.
+/// Direction in which files are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub enum ArchiveWork {
-    /// None: malformed.
+    /// Invalid.
     Nothing = 0,
     /// Out of the container: an [`ArchiveStat`] with its length before it (32 bits, little endian), then the archive.
     Get = 1,
@@ -72,64 +72,64 @@ pub enum ArchiveWork {
     Put = 2,
 }
 
-/// What a path is.
+/// Status of a path.
 #[derive(Clone, PartialEq, Message)]
 pub struct ArchiveStat {
-    /// Bytes.
+    /// Size in bytes.
     #[prost(uint64, tag = "1")]
     pub size: u64,
     /// Kind and permissions, as in `st_mode`.
     #[prost(uint32, tag = "2")]
     pub mode: u32,
-    /// What a symbolic link leads to.
+    /// Target of a symbolic link.
     #[prost(bytes = "vec", tag = "3")]
     pub link: Vec<u8>,
-    /// When its content was changed, seconds since the epoch.
+    /// Time of the last change of the content, in seconds since the epoch.
     #[prost(int64, tag = "4")]
     pub mtime: i64,
 }
 
-/// What was unpacked.
+/// Summary of an unpacked archive.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct ArchiveDone {
     /// Entries.
     #[prost(uint64, tag = "1")]
     pub entries: u64,
-    /// Bytes of files.
+    /// Bytes of all files.
     #[prost(uint64, tag = "2")]
     pub bytes: u64,
 }
 
-/// What the daemon asks on a session. Its end ends the process.
+/// Order of the daemon on a session. The end of the session ends the process.
 #[derive(Clone, PartialEq, Message)]
 pub struct ExecOrder {
-    /// To be sent to the process.
+    /// Signal for the process.
     #[prost(int32, tag = "1")]
     pub signal: i32,
 }
 
-/// What is told on a session.
+/// Report on a session.
 #[derive(Clone, PartialEq, Message)]
 pub struct ExecReport {
-    /// It.
+    /// Content.
     #[prost(oneof = "ExecNews", tags = "1, 2, 3, 4, 5")]
     pub news: Option<ExecNews>,
 }
 
-/// What becomes of an [`Exec`].
+/// Result of an [`Exec`].
 #[derive(Clone, PartialEq, Oneof)]
 pub enum ExecNews {
-    /// It was not tried.
+    /// The process was not started.
     #[prost(message, tag = "1")]
     Refused(Refused),
     /// The program could not be executed.
     #[prost(message, tag = "2")]
     NotExecuted(NotExecuted),
-    /// It runs. Our ends of its input and output accompany this: its terminal, or its standard output, standard error
-    /// and, where it has one, standard input.
+    /// The process runs. The executor's ends of its input and output accompany this: its terminal, or its standard
+    /// output, standard error and, if it has one, standard input.
     #[prost(message, tag = "3")]
     Started(Started),
-    /// It called exit.
+    /// The process exited.
     #[prost(int32, tag = "4")]
     Code(i32),
     /// A signal ended it.
@@ -137,13 +137,13 @@ pub enum ExecNews {
     Signal(i32),
 }
 
-/// Why a program could not be executed.
+/// Error of a program that could not be executed.
 #[derive(Clone, PartialEq, Message)]
 pub struct NotExecuted {
     /// The system's number.
     #[prost(int32, tag = "1")]
     pub errno: i32,
-    /// All of it in one line.
+    /// Message on one line.
     #[prost(string, tag = "2")]
     pub message: String,
 }
@@ -151,7 +151,7 @@ pub struct NotExecuted {
 /// A process that runs.
 #[derive(Clone, PartialEq, Message)]
 pub struct Started {
-    /// On the host.
+    /// Process id on the host.
     #[prost(int32, tag = "1")]
     pub pid: i32,
 }
@@ -159,19 +159,19 @@ pub struct Started {
 /// Connects a client to the container's own process; a descriptor accompanies it.
 #[derive(Clone, PartialEq, Message)]
 pub struct Attach {
-    /// It sends input, of which one client at a time is the source.
+    /// True when the client sends input; only one client may at a time.
     #[prost(bool, tag = "1")]
     pub input: bool,
     /// Another client that does is let go.
     #[prost(bool, tag = "2")]
     pub take_over: bool,
-    /// It wants no output.
+    /// True when the client wants no output.
     #[prost(bool, tag = "3")]
     pub no_output: bool,
     /// The process waits while it does not read. Implied where it sends input and wants output.
     #[prost(bool, tag = "4")]
     pub lossless: bool,
-    /// It is expected back when its connection ends without [`ToShim::Leave`].
+    /// True when the client is expected to return if its connection ends without [`ToShim::Leave`].
     #[prost(bool, tag = "5")]
     pub resumable: bool,
     /// The place in the output that it wants to go on at.
@@ -199,7 +199,7 @@ pub enum FromShim {
 }
 
 impl FromShim {
-    /// What a mark means.
+    /// Returns the meaning of a mark.
     pub fn of(mark: u8) -> Option<Self> {
         [Self::Stdout, Self::Stderr, Self::Ended, Self::TakenOver, Self::Position]
             .into_iter()
@@ -224,7 +224,7 @@ pub fn position_of(bytes: &[u8]) -> Option<(u64, u64)> {
 pub enum ToShim {
     /// Input: bytes follow.
     Input = b'i',
-    /// No more input comes.
+    /// End of the input.
     EndOfInput = b'.',
     /// Lines and characters of a line follow, each two bytes, the lower first.
     Window = b'w',
@@ -233,7 +233,7 @@ pub enum ToShim {
 }
 
 impl ToShim {
-    /// What a mark means.
+    /// Returns the meaning of a mark.
     pub fn of(mark: u8) -> Option<Self> {
         [Self::Input, Self::EndOfInput, Self::Window, Self::Leave].into_iter().find(|it| *it as u8 == mark)
     }

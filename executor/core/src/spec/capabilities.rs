@@ -1,5 +1,4 @@
-//! Which capabilities a process of a container holds: the one that its container is made for, and those that are
-//! executed in it later.
+//! Capabilities of a container's process, and of processes that are executed in it later.
 
 use std::collections::BTreeSet;
 
@@ -30,8 +29,8 @@ pub struct Held {
     pub ambient: bool,
 }
 
-/// What a process of this user holds: the default set (every one where it is privileged, none for users other than
-/// root), without what is dropped, with what is added.
+/// Returns the capabilities of a process of this user: the default set (all when privileged, none for users other than
+/// root), without those dropped, with those added.
 pub fn held(isolation: &Isolation, uid: u32) -> Held {
     let all = || CAPABILITIES.into_iter();
     let is = |list: &[String], name: &str| list.iter().any(|one| one == "ALL" || one == name);
@@ -43,7 +42,7 @@ pub fn held(isolation: &Isolation, uid: u32) -> Held {
     Held { names, ambient: uid != 0 }
 }
 
-/// As the specification spells it.
+/// Returns the sets in the specification's form.
 pub(super) fn sets(held: &Held) -> Result<LinuxCapabilities, OciSpecError> {
     let known = |name: &&'static str| name.strip_prefix("CAP_")?.parse().ok();
     let all: Capabilities = held.names.iter().filter_map(known).collect();

@@ -1,21 +1,28 @@
-//! Networks and names.
+//! The network of a container: its kind, published ports, host name, name servers.
 
-use super::ViolationReason::{Conflict, InvalidFormat, NotAllowed, TooMany};
-use super::{Policy, Report, ports, shorten};
+use std::collections::BTreeSet;
+
+use super::ViolationReason::{Conflict, Duplicate, InvalidFormat, NotAllowed, OutOfRange, TooMany};
+use super::{Policy, Report, shorten};
 use crate::plan::{Connectivity, Isolation, Network};
 
-/// Most name servers: what resolv.conf(5) takes.
+/// Maximum number of published ports.
+const PORTS_MAX: usize = 256;
+
+/// Maximum number of name servers: what resolv.conf(5) takes.
 const SERVERS_MAX: usize = 3;
-/// Most domains to search, and most options.
+/// Maximum number of domains to search, and most options.
 const WORDS_MAX: usize = 32;
+/// Longest name of a network.
+const NETWORK_NAME_MAX: usize = 128;
 /// Longest host name: the kernel's limit (`__NEW_UTS_LEN`).
 const HOSTNAME_MAX: usize = 64;
 /// Longest domain name.
 const DOMAIN_MAX: usize = 253;
-/// With one of these a process could lift what keeps it from beyond its own network, or send past it.
+/// Capabilities with which a process could lift the block on egress, or send past it.
 const UNBOUND: [&str; 4] = ["ALL", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_ADMIN"];
 
-/// Checks what is asked for against the kind of network and the policy.
+/// Checks the requested network against its kind and the policy.
 pub(super) fn check(
     asked: &Connectivity,
     network: Network,
@@ -23,36 +30,64 @@ pub(super) fn check(
     policy: &Policy,
     report: &mut Report,
 ) {
-    let needs_cni = |what: &str| Conflict.because(format!("{what} needs a network of CNI"));
-    if network != Network::Cni {
-        if !asked.network_name.is_empty() {
-            report.add("network_name", needs_cni("a network's name"));
-        }
-        if !asked.ports.is_empty() {
-            report.add("ports", needs_cni("a published port"));
-        }
-        if asked.egress {
-            report.add("egress", needs_cni("egress"));
-        }
-    } else if asked.egress && !policy.allow_egress {
-        report.add("egress", NotAllowed.because("is not allowed by this daemon's configuration (allow_egress)"));
-    } else if !asked.egress {
-        let why = "would let the container reach beyond its network: that needs egress to be allowed, too";
-        for name in isolation.capabilities_added.iter().filter(|name| UNBOUND.contains(&name.as_str())) {
-            report.add("capabilities.add", Conflict.because(format!("{name} {why}")));
-        }
-        if isolation.privileged {
-            report.add("privileged", Conflict.because(why));
-        }
+    if network == Network::Cni {
+        check_egress(asked, isolation, policy, report);
+    } else {
+        refuse_without_cni(asked, report);
     }
-    let name = &asked.network_name;
-    if name.len() > 128
-        || name.starts_with('.')
-        || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
-    {
-        report.add("network_name", InvalidFormat.because(format!("{:?} is no name of a network", shorten(name))));
+    check_network_name(&asked.network_name, report);
+    check_ports(asked, policy, report);
+    check_hostname(&asked.hostname, network, report);
+    check_dns(asked, report);
+}
+
+/// Refuses what only a network of CNI can give.
+fn refuse_without_cni(asked: &Connectivity, report: &mut Report) {
+    let fields = [
+        ("network_name", !asked.network_name.is_empty()),
+        ("ports", !asked.ports.is_empty()),
+        ("egress", asked.egress),
+    ];
+    for (field, _) in fields.into_iter().filter(|(_, set)| *set) {
+        report.add(field, Conflict.because("needs a CNI network"));
     }
-    ports::check(asked, policy, report);
+}
+
+/// Checks that egress is allowed, or that no privilege of the container lifts the block on it.
+fn check_egress(asked: &Connectivity, isolation: &Isolation, policy: &Policy, report: &mut Report) {
+    if asked.egress {
+        if !policy.allow_egress {
+            report.add("egress", NotAllowed.because("is not allowed by this daemon's configuration (allow_egress)"));
+        }
+        return;
+    }
+    let why = "could bypass the block on egress; it needs `egress`";
+    for name in isolation.capabilities_added.iter().filter(|name| UNBOUND.contains(&name.as_str())) {
+        report.add("capabilities.add", Conflict.because(format!("{name} {why}")));
+    }
+    if isolation.privileged {
+        report.add("privileged", Conflict.because(why));
+    }
+}
+
+fn check_network_name(name: &str, report: &mut Report) {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    if name.len() > NETWORK_NAME_MAX || name.starts_with('.') || !name.bytes().all(allowed) {
+        let why = format!(
+            "{:?} is not a valid network name: at most {NETWORK_NAME_MAX} letters, digits, `.`, `_`, `-`, not beginning with `.`",
+            shorten(name)
+        );
+        report.add("network_name", InvalidFormat.because(why));
+    }
+}
+
+fn check_hostname(hostname: &str, network: Network, report: &mut Report) {
+    if hostname.is_empty() {
+        return;
+    }
+    if network == Network::Host {
+        report.add("hostname", Conflict.because("cannot be set with the host's network"));
+    }
     let label = |part: &str| {
         !part.is_empty()
             && part.len() <= 63
@@ -60,16 +95,13 @@ pub(super) fn check(
             && !part.starts_with('-')
             && !part.ends_with('-')
     };
-    let hostname = &asked.hostname;
-    if !hostname.is_empty() {
-        if network == Network::Host {
-            report.add("hostname", Conflict.because("cannot be set with the host's network"));
-        }
-        if hostname.len() > HOSTNAME_MAX || !hostname.split('.').all(label) {
-            let why = format!("{:?} is no host name of at most {HOSTNAME_MAX} bytes", shorten(hostname));
-            report.add("hostname", InvalidFormat.because(why));
-        }
+    if hostname.len() > HOSTNAME_MAX || !hostname.split('.').all(label) {
+        let why = format!("{:?} is not a valid host name of at most {HOSTNAME_MAX} bytes", shorten(hostname));
+        report.add("hostname", InvalidFormat.because(why));
     }
+}
+
+fn check_dns(asked: &Connectivity, report: &mut Report) {
     if asked.dns_servers.len() > SERVERS_MAX {
         let why = format!("has {} entries; at most {SERVERS_MAX}", asked.dns_servers.len());
         report.add("dns.servers", TooMany.because(why));
@@ -81,9 +113,34 @@ pub(super) fn check(
         }
         for (index, word) in words.iter().enumerate() {
             if word.is_empty() || word.len() > DOMAIN_MAX || !word.bytes().all(|b| b.is_ascii_graphic()) {
-                let why = format!("is no word of 1 to {DOMAIN_MAX} visible characters");
+                let why = format!("has {} bytes; 1 to {DOMAIN_MAX} visible ASCII characters are allowed", word.len());
                 report.add(format!("{field}[{index}]"), InvalidFormat.because(why));
             }
+        }
+    }
+}
+
+/// Checks the published ports of a request.
+fn check_ports(asked: &Connectivity, policy: &Policy, report: &mut Report) {
+    if asked.ports.len() > PORTS_MAX {
+        report.add("ports", TooMany.because(format!("has {} entries; at most {PORTS_MAX}", asked.ports.len())));
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for (index, port) in asked.ports.iter().enumerate() {
+        for (field, number) in [("host_port", port.host_port), ("container_port", port.container_port)] {
+            if number == 0 {
+                report.add(format!("ports[{index}].{field}"), OutOfRange.because("is 0; 1 to 65535 is allowed"));
+            }
+        }
+        if port.host_port > 0 && !policy.ports_allowed.iter().any(|rule| rule.allows(port)) {
+            let why = format!("{} is not allowed by this daemon's configuration (ports_allowed)", port.on_host());
+            report.add(format!("ports[{index}].host_port"), NotAllowed.because(why));
+        }
+        if !seen.insert((port.host_ip, port.host_port, port.protocol)) {
+            let (port, protocol) = (port.host_port, port.protocol.name());
+            let why = format!("{port}/{protocol} is published twice");
+            report.add(format!("ports[{index}].host_port"), Duplicate.because(why));
         }
     }
 }

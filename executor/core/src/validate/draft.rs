@@ -1,4 +1,4 @@
-//! What is validated: a request as it came.
+//! Drafts: requests before validation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,17 +14,17 @@ pub struct Draft<'a> {
     pub rootfs: &'a str,
     /// The program.
     pub path: &'a str,
-    /// Its arguments.
+    /// Arguments.
     pub args: Vec<&'a str>,
-    /// Its working directory.
+    /// Working directory.
     pub dir: &'a str,
-    /// Its environment: name and value.
+    /// Environment: names and values.
     pub env: Vec<(&'a str, &'a str)>,
     /// `user[:group]`.
     pub user: &'a str,
     /// RLIMIT_NOFILE.
     pub nofile: Option<u64>,
-    /// Bytes; 0 = default.
+    /// Bytes of memory; 0 = default.
     pub memory_bytes: u64,
     /// 0 = default.
     pub pids: u64,
@@ -48,27 +48,27 @@ pub struct Draft<'a> {
     pub files: Vec<DraftFile<'a>>,
     /// Directories that hold such files alone.
     pub file_directories: Vec<&'a str>,
-    /// Bytes that the process may write among its files, where it may; 0 = default.
+    /// Bytes that the process may write among its files, if they are writable; 0 = default.
     pub writable_files: Option<u64>,
     /// Path of the file that gets the runtime token; none when empty.
     pub token_path: &'a str,
-    /// What is masked in the output.
+    /// Masking of the output.
     pub redaction: Redaction,
-    /// What is captured at the end.
+    /// Outputs to be captured at the end.
     pub outputs: Option<DraftOutputs<'a>>,
-    /// What an image's reference was resolved to.
+    /// Image that the reference was resolved to.
     pub image: Option<PlannedImage>,
-    /// Bytes; 0 = default.
+    /// Bytes of disk; 0 = default.
     pub disk_bytes: u64,
     /// 0 = as the kernel has it.
     pub cpu_weight: u32,
     /// 0 = as the kernel has it.
     pub io_weight: u32,
-    /// As asked, names of capabilities in any spelling.
+    /// Isolation as requested, with names of capabilities in any spelling.
     pub isolation: Isolation,
-    /// As asked.
+    /// Network settings as requested.
     pub connectivity: Connectivity,
-    /// As asked: sizes may be 0.
+    /// Mounts, kernel settings and host names as requested; sizes may be 0.
     pub surroundings: Surroundings,
     /// A terminal.
     pub terminal: bool,
@@ -87,11 +87,11 @@ pub struct Draft<'a> {
 pub struct DraftFile<'a> {
     /// The field that names it.
     pub field: String,
-    /// Its path.
+    /// Path.
     pub path: &'a str,
-    /// Bytes of content.
+    /// Size of the content in bytes.
     pub size: u64,
-    /// It is not masked in logs.
+    /// True when the content is not masked in logs.
     pub public: bool,
     /// Permission bits, where the request names any.
     pub mode: Option<u32>,
@@ -112,6 +112,6 @@ pub struct DraftOutputs<'a> {
     pub files: Vec<&'a str>,
     /// Or one directory.
     pub directory: &'a str,
-    /// Bytes over all of them; 0 = the policy's.
+    /// Maximum bytes of all outputs; 0 = the policy's limit.
     pub bytes_max: u64,
 }

@@ -8,16 +8,16 @@ use crate::plan::UserRef;
 /// Largest side of a terminal's window.
 pub const WINDOW_MAX: u32 = 65_535;
 
-/// What is asked for, borrowed.
+/// A request to execute a process, borrowed.
 #[derive(Default)]
 pub struct ExecDraft<'a> {
     /// The program.
     pub path: &'a str,
-    /// Its arguments.
+    /// Arguments.
     pub args: Vec<&'a str>,
-    /// Its environment: name and value.
+    /// Environment: names and values.
     pub env: Vec<(&'a str, &'a str)>,
-    /// Its working directory; the container's own when empty.
+    /// Working directory; the container's own when empty.
     pub dir: &'a str,
     /// `user[:group]`; the container's own when empty.
     pub user: &'a str,
@@ -63,19 +63,19 @@ pub fn validate_archive(field: &str, path: &str, policy: &Policy) -> Result<(), 
         violations.push(Violation::new(field, InvalidFormat.because(format!("`{}` is not absolute", shorten(path)))));
     }
     if path.contains('\0') {
-        violations.push(Violation::new(field, InvalidCharacter.because("has a NUL byte")));
+        violations.push(Violation::new(field, InvalidCharacter.because("contains NUL")));
     }
     if violations.is_empty() { Ok(()) } else { Err(violations) }
 }
 
-/// The same fields under the names that they have there.
+/// Renames a field of a run to that of an exec request.
 fn in_exec(violation: Violation) -> Violation {
     let name = violation.field.strip_prefix("action.run").unwrap_or(&violation.field);
     Violation { field: format!("start{name}"), ..violation }
 }
 
-/// Whom a process is to run as, and whether processes may be executed at all: what the launcher looks at whatever the
-/// daemon said. `None` for the container's own user.
+/// Parses the user of a process to be executed, and checks that the policy allows exec. The launcher checks this again,
+/// independently of the daemon. `None` for the container's own user.
 ///
 /// # Errors
 /// It is no user, or it is not allowed.

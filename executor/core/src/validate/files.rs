@@ -19,7 +19,7 @@ use crate::token;
 const TOKEN_FIELD: &str = "runtime_token_path";
 
 /// At most one file of a plan holds the runtime token, and it is the last: the order of the contents depends on it.
-pub(super) fn token_is_last(plan: &Plan) -> Result<(), Vec<Violation>> {
+pub(super) fn check_token_is_last(plan: &Plan) -> Result<(), Vec<Violation>> {
     if plan.given_files().iter().any(|file| file.token) {
         return Err(vec![Violation::new(TOKEN_FIELD, "is not the last of the plan's files")]);
     }
@@ -50,10 +50,10 @@ pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> 
         }
     }
     if !draft.token_path.is_empty() {
-        beside_the_runtime_directory(&files, report);
+        check_runtime_directory(&files, report);
     }
-    against_one_another(&files, report);
-    within_the_limit(draft, policy, report);
+    check_conflicts(&files, report);
+    check_total_size(draft, policy, report);
     files
 }
 
@@ -81,7 +81,7 @@ pub(super) fn directories(
         };
         let shown = path.display();
         let why = if directories.contains(&path) {
-            Duplicate.because(format!("`{shown}` is there twice"))
+            Duplicate.because(format!("`{shown}` is given twice"))
         } else if let Some(file) = files.iter().find(|file| path.starts_with(&file.path)) {
             Conflict.because(format!("`{shown}` needs a directory where {} is a file", file.field))
         } else if !draft.token_path.is_empty() && (runtime.starts_with(&path) || path.starts_with(runtime)) {
@@ -105,7 +105,7 @@ pub(super) fn writable(
     report: &mut Report,
 ) -> Option<WritableFiles> {
     if files.is_empty() && directories.is_empty() && report.0.is_empty() {
-        report.add("writable_files", "is set, and there is neither a file nor a directory of files (file_directories)");
+        report.add("writable_files", "needs a file in volume_mounted_files, or a directory in file_directories");
         return None;
     }
     let bytes_max = if asked == 0 { WRITABLE_DEFAULT.min(memory_bytes / WRITABLE_SHARE) } else { asked };
@@ -120,7 +120,8 @@ pub(super) fn writable(
 /// Mode and group of a file.
 pub(super) type Access = (u32, Option<Principal>);
 
-/// Who may do what with a file: as it says, else as the file that it replaces has it, else as nobody says otherwise.
+/// Determines mode and group of a file: those of the request, else those of the file that it replaces, else the
+/// defaults.
 pub(super) fn access(
     file: &DraftFile<'_>,
     replaced: Option<&PlannedFile>,
@@ -158,7 +159,7 @@ pub(super) fn resolve(path: &str, root: &Path) -> Result<PathBuf, FieldFault> {
         return Err(Required.because("is empty"));
     }
     if path.contains(['\0', '\n']) {
-        return Err(InvalidCharacter.because("contains a NUL or a newline"));
+        return Err(InvalidCharacter.because("contains NUL or a newline"));
     }
     for part in path.strip_prefix('/').unwrap_or(path).split('/') {
         let shown = shorten(path);
@@ -185,14 +186,14 @@ pub(super) fn resolve(path: &str, root: &Path) -> Result<PathBuf, FieldFault> {
         return Err(TooLong.because(format!("`{}` has {length} bytes; at most {}", shorten(path), PATH_MAX - 1)));
     }
     if let Some(bad) = ["/proc", "/sys", "/dev"].iter().find(|bad| absolute.starts_with(bad)) {
-        let why = format!("`{}` lies under {bad}, which belongs to the kernel", shorten(path));
+        let why = format!("`{}` is under {bad}, which is reserved for the kernel", shorten(path));
         return Err(Reserved.because(why));
     }
     Ok(absolute)
 }
 
 /// A container with a token finds the way to the daemon in a directory of its own: no file in it, and none in its place.
-fn beside_the_runtime_directory(files: &[PlannedFile], report: &mut Report) {
+fn check_runtime_directory(files: &[PlannedFile], report: &mut Report) {
     let taken = Path::new(token::RUNTIME_DIR);
     for file in files.iter().filter(|file| file.path.starts_with(taken) || taken.starts_with(&file.path)) {
         let why = format!(
@@ -204,8 +205,8 @@ fn beside_the_runtime_directory(files: &[PlannedFile], report: &mut Report) {
     }
 }
 
-/// No path twice, and no file where another needs a directory.
-pub(super) fn against_one_another(files: &[PlannedFile], report: &mut Report) {
+/// Checks that no path is used twice, and that no file is where another one needs a directory.
+pub(super) fn check_conflicts(files: &[PlannedFile], report: &mut Report) {
     let mut first: BTreeMap<&Path, &str> = BTreeMap::new();
     for file in files {
         if let Some(earlier) = first.get(file.path.as_path()) {
@@ -225,22 +226,22 @@ pub(super) fn against_one_another(files: &[PlannedFile], report: &mut Report) {
     }
 }
 
-fn within_the_limit(draft: &Draft<'_>, policy: &Policy, report: &mut Report) {
+fn check_total_size(draft: &Draft<'_>, policy: &Policy, report: &mut Report) {
     let files: Vec<(&Path, u64)> = draft.files.iter().map(|file| (Path::new(file.path), file.size)).collect();
-    for why in beyond(&files, policy) {
+    for why in exceeded_limits(&files, policy) {
         report.add("volume_mounted_files", TooLarge.because(format!("have {why}")));
     }
 }
 
-/// Which limits on all files together do not hold, in words that go on after `have`. Contents count as a BBS counts them,
-/// without paths; those have a limit of their own.
-pub(super) fn beyond(files: &[(&Path, u64)], policy: &Policy) -> Vec<String> {
-    let mut beyond = Vec::new();
+/// Returns the limits on all files together that are exceeded, as phrases after `have`. As in a BBS only contents
+/// count; paths have a limit of their own.
+pub(super) fn exceeded_limits(files: &[(&Path, u64)], policy: &Policy) -> Vec<String> {
+    let mut exceeded = Vec::new();
     let contents = files.iter().map(|(_, size)| *size).fold(0, u64::saturating_add);
     if contents > policy.files_bytes_max
         && let Some((largest, size)) = files.iter().max_by_key(|(_, size)| *size)
     {
-        beyond.push(format!(
+        exceeded.push(format!(
             "{contents} bytes of contents; at most {} (files_bytes_max); the largest is {} with {size} bytes",
             policy.files_bytes_max,
             shorten(&largest.to_string_lossy()),
@@ -248,7 +249,7 @@ pub(super) fn beyond(files: &[(&Path, u64)], policy: &Policy) -> Vec<String> {
     }
     let paths: usize = files.iter().map(|(path, _)| path.as_os_str().len()).sum();
     if paths > FILE_PATHS_MAX {
-        beyond.push(format!("{paths} bytes of paths; at most {FILE_PATHS_MAX}"));
+        exceeded.push(format!("{paths} bytes of paths; at most {FILE_PATHS_MAX}"));
     }
-    beyond
+    exceeded
 }

@@ -2,12 +2,13 @@
 
 use super::ViolationReason::{InvalidFormat, TooMany, Unsuitable};
 use super::{FieldFault, check_path, shorten};
+use crate::image::{Algorithm, Digest};
 use crate::limits::{LAYERS_MAX, PATH_MAX};
 use crate::plan::PlannedImage;
 
-/// Most volumes.
+/// Maximum number of volumes.
 const VOLUMES_MAX: usize = 64;
-/// Most labels, and bytes over all of them.
+/// Maximum number of labels, and bytes over all of them.
 const LABELS_MAX: usize = 1024;
 const LABEL_BYTES_MAX: usize = 256 << 10;
 
@@ -16,16 +17,18 @@ pub(super) fn check(text: &str, image: &PlannedImage) -> Result<(), FieldFault> 
     if text != image.reference || text.is_empty() || text.len() >= PATH_MAX {
         return Err(InvalidFormat.because(format!("{:?} is not the image that was resolved", shorten(text))));
     }
-    if !is_digest(&image.digest) {
-        let why = format!("the manifest's digest {:?} is no `sha256:HEX`", shorten(&image.digest));
+    if !is_sha256(&image.digest) {
+        let why = format!("the manifest's digest {:?} is not of the form `sha256:HEX`", shorten(&image.digest));
         return Err(InvalidFormat.because(why));
     }
     if image.layers.is_empty() || image.layers.len() > LAYERS_MAX {
         let why = format!("the image has {} layers; 1 to {LAYERS_MAX} are allowed", image.layers.len());
         return Err(TooMany.because(why));
     }
-    if let Some(layer) = image.layers.iter().find(|layer| !is_digest(layer)) {
-        return Err(InvalidFormat.because(format!("the layer {:?} is no `sha256:HEX`", shorten(layer))));
+    if let Some(layer) = image.layers.iter().find(|layer| !is_sha256(layer)) {
+        return Err(
+            InvalidFormat.because(format!("the layer's digest {:?} is not of the form `sha256:HEX`", shorten(layer)))
+        );
     }
     if image.volumes.len() > VOLUMES_MAX {
         return Err(TooMany.because(format!("the image has {} volumes; at most {VOLUMES_MAX}", image.volumes.len())));
@@ -35,7 +38,10 @@ pub(super) fn check(text: &str, image: &PlannedImage) -> Result<(), FieldFault> 
         check_path(&shown).map_err(|why| why.within("a volume of the image"))?;
         if !volume.is_absolute() || shown == "/" || ["/proc", "/sys", "/dev"].iter().any(|bad| volume.starts_with(bad))
         {
-            return Err(Unsuitable.because(format!("the image's volume `{}` cannot be one", shorten(&shown))));
+            return Err(Unsuitable.because(format!(
+                "the image's volume `{}` must be an absolute path other than `/`, and not under /proc, /sys or /dev",
+                shorten(&shown)
+            )));
         }
     }
     let bytes: usize = image.labels.iter().map(|(name, value)| name.len() + value.len()).sum();
@@ -48,8 +54,6 @@ pub(super) fn check(text: &str, image: &PlannedImage) -> Result<(), FieldFault> 
     Ok(())
 }
 
-/// `sha256:` and 64 hexadecimal digits in lower case.
-fn is_digest(text: &str) -> bool {
-    text.strip_prefix("sha256:")
-        .is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')))
+fn is_sha256(text: &str) -> bool {
+    text.parse().is_ok_and(|digest: Digest| digest.algorithm() == Algorithm::Sha256)
 }

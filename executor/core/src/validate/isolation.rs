@@ -69,7 +69,7 @@ pub(super) fn check(asked: &Isolation, policy: &Policy, report: &mut Report) -> 
     }
     // Its owner and its group are ids of the host.
     if asked.docker_socket && asked.user_namespace == UserNamespace::Own {
-        let why = "needs `user_namespace: host`: the socket belongs to users of the host";
+        let why = "needs `user_namespace: host`, because the socket belongs to users of the host";
         report.add("docker_socket", Conflict.because(why));
     }
     if !asked.seccomp_profile.is_empty() {
@@ -81,7 +81,7 @@ pub(super) fn check(asked: &Isolation, policy: &Policy, report: &mut Report) -> 
             report.add("seccomp_profile", NotAllowed.because(refused("allow_seccomp_profile")));
         }
         if asked.privileged {
-            let why = "has no effect beside `privileged`: one of them may be set";
+            let why = "has no effect with `privileged`; only one may be set";
             report.add("seccomp_profile", Conflict.because(why));
         }
     }
@@ -107,7 +107,7 @@ fn names(field: &str, asked: &[String], report: &mut Report) -> Vec<String> {
         if full == ALL || CAPABILITIES.contains(&&*full) {
             names.insert(full);
         } else {
-            let why = format!("{:?} is no capability", shorten(name));
+            let why = format!("{:?} is not a capability", shorten(name));
             report.add(format!("{field}[{index}]"), UnknownValue.because(why));
         }
     }

@@ -26,11 +26,11 @@ pub(super) fn check(
     }
     let source = match (asked.files.is_empty(), asked.directory.is_empty()) {
         (true, true) => {
-            report.add("outputs", Required.because("names neither files nor a directory"));
+            report.add("outputs", Required.because("has neither files nor a directory; set one of them"));
             return None;
         }
         (false, false) => {
-            report.add("outputs", Conflict.because("names both files and a directory; one of them may be"));
+            report.add("outputs", Conflict.because("has both files and a directory; only one may be set"));
             return None;
         }
         (true, false) => {
@@ -51,7 +51,7 @@ pub(super) fn check(
                 if let Err(why) = check_path(path) {
                     report.add(field(), why);
                 } else if !seen.insert(*path) {
-                    report.add(field(), Duplicate.because(format!("`{}` is there twice", shorten(path))));
+                    report.add(field(), Duplicate.because(format!("`{}` is given twice", shorten(path))));
                 } else if secrets.iter().any(|secret| secret.path == Path::new(path)) {
                     let why = format!("`{}` is a secret file, which is never captured", shorten(path));
                     report.add(field(), Conflict.because(why));
@@ -70,7 +70,7 @@ fn check_path(path: &str) -> Result<(), FieldFault> {
         return Err(TooLong.because(format!("has {} bytes; at most {}", path.len(), PATH_MAX - 1)));
     }
     if path.contains(['\0', '\n']) {
-        return Err(InvalidCharacter.because("contains a NUL or a newline"));
+        return Err(InvalidCharacter.because("contains NUL or a newline"));
     }
     let Some(parts) = path.strip_prefix('/').filter(|rest| !rest.is_empty()) else {
         let why = format!("`{shown}` is not an absolute path below the root directory");
@@ -91,19 +91,19 @@ fn check_path(path: &str) -> Result<(), FieldFault> {
         }
     }
     match ["/proc", "/sys", "/dev"].iter().find(|bad| Path::new(path).starts_with(bad)) {
-        Some(bad) => Err(Reserved.because(format!("`{shown}` lies under {bad}, which belongs to the kernel"))),
+        Some(bad) => Err(Reserved.because(format!("`{shown}` is under {bad}, which is reserved for the kernel"))),
         None => Ok(()),
     }
 }
 
 /// Planned outputs in the words of a request, to be checked again.
-pub(super) struct Words {
+pub(super) struct DraftTexts {
     files: Vec<String>,
     directory: String,
     bytes_max: u64,
 }
 
-impl Words {
+impl DraftTexts {
     /// The words of a plan's outputs.
     ///
     /// # Errors
@@ -112,7 +112,7 @@ impl Words {
         let text = |path: &PathBuf| {
             path.to_str()
                 .map(str::to_owned)
-                .ok_or_else(|| vec![Violation::new("outputs", "has a path that is no text")])
+                .ok_or_else(|| vec![Violation::new("outputs", "has a path that is not UTF-8")])
         };
         let (files, directory) = match &planned.source {
             OutputSource::Files(files) => (files.iter().map(text).collect::<Result<_, _>>()?, String::new()),

@@ -1,11 +1,15 @@
-//! What the operator allows and presumes.
+//! The operator's policy: permissions and defaults.
+
+mod ports;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::PortRule;
+use crate::idmap::Pool;
 use crate::image::ImagePolicy;
+
+pub use ports::{BadPortRule, PortRule};
 
 /// Capabilities that a request may add where the operator says nothing: those that common engines give by default.
 const CAPABILITIES_ALLOWED: [&str; 14] = [
@@ -25,7 +29,7 @@ const CAPABILITIES_ALLOWED: [&str; 14] = [
     "CAP_SYS_CHROOT",
 ];
 
-/// What becomes of a limit that the host cannot hold.
+/// Handling of limits that the host cannot enforce.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unenforceable {
@@ -36,16 +40,16 @@ pub enum Unenforceable {
     Report,
 }
 
-/// What the operator allows and presumes. The same values hold in the daemon and in the launcher.
+/// The operator's permissions and defaults. The same values hold in the daemon and in the launcher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
-    /// Where relative paths of files lie.
+    /// Directory that relative paths of files are resolved against.
     pub files_root: PathBuf,
-    /// Bytes over the contents of all files, as a BBS limits them.
+    /// Maximum bytes of the contents of all files, as a BBS limits them.
     #[serde(with = "crate::settings::bytes")]
     pub files_bytes_max: u64,
-    /// Bytes of a container's outputs, and what is in force where a request says nothing.
+    /// Maximum bytes of a container's outputs, and the default.
     #[serde(with = "crate::settings::bytes")]
     pub outputs_bytes_max: u64,
     /// `rootfs: host` may be asked for.
@@ -54,19 +58,19 @@ pub struct Policy {
     pub rootfs_dirs: Vec<PathBuf>,
     /// `network: host` may be asked for.
     pub allow_host_network: bool,
-    /// In force where the request says nothing.
+    /// Default memory limit in bytes.
     #[serde(with = "crate::settings::bytes")]
     pub default_memory_bytes: u64,
-    /// In force where the request says nothing.
+    /// Default limit on processes and threads.
     pub default_pids: u64,
-    /// In force where the request says nothing.
+    /// Default limit on open files.
     pub default_nofile: u64,
-    /// In force where the request says nothing, in seconds.
+    /// Default grace period in seconds.
     pub default_grace_seconds: u64,
-    /// Bytes of disk, in force where the request says nothing; 0 = no limit.
+    /// Default limit on disk space in bytes; 0 = no limit.
     #[serde(with = "crate::settings::bytes")]
     pub default_disk_bytes: u64,
-    /// What becomes of a limit that the host cannot hold.
+    /// Handling of limits that the host cannot enforce.
     pub unenforceable_limits: Unenforceable,
     /// `privileged` may be asked for.
     pub allow_privileged: bool,
@@ -80,11 +84,11 @@ pub struct Policy {
     pub capabilities_allowed: Vec<String>,
     /// First id of the host that containers' users are mapped to.
     pub userns_pool_start: u32,
-    /// How many ranges of 65,536 ids there are from there on: as many containers have user namespaces at once.
+    /// Number of ranges of 65,536 ids from there on, which is the number of containers with user namespaces at a time.
     pub userns_pool_ranges: u32,
-    /// Where the operator's networks for CNI are configured.
+    /// Directory of the configurations of CNI networks.
     pub cni_conf_dir: PathBuf,
-    /// Where CNI's plugins are, in the order of search.
+    /// Directories of CNI plugins, in the order of search.
     pub cni_bin_dirs: Vec<PathBuf>,
     /// `egress` may be asked for.
     pub allow_egress: bool,
@@ -95,6 +99,16 @@ pub struct Policy {
     /// Images that may run: of the table `images`, which has keys of executord's own as well.
     #[serde(skip)]
     pub images: ImagePolicy,
+}
+
+impl Policy {
+    /// Returns the pool of the host's ids for user namespaces.
+    ///
+    /// # Errors
+    /// As [`Pool::new`].
+    pub fn userns_pool(&self) -> Result<Pool, String> {
+        Pool::new(self.userns_pool_start, self.userns_pool_ranges)
+    }
 }
 
 impl Default for Policy {

@@ -12,7 +12,7 @@ const POINTER: usize = 8;
 
 pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
     if draft.path.is_empty() {
-        report.add("action.run.path", Required.because("is empty: it names the program to run"));
+        report.add("action.run.path", Required.because("is empty; it must name the program to run"));
     } else if let Err(why) = check_path_of_program(draft.path) {
         report.add("action.run.path", why);
     }
@@ -50,7 +50,7 @@ pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
     let env: usize = env.map(|(name, value)| name.len() + value.len() + 2 + POINTER).sum();
     let total = args + secret_args + env + draft.path.len() + 1 + POINTER;
     if total > ARG_TOTAL_MAX {
-        let why = format!("arguments and environment have {total} bytes together; at most {ARG_TOTAL_MAX}: use a file");
+        let why = format!("arguments and environment have {total} bytes in total; at most {ARG_TOTAL_MAX}; use a file");
         report.add("action.run", TooLarge.because(why));
     }
 }
@@ -61,7 +61,7 @@ fn check_path_of_program(path: &str) -> Result<(), FieldFault> {
         return Err(TooLong.because(format!("has {} bytes; at most {}", path.len(), super::PATH_MAX - 1)));
     }
     if path.contains('\0') {
-        return Err(InvalidCharacter.because("contains a NUL"));
+        return Err(InvalidCharacter.because("contains NUL"));
     }
     Ok(())
 }
@@ -72,10 +72,10 @@ fn arguments(draft: &Draft<'_>, report: &mut Report) {
     let secret = secret.map(|(at, (_, value))| (format!("action.run.secret_arguments[{at}].value"), *value));
     for (field, arg) in public.chain(secret) {
         if arg.contains('\0') {
-            report.add(&field, InvalidCharacter.because("contains a NUL"));
+            report.add(&field, InvalidCharacter.because("contains NUL"));
         }
         if arg.len() >= ARG_STRING_MAX {
-            let why = format!("has {} bytes; at most {}: use a file", arg.len(), ARG_STRING_MAX - 1);
+            let why = format!("has {} bytes; at most {}; use a file", arg.len(), ARG_STRING_MAX - 1);
             report.add(&field, TooLong.because(why));
         }
     }
@@ -89,18 +89,18 @@ fn environment(draft: &Draft<'_>, report: &mut Report) {
         let field = || format!("action.run.{list}[{index}]");
         if name.is_empty() || name.contains(['=', '\0']) {
             let reason = if name.is_empty() { Required } else { InvalidCharacter };
-            report.add(format!("{}.name", field()), reason.because("is empty, or contains `=` or a NUL"));
+            report.add(format!("{}.name", field()), reason.because("must not be empty or contain `=` or NUL"));
         } else if !seen.insert(*name) {
-            let why = "is there twice (env and secret_environment count as one list)";
+            let why = "is given twice (env and secret_environment count as one list)";
             report.add(format!("{}.name", field()), Duplicate.because(why));
         }
         if value.contains('\0') {
-            report.add(format!("{}.value", field()), InvalidCharacter.because("contains a NUL"));
+            report.add(format!("{}.value", field()), InvalidCharacter.because("contains NUL"));
         }
         let length = name.len() + 1 + value.len() + 1;
         if length > ARG_STRING_MAX {
             let (is, most) = (length - 1, ARG_STRING_MAX - 1);
-            let why = format!("makes an environment string of {is} bytes; at most {most}: use a file");
+            let why = format!("is too long: NAME=VALUE has {is} bytes; at most {most}; use a file");
             report.add(format!("{}.value", field()), TooLong.because(why));
         }
     }

@@ -1,4 +1,4 @@
-//! Secret arguments, and what a plan says of secret inputs (secrets.md, rules 8 and 9). Secret variables are checked
+//! Secret arguments, and the secret inputs of a plan that another process made. Secret variables are checked
 //! together with the others, as one list.
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
             }
             None => {
                 let count = draft.args.len();
-                let why = format!("is {index}, and action.run.args has {count} entries, counted from 0");
+                let why = format!("is {index}; action.run.args has {count} entries, counted from 0");
                 report.add(field(), OutOfRange.because(why));
             }
         }
@@ -40,23 +40,23 @@ pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
             report.add(
                 format!("action.run.args[{index}]"),
                 Required.because(
-                    "is empty and no secret argument fills it; give one with an empty value where an empty argument is meant",
+                    "is empty and no secret argument fills it; for an empty argument, give a secret argument with an empty value",
                 ),
             );
         }
     }
 }
 
-/// What a plan of another process says of them.
+/// Checks a plan's secret inputs that another process made.
 pub(super) fn recheck(process: &PlannedProcess) -> Result<(), Vec<Violation>> {
     let indices = &process.secret_arguments;
     let ascending = indices.windows(2).all(|pair| pair[0] < pair[1]);
     if !ascending || indices.last().is_some_and(|last| *last >= process.argument_count) {
-        return Err(vec![Violation::new("action.run.secret_arguments", "are not ascending indices of arguments")]);
+        return Err(vec![Violation::new("action.run.secret_arguments", "are not ascending indices of the arguments")]);
     }
     let names = &process.secret_environment_names;
     if names.len() > LIST_MAX || names.iter().any(|name| name.is_empty() || name.contains(['=', '\0'])) {
-        return Err(vec![Violation::new("action.run.secret_environment", "has a name that is none, or too many")]);
+        return Err(vec![Violation::new("action.run.secret_environment", "has an invalid name, or too many entries")]);
     }
     Ok(())
 }

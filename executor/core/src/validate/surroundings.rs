@@ -9,12 +9,12 @@ use crate::limits::{TMPFS_MAX, TMPFS_MIN};
 use crate::plan::{Isolation, Limits, Network, SHM_BYTES_DEFAULT, Surroundings, Tmpfs, UserNamespace};
 use crate::token::RUNTIME_DIR;
 
-/// Most file systems in memory.
+/// Maximum number of file systems in memory.
 const TMPFS_COUNT_MAX: usize = 64;
-/// Most settings of the kernel, and the longest name and value.
+/// Maximum number of sysctls, and maximum length of their names and values.
 const SYSCTLS_MAX: usize = 64;
 const SYSCTL_MAX: usize = 256;
-/// Most lines of /etc/hosts, and the longest name.
+/// Maximum number of lines of /etc/hosts, and maximum length of a name.
 const HOSTS_MAX: usize = 256;
 const HOST_MAX: usize = 253;
 /// Settings of the kernel that each namespace of IPC has its own of.
@@ -60,7 +60,7 @@ pub(super) fn check(
         for (index, host) in extra_hosts.iter().enumerate() {
             let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
             if host.name.is_empty() || host.name.len() > HOST_MAX || !host.name.bytes().all(plain) {
-                let why = format!("{:?} is no host name of at most {HOST_MAX} bytes", shorten(&host.name));
+                let why = format!("{:?} is not a valid host name of at most {HOST_MAX} bytes", shorten(&host.name));
                 report.add(format!("extra_hosts[{index}].name"), InvalidFormat.because(why));
             }
         }
@@ -91,7 +91,7 @@ fn check_tmpfs(asked: &[Tmpfs], isolation: &Isolation, with_token: bool, report:
         match path(&one.path, with_token) {
             Err(why) => report.add(field("path"), why),
             Ok(()) if !seen.insert(&one.path) => {
-                report.add(field("path"), Duplicate.because("is there twice"));
+                report.add(field("path"), Duplicate.because("is given twice"));
             }
             Ok(()) => {}
         }
@@ -118,15 +118,18 @@ fn path(path: &Path, with_token: bool) -> Result<(), FieldFault> {
     // As it is compared and carried out: one way to write a path.
     let normal: std::path::PathBuf = path.components().filter(|part| !matches!(part, Component::CurDir)).collect();
     if !path.is_absolute() || normal.as_os_str() != path.as_os_str() {
-        let why = format!("`{}` is no absolute path without `.` or needless slashes", shorten(text));
+        let why = format!(
+            "`{}` is not valid: it must be an absolute path without `.`, `//` or a `/` at its end",
+            shorten(text)
+        );
         return Err(InvalidFormat.because(why));
     }
     if path.parent().is_none() {
         return Err(Reserved.because("is the root directory"));
     }
     if let Some(bad) = ["/proc", "/sys", "/dev"].iter().find(|bad| path.starts_with(bad)) {
-        let advice = if text == "/dev/shm" { "; the size of /dev/shm has a field of its own" } else { "" };
-        return Err(Reserved.because(format!("`{}` lies under {bad}{advice}", shorten(text))));
+        let advice = if text == "/dev/shm" { "; set the size of /dev/shm with shm_bytes" } else { "" };
+        return Err(Reserved.because(format!("`{}` is under {bad}{advice}", shorten(text))));
     }
     let runtime = Path::new(RUNTIME_DIR);
     if with_token && (runtime.starts_with(path) || path.starts_with(runtime)) {
@@ -136,29 +139,26 @@ fn path(path: &Path, with_token: bool) -> Result<(), FieldFault> {
     Ok(())
 }
 
-/// One that the container has of its own, and nobody else.
+/// Checks that a sysctl belongs to the container's own namespaces.
 fn sysctl(name: &str, value: &str, network: Network, user_namespace: UserNamespace) -> Result<(), String> {
     let plain =
         |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
     if name.len() > SYSCTL_MAX || !name.split('.').all(plain) {
-        return Err("is no name of a setting, such as net.core.somaxconn".into());
+        return Err("is not the name of a sysctl, such as net.core.somaxconn".into());
     }
     if value.len() > SYSCTL_MAX || value.is_empty() || value.bytes().any(|b| b.is_ascii_control() && b != b'\t') {
         return Err(format!("has a value of {} bytes; 1 to {SYSCTL_MAX} visible characters are allowed", value.len()));
     }
     let of_network = name.starts_with("net.");
     if !of_network && !OF_IPC.contains(&name) && !name.starts_with("fs.mqueue.") {
-        return Err(
-            "is no setting of a container's own namespaces: net.*, kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.*"
-                .into(),
-        );
+        return Err("is not namespaced; allowed are net.*, kernel.shm*, kernel.msg*, kernel.sem and fs.mqueue.*".into());
     }
     if of_network && network == Network::Host {
-        return Err("is a setting of the network, which is the host's here".into());
+        return Err("cannot be set with the host's network".into());
     }
     // Root of the host could set what is no namespace's own.
     if user_namespace == UserNamespace::Host {
-        return Err("needs a user namespace of the container's own".into());
+        return Err("needs `user_namespace: own`".into());
     }
     Ok(())
 }

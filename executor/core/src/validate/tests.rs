@@ -26,7 +26,7 @@ fn a_minimal_request_gets_the_defaults() {
     recheck(&plan, &Policy::default()).unwrap();
 }
 
-/// DESIGN 4: what is refused of a file's path.
+/// Paths of files that are refused, each with its reason.
 #[test]
 fn paths_of_files() {
     let refused = [
@@ -106,7 +106,7 @@ fn both_sides_weigh_files_alike() {
     recheck(&plan, &policy).unwrap();
 }
 
-/// DESIGN 4: an environment string of 131,072 bytes or more is refused, and a file is named as the way.
+/// An environment string of 131,072 bytes or more is refused, and the message advises to use a file.
 #[test]
 fn the_length_of_an_environment_string_is_the_kernels() {
     let value = "v".repeat(131_072);
@@ -209,7 +209,7 @@ fn a_forged_plan_is_refused() {
     forge(|p| p.processes[0].dir.clear());
 }
 
-/// secrets.md, rule 9: a name that is both public and secret is an error, and a secret argument fills an empty slot.
+/// A name that is both public and secret is an error, and a secret argument fills an empty slot.
 #[test]
 fn secret_inputs_and_public_ones() {
     let good = Draft {
@@ -253,7 +253,7 @@ fn secret_inputs_and_public_ones() {
     validate(&Draft { args: vec![""], ..draft() }, &Policy::default()).unwrap();
 }
 
-/// secrets.md, rule 4: a container with a token finds the way to the daemon where nothing else may be.
+/// No file may be in the directory of a container's runtime socket.
 #[test]
 fn no_file_lies_where_the_runtime_socket_is() {
     let with = |token_path| Draft { files: vec![file("/run/executor/a", 1), file("/run/x", 1)], token_path, ..draft() };
@@ -287,7 +287,7 @@ fn forged_secret_inputs_are_refused() {
     forge(|plan| plan.outputs = Some(PlannedOutputs { source: OutputSource::Files(Vec::new()), bytes_max: 1 }));
 }
 
-/// secrets.md, rules 1 and 3: what is declared as an output is no secret file, and its path is a plain one.
+/// An output is never a secret file, and its path is a plain one.
 #[test]
 fn outputs_are_files_or_a_directory() {
     let policy = Policy { outputs_bytes_max: 100, ..Policy::default() };

@@ -12,7 +12,7 @@ use super::{DraftFile, Policy, Report, Violation, files, outputs};
 use crate::limits::{LIST_MAX, SIGNAL_MAX};
 use crate::plan::{Plan, PlannedFile};
 
-/// How a file that is there already is called in what is told of another one.
+/// Name in messages for a file that the container already has.
 const STAYS: &str = "the container's file";
 
 /// An update as it came, borrowed.
@@ -22,18 +22,18 @@ pub struct UpdateDraft<'a> {
     pub files: Vec<DraftFile<'a>>,
     /// Paths to be removed.
     pub removed: Vec<&'a str>,
-    /// To be sent afterwards; 0 for none.
+    /// Signal to send afterwards; 0 for none.
     pub signal: u32,
 }
 
 /// An update that may be asked of the shim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedUpdate {
-    /// Every file as it is to be, the runtime token's last.
+    /// All files after the update, the runtime token's last.
     pub files: Vec<PlannedFile>,
     /// Those with new content, as ascending indices into `files`.
     pub changed: Vec<usize>,
-    /// For each of `changed`, which file of the draft has its content.
+    /// For each of `changed`, the index of the draft's file with its content.
     pub sources: Vec<usize>,
     /// The signal; 0 for none.
     pub signal: i32,
@@ -54,12 +54,12 @@ pub fn validate_update(draft: &UpdateDraft<'_>, plan: &Plan, policy: &Policy) ->
         return Err(report.0);
     }
     if draft.files.is_empty() && draft.removed.is_empty() {
-        report.add("files", Required.because("is empty, and so is removed_paths: there is nothing to update"));
+        report.add("files", Required.because("files and removed_paths are both empty: nothing to update"));
     }
     let given = given(draft, plan, policy, &mut report);
     let removed = removed(draft, plan, &given, policy, &mut report);
     let merged = merge(draft, plan, &given, &removed, &mut report);
-    all_together(&merged, plan, policy, &mut report);
+    check_merged(&merged, plan, policy, &mut report);
     let signal = i32::try_from(draft.signal).ok().filter(|_| draft.signal <= SIGNAL_MAX);
     if signal.is_none() {
         let why = format!("is {}; 0 (none) to {SIGNAL_MAX} is allowed", draft.signal);
@@ -118,11 +118,11 @@ fn removed(
         let why = if plan.token_file().is_some_and(|token| token.path == path) {
             Reserved.because(format!("`{shown}` holds the container's runtime token"))
         } else if given.contains_key(&path) {
-            Conflict.because(format!("`{shown}` is also to be replaced"))
+            Conflict.because(format!("`{shown}` is also in `files`"))
         } else if removed.contains(&path) {
-            Duplicate.because(format!("`{shown}` is there twice"))
+            Duplicate.because(format!("`{shown}` is given twice"))
         } else if !there.contains(&path) {
-            NotFound.because(format!("`{shown}` is none of the container's secret files"))
+            NotFound.because(format!("`{shown}` is not one of the container's secret files"))
         } else {
             removed.insert(path);
             continue;
@@ -132,8 +132,8 @@ fn removed(
     removed
 }
 
-/// What stays in its place, what is replaced there, what is added behind, and the token's file. A file that is replaced
-/// keeps the mode and the group that the call does not name.
+/// Merges the lists: files that stay or are replaced keep their places, new ones follow, then the token's file. A file
+/// that is replaced keeps the mode and the group that the call does not name.
 fn merge(
     draft: &UpdateDraft<'_>,
     plan: &Plan,
@@ -171,8 +171,8 @@ fn merge(
     merged
 }
 
-/// What holds for the whole of the new list, as it held for the first one.
-fn all_together(merged: &PlannedUpdate, plan: &Plan, policy: &Policy, report: &mut Report) {
+/// Checks the rules for all files together, as for the first list.
+fn check_merged(merged: &PlannedUpdate, plan: &Plan, policy: &Policy, report: &mut Report) {
     // A file that stays has its field from another call, which says nothing to this caller.
     let mut named = merged.files.clone();
     for (index, file) in named.iter_mut().enumerate() {
@@ -181,24 +181,24 @@ fn all_together(merged: &PlannedUpdate, plan: &Plan, policy: &Policy, report: &m
         }
     }
     let mut clashes = Report::default();
-    files::against_one_another(&named, &mut clashes);
+    files::check_conflicts(&named, &mut clashes);
     for clash in clashes.0 {
         let field = if clash.field.starts_with(STAYS) { "files".to_owned() } else { clash.field };
         report.add(field, clash.reason.because(clash.description));
     }
-    if let Some(Ok(words)) = plan.outputs.as_ref().map(outputs::Words::of) {
+    if let Some(Ok(words)) = plan.outputs.as_ref().map(outputs::DraftTexts::of) {
         outputs::check(&words.draft(), &merged.files, policy, report);
     }
     let count = merged.files.len() - usize::from(plan.token_file().is_some());
     if count > LIST_MAX {
-        report.add("files", TooMany.because(format!("make {count} files of this container; at most {LIST_MAX}")));
+        report.add("files", TooMany.because(format!("would give this container {count} files; at most {LIST_MAX}")));
     }
     let given = |file: &'_ PlannedFile| file.path.strip_prefix(&policy.files_root).unwrap_or(&file.path).to_owned();
     let paths: Vec<PathBuf> = merged.files[..count].iter().map(given).collect();
     let weighed: Vec<(&Path, u64)> =
         paths.iter().map(PathBuf::as_path).zip(merged.files.iter().map(|file| file.size)).collect();
-    for why in files::beyond(&weighed, policy) {
-        report.add("files", TooLarge.because(format!("leave this container with {why}")));
+    for why in files::exceeded_limits(&weighed, policy) {
+        report.add("files", TooLarge.because(format!("would give this container {why}")));
     }
 }
 
@@ -250,10 +250,10 @@ mod tests {
             ("files[0].path", "contains `..`"),
             ("files[2].path", "is also the path of files[1]"),
             ("files[3].path", "runtime token"),
-            ("removed_paths[0]", "also to be replaced"),
-            ("removed_paths[1]", "none of the container's"),
+            ("removed_paths[0]", "is also in `files`"),
+            ("removed_paths[1]", "not one of the container's"),
             ("removed_paths[2]", "runtime token"),
-            ("removed_paths[3]", "lies under /proc"),
+            ("removed_paths[3]", "is under /proc"),
             ("files", "needs a directory where files[5] is a file"),
             ("signal", "is 65"),
         ];
@@ -277,7 +277,7 @@ mod tests {
         let violations = sum(18).unwrap_err();
         assert_eq!(violations[0].field, "files");
         assert!(
-            violations[0].description.contains("leave this container with 21 bytes of contents"),
+            violations[0].description.contains("would give this container 21 bytes of contents"),
             "{}",
             violations[0]
         );
@@ -290,7 +290,7 @@ mod tests {
         assert!(violations[0].description.contains("10002 files"), "{}", violations[0]);
     }
 
-    /// Rule 3 of secrets.md holds for files that come later, too.
+    /// An output is never a secret file, even one that is added later.
     #[test]
     fn a_declared_output_cannot_become_a_secret() {
         let outputs = PlannedOutputs { source: OutputSource::Files(vec!["/srv/out".into()]), bytes_max: 10 };

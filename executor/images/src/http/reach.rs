@@ -1,17 +1,17 @@
-//! How near an address is.
+//! Reach of IP addresses: Internet, site, machine, link.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// How near an address is, as far as it matters whom it may be named by.
+/// Reach of an address, which decides by which servers it may be named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// Of the Internet.
+    /// An address of the Internet.
     Public,
-    /// Of the site.
+    /// An address of the site.
     Private,
-    /// Of this machine.
+    /// An address of this machine.
     Loopback,
-    /// Of the link, where clouds answer machines' questions for their secrets; and what is no host's.
+    /// A link-local address, such as those of clouds' metadata services, or an address of no host.
     LinkLocal,
 }
 
@@ -23,14 +23,14 @@ impl Reach {
         }
     }
 
-    /// Whether a host may be sent to that somebody else at `by` named.
+    /// Checks that a server with the reach `by` may name a host with this reach.
     pub(crate) fn may_be_named_by(self, by: Self) -> Result<(), &'static str> {
         match self {
             Self::Public => Ok(()),
             Self::LinkLocal => Err("its address is link-local"),
             same if same == by => Ok(()),
-            Self::Private => Err("its address is private, and the registry's is not"),
-            Self::Loopback => Err("its address is this machine's own, and the registry's is not"),
+            Self::Private => Err("its address is private, but the registry's is not"),
+            Self::Loopback => Err("its address is this machine's own, but the registry's is not"),
         }
     }
 }

@@ -38,7 +38,7 @@ impl Tls {
         });
         let connector = connector.await.map_err(HttpError::Untrusted)?;
         connector.connect(name, stream).await.map_err(|error| {
-            let why = format!("no secure connection: {error}");
+            let why = format!("cannot establish a TLS connection: {error}");
             // Everything else is the connection's: it was closed, or reset.
             match error.get_ref().is_some_and(|cause| cause.is::<rustls::Error>()) {
                 true => HttpError::Untrusted(why),
@@ -52,7 +52,7 @@ fn connector(ca_file: Option<PathBuf>) -> Result<TlsConnector, String> {
     let mut roots = RootCertStore::empty();
     let system = rustls_native_certs::load_native_certs();
     for error in &system.errors {
-        tracing::warn!(%error, "some of the system's certificates cannot be read");
+        tracing::warn!(%error, "cannot read some of the system's certificates");
     }
     roots.add_parsable_certificates(system.certs);
     if let Some(path) = ca_file {

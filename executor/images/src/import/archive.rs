@@ -8,20 +8,20 @@ use std::path::{Component, Path};
 use super::{Section, Source};
 use crate::error::ImageError;
 
-/// Most entries: an image has a few for each layer.
+/// Maximum number of entries: an image has a few for each layer.
 const ENTRIES_MAX: usize = 10_000;
 /// Longest name that is looked at.
 const NAME_MAX: usize = 1024;
-/// Most links on the way to a file.
+/// Maximum number of links on the way to a file.
 const LINKS_MAX: usize = 8;
 
-/// What an entry is.
+/// An entry of the table.
 enum Entry {
     File {
         at: u64,
         size: u64,
     },
-    /// To another entry; both kinds of links mean the same here.
+    /// Link to another entry; symbolic and hard links are the same here.
     Link(String),
 }
 
@@ -34,22 +34,22 @@ pub(super) struct Archive {
 impl Archive {
     /// Reads the table.
     pub(super) fn open(path: &Path, what: &str) -> Result<Self, ImageError> {
-        let io = |error| ImageError::of_callers("read", path, error);
+        let io = |error| ImageError::caller_io("read", path, error);
         let unsupported = |why: &str| ImageError::Unsupported { what: what.to_owned(), why: why.to_owned() };
         let malformed = |why: String| ImageError::Malformed { what: what.to_owned(), why };
         let mut file = File::open(path).map_err(io)?;
         if !file.metadata().map_err(io)?.is_file() {
-            return Err(unsupported("it is no regular file"));
+            return Err(unsupported("it is not a regular file"));
         }
         let mut head = [0; 4];
         let n = file.read(&mut head).map_err(io)?;
         if matches!(head[..n], [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd]) {
-            return Err(unsupported("it is compressed as a whole: decompress it first"));
+            return Err(unsupported("the whole archive is compressed: decompress it first"));
         }
         std::io::Seek::rewind(&mut file).map_err(io)?;
         let mut entries = HashMap::new();
         let mut archive = tar::Archive::new(file.try_clone().map_err(io)?);
-        let broken = |error: std::io::Error| malformed(format!("it is no tar archive: {error}"));
+        let broken = |error: std::io::Error| malformed(format!("it is not a tar archive: {error}"));
         for entry in archive.entries_with_seek().map_err(broken)? {
             let entry = entry.map_err(broken)?;
             let Some(name) = entry.path().ok().and_then(|path| normal("", &path)) else { continue };

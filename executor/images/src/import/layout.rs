@@ -9,15 +9,16 @@ use oci_spec::image::{Descriptor, ImageIndex};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
-use super::{Found, Section, Source, required};
+use super::{FoundImage, Section, Source, required};
+use crate::documents::Documents;
 use crate::error::ImageError;
+use crate::hash;
 use crate::manifest::{self, Manifest};
 use crate::platform::Host;
-use crate::pull::{self, Documents};
 
-/// Most indexes on the way to a manifest.
+/// Maximum number of indexes on the way to a manifest.
 const INDEXES_MAX: usize = 3;
-/// What an index's entries are called (image-spec; containerd).
+/// Annotations with an image's name (image-spec; containerd).
 const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
 
 /// A layout as a directory. What is opened lies beneath it, whatever links it has.
@@ -31,14 +32,14 @@ impl Directory {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = openat(CWD, path, flags, Mode::empty());
         dir.map(|dir| Self { dir: dir.into(), path: path.to_owned() })
-            .map_err(|error| ImageError::of_callers("open directory", path, error.into()))
+            .map_err(|error| ImageError::caller_io("open directory", path, error.into()))
     }
 }
 
 impl Source for Directory {
     fn open(&mut self, name: &str) -> Result<Option<Section>, ImageError> {
         let path = self.path.join(name);
-        let io = |error: std::io::Error| ImageError::of_callers("open", &path, error);
+        let io = |error: std::io::Error| ImageError::caller_io("open", &path, error);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file: File = match open_beneath(&self.dir, name, flags) {
             Ok(file) => file.into(),
@@ -49,7 +50,7 @@ impl Source for Directory {
         if !metadata.is_file() {
             return Err(ImageError::Malformed {
                 what: path.display().to_string(),
-                why: "it is no regular file".into(),
+                why: "it is not a regular file".into(),
             });
         }
         Ok(Some(Section { file, at: 0, size: metadata.len() }))
@@ -65,7 +66,7 @@ fn open_beneath(dir: &File, name: &str, flags: OFlags) -> Result<OwnedFd, Errno>
     }
 }
 
-/// The same, name by name, and through no link.
+/// Opens a file component by component, without following any link.
 fn open_without_links(dir: &File, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     let names: Vec<&str> = name.split('/').filter(|name| !matches!(*name, "" | ".")).collect();
     let Some((last, above)) = names.split_last().filter(|_| !names.contains(&"..")) else { return Err(Errno::XDEV) };
@@ -83,10 +84,13 @@ pub(super) fn find(
     wanted: Option<&str>,
     image_bytes_max: u64,
     what: &str,
-) -> Result<Found, ImageError> {
+) -> Result<FoundImage, ImageError> {
     let index = required(source, "index.json", what)?;
     let Manifest::Index(index) = manifest::parse(&index, "", &format!("index.json of {what}"))? else {
-        return Err(ImageError::Malformed { what: what.to_owned(), why: "its index.json is no index".into() });
+        return Err(ImageError::Malformed {
+            what: what.to_owned(),
+            why: "its index.json is not an image index".into(),
+        });
     };
     let entry = named(&index, wanted, what)?.clone();
     let names = NAMES.iter().filter_map(|key| entry.annotations().as_ref()?.get(*key));
@@ -95,26 +99,26 @@ pub(super) fn find(
         executor_core::image::ImageReference::parse_short(name).ok().map(|reference| reference.to_string())
     });
     let names: Vec<String> = names.take(1).collect();
-    let (mut digest, mut size) = manifest::named(&entry, what)?;
+    let (mut digest, mut size) = manifest::digest_and_size(&entry, what)?;
     let mut index_digest = None;
     for _ in 0..=INDEXES_MAX {
         let bytes = blob(source, &digest, size, what)?;
         match manifest::parse(&bytes, "", what)? {
             Manifest::Image(image) => {
-                let (config_digest, config_size) = manifest::named(image.config(), what)?;
+                let (config_digest, config_size) = manifest::digest_and_size(image.config(), what)?;
                 let config = blob(source, &config_digest, config_size, what)?;
                 let documents =
                     Documents::of((digest, bytes), index_digest, (config_digest, config), image_bytes_max, what)?;
                 let files = documents.layers.iter().map(|layer| path(&layer.digest)).collect();
-                return Ok(Found { documents, files, names });
+                return Ok(FoundImage { documents, files, names });
             }
             Manifest::Index(index) => {
                 index_digest.get_or_insert(digest);
-                (digest, size) = manifest::named(manifest::choose(&index, &Host::here(), what)?, what)?;
+                (digest, size) = manifest::digest_and_size(manifest::choose(&index, &Host::here(), what)?, what)?;
             }
         }
     }
-    Err(ImageError::Unsupported { what: what.to_owned(), why: "its index leads to nothing but indexes".into() })
+    Err(ImageError::Unsupported { what: what.to_owned(), why: "its indexes are nested too deeply".into() })
 }
 
 /// The entry of a name; without one the only entry, or the one for this host.
@@ -132,19 +136,19 @@ fn named<'a>(index: &'a ImageIndex, wanted: Option<&str>, what: &str) -> Result<
     match (&all[..], wanted) {
         ([one], _) => Ok(one),
         ([], Some(name)) => Err(ImageError::NotFound { what: format!("image {name:?} in {what}") }),
-        ([], None) => Err(unsupported("it has no image".into())),
+        ([], None) => Err(unsupported("it contains no image".into())),
         (many, None) if many.iter().all(|descriptor| descriptor.platform().is_some()) => {
             manifest::choose(index, &Host::here(), what)
         }
-        (many, _) => Err(unsupported(format!("it has {} images: say which by its name", many.len()))),
+        (many, _) => Err(unsupported(format!("it contains {} images: name one of them", many.len()))),
     }
 }
 
 fn blob(source: &mut dyn Source, digest: &Digest, size: u64, what: &str) -> Result<Vec<u8>, ImageError> {
     let bytes = required(source, &path(digest), what)?;
     let what = format!("blob {digest} of {what}");
-    pull::sized(size, &bytes, &what)?;
-    pull::verified(digest, &bytes, &what)?;
+    hash::check_size(size, &bytes, &what)?;
+    hash::check_digest(digest, &bytes, &what)?;
     Ok(bytes)
 }
 
@@ -156,7 +160,7 @@ fn path(digest: &Digest) -> String {
 mod tests {
     use super::*;
 
-    /// Both ways open what lies beneath; the one for a sandbox takes no link at all.
+    /// Both functions open files beneath the directory; the one for a sandbox follows no link at all.
     #[test]
     fn what_is_opened_lies_beneath() {
         let home = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Who one is to a registry: from its challenge to a header.
+//! Authentication to a registry: from its challenge to an `Authorization` header.
 //!
 //! A password goes to the registry that it is for, or to the token service that this registry names: over an encrypted
 //! connection, unless the registry itself is spoken to without, and never to an address nearer than the registry's own.
@@ -17,7 +17,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 use super::challenge::{self, Challenge};
 use super::{Registry, short};
 use crate::error::ImageError;
-use crate::http::{Answer, Ask, Origin};
+use crate::http::{Answer, HttpRequest, Origin};
 
 /// Longest answer of a token service.
 const ANSWER_MAX: usize = 64 << 10;
@@ -64,7 +64,7 @@ struct Token {
 
 impl Registry {
     /// Answers a registry's 401, so that the next request may go better. `shown` is what it was shown before.
-    pub(super) async fn introduce(
+    pub(super) async fn authenticate(
         &self,
         answer: &Answer,
         shown: Option<Authorization>,
@@ -75,14 +75,16 @@ impl Registry {
         if *held != shown {
             return Ok(()); // another request was faster
         }
-        let challenge =
-            challenge::best(&answer.headers).ok_or_else(|| unauthorized("it does not say what it wants"))?;
+        let challenge = challenge::best(&answer.headers)
+            .ok_or_else(|| unauthorized("its answer (401) has no challenge that is understood: Basic or Bearer"))?;
         let new = match (&challenge, self.credentials()) {
             (Challenge::Bearer { realm, service }, _) => self.token(answer, realm, service, what).await?,
             (Challenge::Basic, Some(Credentials::Basic { username, password })) => {
                 Authorization::basic(username, password)
             }
-            (Challenge::Basic, _) => return Err(unauthorized("it wants a user and a password, and there is a token")),
+            (Challenge::Basic, _) => {
+                return Err(unauthorized("it requires a user name and a password, and the credentials are a token"));
+            }
         };
         let new = new.ok_or_else(|| unauthorized("the credentials do not fit into a header"))?;
         if Some(&new) == shown.as_ref() {
@@ -101,9 +103,9 @@ impl Registry {
     ) -> Result<Option<Authorization>, ImageError> {
         let refused = |to: String, why| ImageError::Redirect { what: format!("the token for {what}"), to, why };
         let (origin, mut path) = Origin::parse(realm, &self.origin)
-            .ok_or_else(|| refused("an unreadable address".to_owned(), "it is no absolute http(s) address"))?;
+            .ok_or_else(|| refused("an invalid address".to_owned(), "it is not an absolute http or https URL"))?;
         if self.origin.secure && !origin.secure {
-            return Err(refused(origin.to_string(), "it is not encrypted, and the registry is"));
+            return Err(refused(origin.to_string(), "it is not encrypted, but the connection to the registry is"));
         }
         let named_by = (origin != self.origin).then_some(answer.reach);
         let scope = format!("repository:{}:pull", self.repository);
@@ -127,7 +129,7 @@ impl Registry {
                 headers.extend(Authorization::basic(username, password).map(|basic| (AUTHORIZATION, basic.header())));
             }
         }
-        let ask = Ask { method, origin: &origin, path: &path, headers, body, named_by };
+        let ask = HttpRequest { method, origin: &origin, path: &path, headers, body, named_by };
         let mut answer = self.client.ask(ask).await.map_err(|error| self.failed(what, &origin, error))?;
         match answer.status {
             StatusCode::OK => {}
@@ -146,7 +148,10 @@ impl Registry {
         let json = short(&mut answer.body, ANSWER_MAX).await.map(Zeroizing::new);
         let token = json.and_then(|json| serde_json::from_slice::<Token>(&json).ok());
         let Some(mut token) = token else {
-            return Err(ImageError::Malformed { what: format!("the token for {what}"), why: "it is no token".into() });
+            return Err(ImageError::Malformed {
+                what: format!("the token for {what}"),
+                why: "the answer has no token".into(),
+            });
         };
         let one = Zeroizing::new(std::mem::take(match token.token.is_empty() {
             true => &mut token.access_token,
@@ -158,7 +163,7 @@ impl Registry {
     }
 }
 
-/// As a value in a query or a form.
+/// Percent-encodes a value for a query or a form.
 fn escaped(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'~');
     text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()

@@ -6,12 +6,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use executor_core::backoff::Backoff;
 use executor_core::image::Digest;
 use hyper::StatusCode;
 use hyper::body::Bytes;
 use hyper::header::CONTENT_RANGE;
 
 use super::Registry;
+use crate::blocking::blocking;
 use crate::error::ImageError;
 use crate::hash::Hasher;
 use crate::http::{Answer, BodyError};
@@ -19,18 +21,18 @@ use crate::store::ingest::Partial;
 
 /// Bytes that are written and hashed at once.
 const BATCH: usize = 256 << 10;
-/// Attempts without a byte of progress before the failure is told, and attempts of all.
+/// Attempts without a byte of progress before the failure is reported, and attempts in all.
 const ATTEMPTS: u32 = 3;
 const ATTEMPTS_IN_ALL: u32 = 50;
-/// Before the second attempt; doubled each time.
-const PAUSE: Duration = Duration::from_millis(300);
+/// Pauses between attempts.
+const BACKOFF: Backoff = Backoff::new(Duration::from_millis(300), Duration::from_secs(10));
 
-/// What a manifest says of a blob.
+/// Digest and size of a blob as its manifest declares them.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct BlobRequest {
     pub(crate) digest: Digest,
     pub(crate) size: u64,
-    /// For errors: `layer sha256:... of docker://...`.
+    /// Description for errors: `layer sha256:... of docker://...`.
     pub(crate) what: String,
 }
 
@@ -43,7 +45,7 @@ struct Writing {
 }
 
 impl Writing {
-    fn begin(partial: &Partial, wanted: &Wanted) -> Result<Self, ImageError> {
+    fn begin(partial: &Partial, wanted: &BlobRequest) -> Result<Self, ImageError> {
         let file = partial.open()?;
         let path = partial.path().to_owned();
         let mut writing = Self { file, hasher: Hasher::new(wanted.digest.algorithm()), written: 0, path };
@@ -91,22 +93,12 @@ impl Writing {
     }
 }
 
-/// On a thread that may wait for the disk.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
-) -> Result<T, ImageError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) => Err(ImageError::Internal(error.to_string())),
-    }
-}
-
 impl Registry {
     /// Fetches a blob into a file of the store, whose reading position is at its begin. What there is of it from before
     /// is not fetched again. `progress` is told of each byte.
     pub(crate) async fn blob(
         &self,
-        wanted: &Wanted,
+        wanted: &BlobRequest,
         partial: &Arc<Partial>,
         progress: impl Fn(u64),
     ) -> Result<File, ImageError> {
@@ -115,8 +107,10 @@ impl Registry {
         let mut resumed = writing.written > 0;
         loop {
             progress(writing.written);
-            writing =
-                self.whole(wanted, writing, &progress).await.inspect_err(|error| keep_or_remove(partial, error))?;
+            writing = self
+                .fetch_rest(wanted, writing, &progress)
+                .await
+                .inspect_err(|error| keep_or_remove(partial, error))?;
             let (algorithm, done) = (wanted.digest.algorithm(), &mut writing);
             let got = std::mem::replace(&mut done.hasher, Hasher::new(algorithm)).finish();
             if got == wanted.digest {
@@ -136,32 +130,36 @@ impl Registry {
     }
 
     /// Fetches until the file has the blob's size.
-    async fn whole(
+    async fn fetch_rest(
         &self,
-        wanted: &Wanted,
+        wanted: &BlobRequest,
         mut writing: Writing,
         progress: &impl Fn(u64),
     ) -> Result<Writing, ImageError> {
-        let (mut attempts, mut in_all, mut pause) = (0, 0, PAUSE);
+        let (mut attempts, mut in_all, mut backoff) = (0, 0, BACKOFF);
         while writing.written < wanted.size {
             let before = writing.written;
             let failure;
-            (writing, failure) = self.some(wanted, writing, progress).await?;
+            (writing, failure) = self.fetch_part(wanted, writing, progress).await?;
             let Some(failure) = failure else { continue };
-            (attempts, pause) = if writing.written > before { (1, PAUSE) } else { (attempts + 1, pause * 2) };
-            in_all += 1;
-            if !failure.is_passing() || attempts >= ATTEMPTS || in_all >= ATTEMPTS_IN_ALL {
+            if writing.written > before {
+                attempts = 0;
+                backoff.reset();
+            }
+            (attempts, in_all) = (attempts + 1, in_all + 1);
+            if !failure.is_transient() || attempts >= ATTEMPTS || in_all >= ATTEMPTS_IN_ALL {
                 return Err(failure);
             }
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(backoff.pause()).await;
         }
         Ok(writing)
     }
 
-    /// One request for what is missing. The file comes back with why it is not whole; what is of the disk ends all.
-    async fn some(
+    /// Makes one request for the missing part. Returns the file, with an error if it is not complete; errors of the
+    /// disk end the download.
+    async fn fetch_part(
         &self,
-        wanted: &Wanted,
+        wanted: &BlobRequest,
         mut writing: Writing,
         progress: &impl Fn(u64),
     ) -> Result<(Writing, Option<ImageError>), ImageError> {
@@ -216,20 +214,20 @@ impl Registry {
         }
     }
 
-    fn broken(&self, wanted: &Wanted, origin: &crate::http::Origin) -> ImageError {
-        let why = "it answers with another part than was asked for".to_owned();
+    fn broken(&self, wanted: &BlobRequest, origin: &crate::http::Origin) -> ImageError {
+        let why = "it answers with another byte range than requested".to_owned();
         ImageError::Connection { what: wanted.what.clone(), origin: origin.to_string(), why }
     }
 }
 
-/// Whether an answer goes on where the file ends.
+/// Tells whether an answer continues where the file ends.
 fn continues(answer: &Answer, at: u64) -> bool {
     let range = answer.headers.get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
     let begins = range.and_then(|range| range.strip_prefix("bytes ")).and_then(|range| range.split('-').next());
     answer.status == StatusCode::PARTIAL_CONTENT && begins.and_then(|begin| begin.parse().ok()) == Some(at)
 }
 
-/// What broke off can be taken up again; what is wrong must not be, and on a full disk it is in the way.
+/// Keeps a partial blob that can be continued; removes one that is wrong, or that fills a full disk.
 fn keep_or_remove(partial: &Partial, error: &ImageError) {
     if matches!(error, ImageError::Longer { .. } | ImageError::NoSpace { .. }) {
         partial.remove();

@@ -1,4 +1,4 @@
-//! What a registry asks for when it answers 401: the header `WWW-Authenticate` (RFC 9110, 11.6.1; distribution's token
+//! Challenges of a registry's 401: the header `WWW-Authenticate` (RFC 9110, 11.6.1; distribution's token
 //! specification).
 
 use hyper::header::{HeaderMap, WWW_AUTHENTICATE};
@@ -15,7 +15,7 @@ pub(super) enum Challenge {
     Bearer {
         /// Address of the service.
         realm: String,
-        /// What it is to be told.
+        /// Parameter `service` for the token service.
         service: String,
     },
 }
@@ -111,11 +111,7 @@ mod tests {
             ("Negotiate abc==, Basic realm=\"x\"", vec![Challenge::Basic]),
         ];
         for (header, expected) in table {
-            if header.starts_with("Negotiate") {
-                assert!(parse(header).is_empty() || parse(header) == expected);
-            } else {
-                assert_eq!(parse(header), expected, "{header}");
-            }
+            assert_eq!(parse(header), expected, "{header}");
         }
         let mut headers = HeaderMap::new();
         assert_eq!(best(&headers), None);

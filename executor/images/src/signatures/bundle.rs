@@ -8,16 +8,16 @@ use base64::engine::general_purpose::STANDARD;
 use executor_core::image::{Algorithm, Digest};
 use serde::Deserialize;
 
-use super::Signed;
+use super::{Signed, shown};
 use crate::hash;
 
-/// What the kinds of bundles begin with: `.v0.3+json`, `+json;version=0.3`.
+/// Beginning of the media types of bundles: `.v0.3+json`, `+json;version=0.3`.
 pub(super) const MEDIA_TYPE: &str = "application/vnd.dev.sigstore.bundle";
 /// Kind of the payload of an envelope (in-toto attestation framework).
 const STATEMENT: &str = "application/vnd.in-toto+json";
 /// A statement that says nothing more than that it signs: others say how an image was made, or what was found in it.
 const SIGNS: &str = "https://sigstore.dev/cosign/sign/v1";
-/// Most signatures of an envelope, and subjects of a statement.
+/// Maximum number of signatures of an envelope, and subjects of a statement.
 const SIGNATURES_MAX: usize = 16;
 const SUBJECTS_MAX: usize = 64;
 
@@ -76,12 +76,12 @@ struct Subject {
 pub(super) fn read(bundle: &[u8], (of, manifest): (&Digest, &[u8])) -> Result<Signed, String> {
     let bundle: Bundle = serde_json::from_slice(bundle).map_err(|error| format!("it is malformed: {error}"))?;
     if !bundle.media_type.starts_with(MEDIA_TYPE) {
-        return Err(format!("it is a document of kind {:?}", super::fetch::shown(&bundle.media_type)));
+        return Err(format!("its media type {:?} is not that of a sigstore bundle", shown(&bundle.media_type)));
     }
     match (bundle.dsse_envelope, bundle.message_signature) {
         (Some(envelope), None) => of_envelope(&envelope, of),
         (None, Some(signature)) => of_message(&signature, manifest),
-        _ => Err("it has not exactly one of dsseEnvelope and messageSignature".into()),
+        _ => Err("it must have exactly one of dsseEnvelope and messageSignature".into()),
     }
 }
 
@@ -90,7 +90,7 @@ fn of_message(signed: &MessageSignature, manifest: &[u8]) -> Result<Signed, Stri
     if let Some(MessageDigest { digest }) = &signed.message_digest {
         let own = hash::digest(Algorithm::Sha256, manifest);
         if hex::encode(decoded(digest, "messageDigest")?) != own.hex() {
-            return Err("its messageDigest is of another image".into());
+            return Err("its messageDigest is that of another image".into());
         }
     }
     let signatures = vec![decoded(&signed.signature, "signature")?];
@@ -100,7 +100,7 @@ fn of_message(signed: &MessageSignature, manifest: &[u8]) -> Result<Signed, Stri
 fn of_envelope(envelope: &Envelope, of: &Digest) -> Result<Signed, String> {
     let Envelope { payload, payload_type, signatures } = envelope;
     if payload_type != STATEMENT {
-        return Err(format!("its envelope has a payload of kind {:?}", super::fetch::shown(payload_type)));
+        return Err(format!("its envelope has a payload of the unsupported type {:?}", shown(payload_type)));
     }
     if signatures.len() > SIGNATURES_MAX {
         return Err(format!("its envelope has {} signatures; at most {SIGNATURES_MAX}", signatures.len()));
@@ -109,14 +109,14 @@ fn of_envelope(envelope: &Envelope, of: &Digest) -> Result<Signed, String> {
     let statement: Statement =
         serde_json::from_slice(&payload).map_err(|error| format!("its statement is malformed: {error}"))?;
     if !statement.kind.starts_with("https://in-toto.io/Statement/v") || statement.predicate_type != SIGNS {
-        let kind = super::fetch::shown(&statement.predicate_type);
-        return Err(format!("its statement is not a signature of an image, but {kind:?}"));
+        let kind = shown(&statement.predicate_type);
+        return Err(format!("its statement has the type {kind:?}, not that of a signature of an image"));
     }
     if statement.subject.len() > SUBJECTS_MAX {
         return Err(format!("its statement has {} subjects; at most {SUBJECTS_MAX}", statement.subject.len()));
     }
     let is_it = |subject: &&Subject| subject.digest.get(of.algorithm().name()).is_some_and(|digest| digest == of.hex());
-    let subject = statement.subject.iter().find(is_it).ok_or("its statement is of another image")?;
+    let subject = statement.subject.iter().find(is_it).ok_or("its statement names another image")?;
     let name = Some(subject.name.clone()).filter(|name| !name.is_empty());
     // The pre-authentication encoding of DSSE.
     let mut message = format!("DSSEv1 {} {payload_type} {} ", payload_type.len(), payload.len()).into_bytes();

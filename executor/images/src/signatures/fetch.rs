@@ -1,4 +1,4 @@
-//! From a registry: what it keeps as signatures of an image, within bounds, until every rule is satisfied.
+//! Search for an image's signatures in its registry, within bounds, until every rule is satisfied.
 //!
 //! For each of the image's verified documents, the index first: the tag `sha256-HEX.sig`, where cosign keeps its signatures;
 //! then what refers to the digest (distribution specification 1.1), by the API or, where a registry has none, by the tag
@@ -9,19 +9,20 @@ use std::collections::BTreeMap;
 use executor_core::image::{Digest, Repository};
 use serde::Deserialize;
 
-use super::{Evidence, SignatureRule, Signed, TrustedKey, bundle, simple, unsigned};
+use super::{SignatureRule, Signed, TrustedKey, bundle, shown, simple, unsigned};
 use crate::error::ImageError;
-use crate::pull;
+use crate::hash;
+use crate::record::Evidence;
 use crate::registry::Registry;
 
-/// What cosign calls its signatures where they refer to an image.
+/// Artifact type of cosign's signatures that refer to an image.
 const COSIGN: &str = "application/vnd.dev.cosign.artifact.sig.v1+json";
-/// What others call bundles with a signature.
+/// Artifact type that other tools give bundles with a signature.
 const SIGNS: &str = "https://sigstore.dev/cosign/sign/v1";
-/// Most documents with signatures of an image that are looked at, and layers of one.
+/// Maximum number of documents with signatures of an image that are looked at, and layers of one.
 const DOCUMENTS_MAX: usize = 32;
 const LAYERS_MAX: usize = 64;
-/// Most signatures of an image that are looked at.
+/// Maximum number of signatures of an image that are looked at.
 const SIGNATURES_MAX: usize = 64;
 /// Largest payload, and largest bundle.
 const PAYLOAD_MAX: u64 = 64 << 10;
@@ -56,7 +57,7 @@ struct Search<'a> {
     rules: &'a [&'a SignatureRule],
     keys: Vec<&'a TrustedKey>,
     found: Evidence,
-    /// Why signatures that were looked at do not count.
+    /// Reasons why the signatures found so far do not count.
     reasons: Vec<String>,
     documents: usize,
     signatures: usize,
@@ -120,7 +121,7 @@ impl Search<'_> {
         Ok(false)
     }
 
-    /// What refers to a digest and may be a signature.
+    /// Lists the documents that refer to a digest and may be signatures.
     async fn referrers(&mut self, of: &Digest, name: &str) -> Result<Vec<Entry>, ImageError> {
         let what = format!("what refers to {of}");
         let listed = self.registry.referrers(of, &what).await;
@@ -145,8 +146,8 @@ impl Search<'_> {
     async fn named(&self, entry: &Entry, what: &str) -> Result<Vec<u8>, ImageError> {
         let digest = digest_of(entry, what)?;
         let bytes = self.registry.manifest(&digest.to_string(), what).await?.bytes;
-        pull::sized(entry.size, &bytes, what)?;
-        pull::verified(&digest, &bytes, what)?;
+        hash::check_size(entry.size, &bytes, what)?;
+        hash::check_digest(&digest, &bytes, what)?;
         Ok(bytes)
     }
 
@@ -160,7 +161,9 @@ impl Search<'_> {
         };
         self.documents += 1;
         if self.documents > DOCUMENTS_MAX {
-            self.limit(format!("more than {DOCUMENTS_MAX} documents with signatures are not looked at"));
+            self.limit(format!(
+                "there are more than {DOCUMENTS_MAX} documents with signatures; only the first were examined"
+            ));
             return Ok(None);
         }
         match serde_json::from_slice::<Document>(&bytes) {
@@ -175,7 +178,7 @@ impl Search<'_> {
     /// Looks at the signatures of a document.
     async fn of_layers(&mut self, layers: Vec<Entry>, of: (&Digest, &[u8]), what: &str) -> Result<(), ImageError> {
         if layers.len() > LAYERS_MAX {
-            self.limit(format!("{what}: of {} layers only {LAYERS_MAX} are looked at", layers.len()));
+            self.limit(format!("{what}: of {} layers only the first {LAYERS_MAX} were examined", layers.len()));
         }
         for layer in layers.into_iter().take(LAYERS_MAX) {
             let most = match &*layer.media_type {
@@ -185,7 +188,7 @@ impl Search<'_> {
             };
             self.signatures += 1;
             if self.signatures > SIGNATURES_MAX {
-                self.limit(format!("more than {SIGNATURES_MAX} signatures are not looked at"));
+                self.limit(format!("there are more than {SIGNATURES_MAX} signatures; only the first were examined"));
                 return Ok(());
             }
             let what = format!("signature {}", brief(&layer.digest));
@@ -199,13 +202,13 @@ impl Search<'_> {
             };
             match signed.map(|signed: Signed| signed.evidence(&self.keys, self.repository)) {
                 Err(why) => self.note(format!("{what}: {why}")),
-                Ok(evidence) if evidence.is_empty() => self.note(format!("{what} is by none of the keys")),
+                Ok(evidence) if evidence.is_empty() => self.note(format!("{what} was made by none of the keys")),
                 Ok(evidence) => {
                     self.found.extend(evidence);
                     if self.is_over() {
                         return Ok(());
                     }
-                    self.note(format!("{what} satisfies not every rule: keys, or the repository that it names"));
+                    self.note(format!("{what} does not satisfy every rule (its key, or the repository that it names)"));
                 }
             }
         }
@@ -218,8 +221,8 @@ impl Search<'_> {
         }
         let digest = digest_of(layer, what)?;
         let blob = self.registry.small_blob(&digest.to_string(), what).await?.bytes;
-        pull::sized(layer.size, &blob, what)?;
-        pull::verified(&digest, &blob, what)?;
+        hash::check_size(layer.size, &blob, what)?;
+        hash::check_digest(&digest, &blob, what)?;
         Ok(blob)
     }
 
@@ -256,9 +259,4 @@ fn digest_of(entry: &Entry, what: &str) -> Result<Digest, ImageError> {
 /// The begin of a digest.
 fn brief(digest: &str) -> String {
     shown(digest).chars().take("sha256:".len() + 12).collect()
-}
-
-/// Enough of a registry's text to know it by.
-pub(super) fn shown(text: &str) -> String {
-    text.chars().take(100).flat_map(char::escape_debug).collect()
 }

@@ -13,7 +13,7 @@ use executor_core::image::Algorithm;
 /// Largest file of keys.
 const FILE_MAX: u64 = 64 << 10;
 
-/// How signatures are made: each with the keys that it is for, in its DER encoding.
+/// Supported signature algorithms, each with the type of its keys.
 static ALGORITHMS: [&dyn SignatureVerificationAlgorithm; 5] = [
     ring::ECDSA_P256_SHA256,
     ring::ED25519,
@@ -45,7 +45,7 @@ impl TrustedKey {
         let file = std::fs::File::open(path).map_err(told)?;
         file.take(FILE_MAX + 1).read_to_end(&mut pem).map_err(told)?;
         if pem.len() as u64 > FILE_MAX {
-            return Err(format!("has more than {FILE_MAX} bytes"));
+            return Err(format!("has more than {FILE_MAX} bytes, the limit"));
         }
         Self::parse(&pem)
     }
@@ -65,8 +65,7 @@ impl TrustedKey {
     }
 
     fn of(spki: SubjectPublicKeyInfoDer<'static>) -> Result<Self, String> {
-        let key =
-            RawPublicKeyEntity::try_from(&spki).map_err(|error| format!("has a key that is malformed: {error}"))?;
+        let key = RawPublicKeyEntity::try_from(&spki).map_err(|error| format!("has a malformed key: {error}"))?;
         // What a signature of nothing is refused for tells whether the key is one for it.
         let fits = |algorithm: &&&'static dyn SignatureVerificationAlgorithm| {
             !matches!(
@@ -76,13 +75,13 @@ impl TrustedKey {
         };
         let algorithms: Vec<_> = ALGORITHMS.iter().filter(fits).copied().collect();
         if algorithms.is_empty() {
-            return Err("has a key of a kind that is not taken: ECDSA (P-256, P-384), Ed25519 and RSA are".into());
+            return Err("has a key of an unsupported type; supported are ECDSA (P-256, P-384), Ed25519 and RSA".into());
         }
         let id = hash::digest(Algorithm::Sha256, &spki).hex().to_owned();
         Ok(Self { id, spki, algorithms })
     }
 
-    /// What it is known by: the SHA-256 of its SubjectPublicKeyInfo.
+    /// Returns the id of the key: the SHA-256 of its SubjectPublicKeyInfo.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -153,7 +152,7 @@ mod tests {
             ),
         ),
     ];
-    /// Likewise, of a curve that is not taken.
+    /// Likewise, of an unsupported curve.
     const OTHER_CURVE: &str = concat!(
         "-----BEGIN PUBLIC KEY-----\n",
         "MFYwEAYHKoZIzj0CAQYFK4EEAAoDQgAE8AsUNMFd7WZE7NhaGSr9HJYf+nUlzSt2\n",
@@ -194,7 +193,7 @@ mod tests {
             ("nonsense", "no public key"),
             (private, "no public key"),
             (&damaged, "malformed"),
-            (OTHER_CURVE, "kind that is not taken"),
+            (OTHER_CURVE, "unsupported type"),
             ("-----BEGIN PUBLIC KEY-----\n!\n-----END PUBLIC KEY-----\n", "not PEM"),
         ];
         for (pem, why) in table {

@@ -8,13 +8,13 @@ use base64::engine::general_purpose::STANDARD;
 use executor_core::image::Digest;
 use serde::Deserialize;
 
-use super::Signed;
+use super::{Signed, shown};
 
 /// Kind of the layer that a payload is kept as.
 pub(super) const MEDIA_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
-/// Where the signature of a payload is.
+/// Annotation with the signature of a payload.
 const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
-/// What a payload says of itself.
+/// Type of a payload in itself.
 const TYPE: &str = "cosign container image signature";
 
 #[derive(Deserialize)]
@@ -49,10 +49,10 @@ pub(super) fn read(payload: Vec<u8>, annotations: &BTreeMap<String, String>, of:
     let Payload { critical } =
         serde_json::from_slice(&payload).map_err(|error| format!("its payload is malformed: {error}"))?;
     if critical.r#type != TYPE {
-        return Err("its payload is not of a signature of an image".into());
+        return Err("its payload is not a signature of an image".into());
     }
     if critical.image.digest != of.to_string() {
-        return Err(format!("its payload is of another image, {:?}", super::fetch::shown(&critical.image.digest)));
+        return Err(format!("its payload names another image, {:?}", shown(&critical.image.digest)));
     }
     let name = Some(critical.identity.reference).filter(|name| !name.is_empty());
     Ok(Signed { message: payload, signatures: vec![signature], name })

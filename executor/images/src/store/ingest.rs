@@ -14,9 +14,9 @@ use tokio::sync::OwnedMutexGuard;
 use super::files;
 use crate::error::ImageError;
 
-/// What the names of archives begin with that a client sends.
+/// Prefix of the names of uploaded archives.
 const UPLOAD: &str = "upload-";
-/// What the names of blobs end with.
+/// Suffix of the names of blobs.
 const PARTIAL: &str = ".partial";
 
 /// The directory.

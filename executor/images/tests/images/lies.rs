@@ -119,8 +119,8 @@ async fn a_redirect_to_elsewhere() {
         ("http://169.254.169.254/latest/meta-data/", "link-local"),
         ("http://10.0.0.1/x", "private"),
         ("http://[fe80::1]/x", "link-local"),
-        ("file:///etc/passwd", "no absolute"),
-        ("http://user:secret@127.0.0.1/x", "holds a user"),
+        ("file:///etc/passwd", "not an absolute"),
+        ("http://user:secret@127.0.0.1/x", "contains a user name"),
     ] {
         let fake = with_layer(move |_| Reply::redirect(to)).await;
         let error = told(&Place::new(), &fake).await;

@@ -179,11 +179,11 @@ async fn what_is_not_signed_as_it_must_be_is_refused_before_any_layer() {
         format!(r#"{{"critical":{{"image":{image},"type":"cosign container image signature"}}}}"#).into_bytes()
     };
     let cases: [(&str, Put<'_>); 17] = [
-        ("its registry has none", &|_, _| ()),
-        ("is by none of the keys", &|fake, of| put_simple(fake, of, &[signed(&other, payload(of, "x"))])),
-        ("of another image", &|fake, of| put_simple(fake, of, &[signed(&own, payload(&elsewhere, "x"))])),
+        ("its registry has no signatures for it", &|_, _| ()),
+        ("was made by none of the keys", &|fake, of| put_simple(fake, of, &[signed(&other, payload(of, "x"))])),
+        ("another image", &|fake, of| put_simple(fake, of, &[signed(&own, payload(&elsewhere, "x"))])),
         ("duplicate field", &|fake, of| put_simple(fake, of, &[signed(&own, twice(of))])),
-        ("not of a signature", &|fake, of| put_simple(fake, of, &[signed(&own, odd("something else", of))])),
+        ("not a signature", &|fake, of| put_simple(fake, of, &[signed(&own, odd("something else", of))])),
         ("malformed", &|fake, of| put_simple(fake, of, &[signed(&own, b"{".to_vec())])),
         ("by none of the keys", &|fake, of| {
             let (_, signature) = signed(&own, payload(of, "x"));
@@ -218,11 +218,11 @@ async fn what_is_not_signed_as_it_must_be_is_refused_before_any_layer() {
             fake.put(&format!("/v2/{REPOSITORY}/blobs/{}", sha256(&payload)), "", &other);
             fake.put_manifest(&format!("{}.sig", tag(of)), MANIFEST, &document);
         }),
-        ("of another image", &|fake, of| put_bundle(fake, of, &statement(&own, &elsewhere, "", SIGNS), true)),
+        ("another image", &|fake, of| put_bundle(fake, of, &statement(&own, &elsewhere, "", SIGNS), true)),
         ("slsa.dev/provenance", &|fake, of| {
             put_bundle(fake, of, &statement(&own, of, "", "https://slsa.dev/provenance/v1"), true);
         }),
-        ("of another image", &|fake, of| put_bundle(fake, of, &message(&own, b"another manifest"), true)),
+        ("another image", &|fake, of| put_bundle(fake, of, &message(&own, b"another manifest"), true)),
         ("by none of the keys", &|fake, of| put_bundle(fake, of, &statement(&other, of, "", SIGNS), false)),
     ];
     for (why, put) in cases {
@@ -328,7 +328,7 @@ async fn a_rule_may_want_the_repositorys_name() {
     let both = SignaturePolicy([by(&[&own], false).0, by(&[&other], false).0].concat());
     put_simple(&fake, &digest, &[signed(&own, payload(&digest, ""))]);
     let error = place(both.clone()).pull(&fake.reference(":1")).await.unwrap_err();
-    assert!(error.to_string().contains("not every rule"), "{error}");
+    assert!(error.to_string().contains("not satisfy every rule"), "{error}");
     put_simple(&fake, &digest, &[signed(&own, payload(&digest, "")), signed(&other, payload(&digest, ""))]);
     place(both).pull(&fake.reference(":1")).await.unwrap();
 }

@@ -19,7 +19,7 @@ impl Header<'_> {
         if stored == Some(unsigned) || stored == Some(signed) {
             return Ok(());
         }
-        Err(UnpackError::archive(b"", "a header with a wrong checksum: this is no tar archive"))
+        Err(UnpackError::archive(b"", "a header has a wrong checksum: not a tar archive"))
     }
 
     pub(super) fn kind(&self) -> u8 {
@@ -90,7 +90,7 @@ impl Header<'_> {
     }
 
     fn damaged(&self, what: &str) -> UnpackError {
-        UnpackError::archive(&self.path(), format!("its {what} is no number"))
+        UnpackError::archive(&self.path(), format!("its {what} is not a number"))
     }
 }
 

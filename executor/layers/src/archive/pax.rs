@@ -3,7 +3,7 @@
 use super::{Time, Xattrs};
 use crate::{Limits, UnpackError};
 
-/// What the records of one entry say, as far as it concerns us.
+/// Records of an entry, as far as they are used here.
 #[derive(Default)]
 pub(super) struct Records {
     pub(super) path: Option<Vec<u8>>,
@@ -17,11 +17,11 @@ pub(super) struct Records {
     any: bool,
 }
 
-/// What they say of a sparse file, in GNU's formats 0.0, 0.1 and 1.0.
+/// Sparse file in GNU's formats 0.0, 0.1 and 1.0.
 #[derive(Default)]
 pub(super) struct Sparse {
     pub(super) name: Option<Vec<u8>>,
-    /// Bytes, holes included.
+    /// Size in bytes, holes included.
     pub(super) size: Option<u64>,
     /// Offset, length, offset, and so on.
     pub(super) map: Vec<u64>,
@@ -30,7 +30,7 @@ pub(super) struct Sparse {
 }
 
 impl Records {
-    /// Nothing was said.
+    /// Tells whether there are no records.
     pub(super) fn is_empty(&self) -> bool {
         !self.any
     }
@@ -65,7 +65,7 @@ impl Records {
             b"GNU.sparse.map" => {
                 let numbers = value.split(|byte| *byte == b',').filter(|number| !number.is_empty()).map(decimal);
                 let map: Option<Vec<u64>> = numbers.collect();
-                self.sparse.map = map.ok_or_else(|| damaged("a map of a sparse file that is none"))?;
+                self.sparse.map = map.ok_or_else(|| damaged("an invalid map of a sparse file"))?;
             }
             _ => {}
         }

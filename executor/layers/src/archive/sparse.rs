@@ -8,9 +8,9 @@ use crate::{Limits, UnpackError};
 /// A part of a file that is in the archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where in the file.
+    /// Offset in the file.
     pub at: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub length: u64,
 }
 
@@ -19,8 +19,7 @@ const GNU_PIECE: usize = 24;
 /// Longest line of a map in the content.
 const LINE_MAX: usize = 21;
 
-/// Each begins where the one before has ended or later, none ends behind the file, and all of them together are what
-/// the archive has.
+/// Checks that the pieces are in order, do not overlap, end within the file, and together have the stored length.
 pub(super) fn check(pieces: &[Piece], stored: u64, size: u64, path: &[u8]) -> Result<(), UnpackError> {
     let mut end = 0;
     let mut sum = 0_u64;
@@ -29,12 +28,16 @@ pub(super) fn check(pieces: &[Piece], stored: u64, size: u64, path: &[u8]) -> Re
         end = after.ok_or_else(|| UnpackError::archive(path, "the pieces of the file overlap or lie outside"))?;
         sum = sum.saturating_add(piece.length);
     }
-    if sum == stored { Ok(()) } else { Err(UnpackError::archive(path, "the pieces of the file are not its content")) }
+    if sum == stored {
+        Ok(())
+    } else {
+        Err(UnpackError::archive(path, "the pieces of the sparse file do not add up to its content"))
+    }
 }
 
 pub(super) fn of_pairs(numbers: &[u64], path: &[u8], limits: &Limits) -> Result<Vec<Piece>, UnpackError> {
     if !numbers.len().is_multiple_of(2) {
-        return Err(UnpackError::archive(path, "a map of a sparse file that is none"));
+        return Err(UnpackError::archive(path, "an invalid map of a sparse file"));
     }
     limit(numbers.len() / 2, path, limits)?;
     Ok(numbers.chunks_exact(2).map(|pair| Piece { at: pair[0], length: pair[1] }).collect())
@@ -50,7 +53,7 @@ fn limit(pieces: usize, path: &[u8], limits: &Limits) -> Result<(), UnpackError>
 impl<S: Source> Reader<S> {
     /// GNU's own format: some pieces in the header, more in blocks behind it. They are no part of the size.
     pub(super) fn gnu_pieces(&mut self, header: &Header<'_>, path: &[u8]) -> Result<(u64, Vec<Piece>), UnpackError> {
-        let damaged = || UnpackError::archive(path, "a list of pieces that is none");
+        let damaged = || UnpackError::archive(path, "an invalid list of pieces of a sparse file");
         let limits = self.limits;
         let mut pieces = Vec::new();
         let mut take = |list: &[u8]| {
@@ -76,7 +79,7 @@ impl<S: Source> Reader<S> {
 
     /// pax's format 1.0: a number of lines, then a line for each number, in whole blocks of the content.
     pub(super) fn pieces_in_content(&mut self, path: &[u8]) -> Result<Vec<Piece>, UnpackError> {
-        let damaged = || UnpackError::archive(path, "a map of a sparse file that is none");
+        let damaged = || UnpackError::archive(path, "an invalid map of a sparse file");
         let (mut numbers, mut line, mut wanted) = (Vec::new(), Vec::new(), None);
         while wanted != Some(numbers.len()) {
             if self.left < BLOCK as u64 {

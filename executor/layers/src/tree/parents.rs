@@ -1,4 +1,4 @@
-//! What a layer lies on: the layers below it, as one tree that is only read.
+//! The layers below a layer, as one read-only tree.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::{Marks, OVERLAY, XATTR_MAX, held, marks_of, open_beneath, xattr_names};
 use crate::UnpackError;
 use crate::archive::Xattrs;
-use crate::error::Told;
+use crate::error::Context;
 
 /// The layers below.
 pub struct Parents {
@@ -19,12 +19,12 @@ pub struct Parents {
 /// The directory of something, its name there, and what it is.
 pub(super) type Found<'a> = (OwnedFd, &'a [u8], Stat);
 
-/// What the layers below have at a path.
+/// Entry of the layers below at a path.
 pub(super) enum Below {
-    /// Nothing, or something that a directory or a link is not looked for in.
+    /// No entry, or one that is neither a directory nor a link.
     Nothing,
     Directory(Marks),
-    /// Where it leads.
+    /// A symbolic link with this target.
     Symlink(Vec<u8>),
     Other,
 }
@@ -48,17 +48,17 @@ impl Parents {
         let failed = || "the layers below".to_owned();
         let view = match layers {
             [] => None,
-            [one] => Some(open(*one, ".").told(failed)?),
+            [one] => Some(open(*one, ".").context(failed)?),
             many => {
-                let place = open(parent, name).told(failed)?;
-                overlay(many, None, place.as_fd()).told(failed)?;
-                Some(open(parent, name).told(failed)?)
+                let place = open(parent, name).context(failed)?;
+                overlay(many, None, place.as_fd()).context(failed)?;
+                Some(open(parent, name).context(failed)?)
             }
         };
         Ok(Self { view })
     }
 
-    /// What is at a path that no symbolic link is on.
+    /// Looks up a path without symbolic links.
     pub(super) fn look(&self, path: &[u8]) -> Result<Below, Errno> {
         let Some((dir, name, stat)) = self.find(path)? else { return Ok(Below::Nothing) };
         Ok(match FileType::from_raw_mode(stat.st_mode) {

@@ -7,29 +7,29 @@ use rustix::fs::{OFlags, readlinkat};
 use rustix::io::Errno;
 
 use super::parents::Below;
-use super::{DIR_MODE, Marks, There, Tree, is_opaque, look, make_dir, mark_fd, open_beneath, open_dir};
+use super::{DIR_MODE, Existing, Marks, Tree, is_opaque, look, make_dir, mark_fd, open_beneath, open_dir};
 use crate::UnpackError;
-use crate::error::Told;
+use crate::error::Context;
 use crate::error::shown;
 
 /// Symbolic links on the way to one directory. The kernel's own limit is 40; umoci's is this.
 const LINKS_MAX: u32 = 255;
 
-/// Where a walk has led.
+/// Result of a walk.
 pub(super) struct Walked {
     /// The directory, where the layer has it.
     pub(super) dir: Option<OwnedFd>,
-    /// Its names from the root, without links.
+    /// Names from the root, without links.
     pub(super) path: Vec<Vec<u8>>,
-    /// What lies below is not seen here.
+    /// True when the layers below are hidden here.
     pub(super) hidden: bool,
 }
 
-/// On the way.
+/// State of a walk.
 struct Walk {
     dir: Option<OwnedFd>,
     path: Vec<Vec<u8>>,
-    /// How many names lead to the uppermost directory that hides what lies below.
+    /// Number of names up to the uppermost directory that hides the layers below.
     hidden_from: Option<usize>,
     links: u32,
 }
@@ -43,7 +43,7 @@ impl Tree {
         let wanted = names.join(&b'/');
         let failed = || format!("the way to `{}`", shown(&wanted));
         let mut walk = Walk {
-            dir: Some(open_dir(self.root.as_fd(), b".").told(failed)?),
+            dir: Some(open_dir(self.root.as_fd(), b".").context(failed)?),
             path: Vec::new(),
             hidden_from: self.found.opaque.then_some(0),
             links: 0,
@@ -52,7 +52,7 @@ impl Tree {
         while let Some(name) = left.pop_front() {
             let link = match name.as_slice() {
                 b"" | b"." => None,
-                b".." => self.up(&mut walk).map(|()| None).told(failed)?,
+                b".." => self.up(&mut walk).map(|()| None).context(failed)?,
                 name => self.step(&mut walk, name, make)?,
             };
             let Some(link) = link else { continue };
@@ -62,7 +62,7 @@ impl Tree {
             }
             if link.starts_with(b"/") {
                 walk.path.clear();
-                self.go_to(&mut walk).told(failed)?;
+                self.go_to(&mut walk).context(failed)?;
             }
             for name in link.split(|byte| *byte == b'/').rev() {
                 left.push_front(name.to_vec());
@@ -71,26 +71,26 @@ impl Tree {
         Ok(Walked { dir: walk.dir, path: walk.path, hidden: walk.hidden_from.is_some() })
     }
 
-    /// One name further. Gives where a link leads, if it is one.
+    /// Goes to the next name. Returns the target if it is a link.
     fn step(&mut self, walk: &mut Walk, name: &[u8], make: bool) -> Result<Option<Vec<u8>>, UnpackError> {
         let full = [walk.path.join(&b'/'), name.to_vec()].into_iter().filter(|part| !part.is_empty());
         let full = full.collect::<Vec<_>>().join(&b'/');
         let failed = || format!("directory `{}`", shown(&full));
         let there = match &walk.dir {
-            Some(dir) => look(dir.as_fd(), name).told(failed)?,
-            None => There::Nothing,
+            Some(dir) => look(dir.as_fd(), name).context(failed)?,
+            None => Existing::Nothing,
         };
         let mut marks = Marks { mode: DIR_MODE, ..Marks::default() };
         match there {
-            There::Symlink => {
-                let dir = walk.dir.as_ref().ok_or(Errno::NOENT).told(failed)?;
-                return Ok(Some(readlinkat(dir, name, Vec::new()).told(failed)?.into_bytes()));
+            Existing::Symlink => {
+                let dir = walk.dir.as_ref().ok_or(Errno::NOENT).context(failed)?;
+                return Ok(Some(readlinkat(dir, name, Vec::new()).context(failed)?.into_bytes()));
             }
-            There::Directory => {}
-            There::Nothing => {
+            Existing::Directory => {}
+            Existing::Nothing => {
                 let below = match walk.hidden_from {
                     Some(_) => Below::Nothing,
-                    None => self.parents.look(&full).told(failed)?,
+                    None => self.parents.look(&full).context(failed)?,
                 };
                 // Whatever the answer is: on other layers it can be another.
                 self.found.depends |= make && walk.hidden_from.is_none();
@@ -100,29 +100,29 @@ impl Tree {
                     Below::Nothing | Below::Other => {}
                 }
             }
-            There::Whiteout | There::Other => walk.hidden_from = walk.hidden_from.or(Some(walk.path.len() + 1)),
+            Existing::Whiteout | Existing::Other => walk.hidden_from = walk.hidden_from.or(Some(walk.path.len() + 1)),
         }
         walk.path.push(name.to_vec());
         let Some(dir) = walk.dir.take() else { return Ok(None) };
-        if !matches!(there, There::Directory) {
+        if !matches!(there, Existing::Directory) {
             if !make {
                 return Ok(None);
             }
-            make_dir(&dir, name, &there).told(failed)?;
-            let made = open_dir(dir.as_fd(), name).told(failed)?;
+            make_dir(&dir, name, &there).context(failed)?;
+            let made = open_dir(dir.as_fd(), name).context(failed)?;
             mark_fd(&made, &marks, &full)?;
             walk.dir = Some(made);
             return Ok(None);
         }
-        let opened = open_dir(dir.as_fd(), name).told(failed)?;
-        if walk.hidden_from.is_none() && is_opaque(&opened).told(failed)? {
+        let opened = open_dir(dir.as_fd(), name).context(failed)?;
+        if walk.hidden_from.is_none() && is_opaque(&opened).context(failed)? {
             walk.hidden_from = Some(walk.path.len());
         }
         walk.dir = Some(opened);
         Ok(None)
     }
 
-    /// One name back, which the root is its own parent for.
+    /// Goes back to the parent; the root is its own parent.
     fn up(&self, walk: &mut Walk) -> Result<(), Errno> {
         walk.path.pop();
         self.go_to(walk)

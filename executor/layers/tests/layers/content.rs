@@ -193,7 +193,7 @@ fn a_blob_is_a_file() {
     let (read, _write) = std::io::pipe().unwrap();
     let blob = std::fs::File::from(std::os::fd::OwnedFd::from(read));
     let error = Sandbox::new().unpack_file(&[], DiffId::from_bytes([0; 32]), Compression::None, blob).unwrap_err();
-    assert!(error.to_string().contains("no regular file"), "{error}");
+    assert!(error.to_string().contains("not a regular file"), "{error}");
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn a_blob_does_not_grow_without_bound() {
             Err(error) => {
                 assert!(!fits && error.to_string().contains("for a blob of this size"), "{error}");
                 let limit = 100 * blob.len() as u64 + (1 << 20);
-                assert!(error.to_string().contains(&format!("the limit is {limit}")), "{error}");
+                assert!(error.to_string().contains(&format!("at most {limit}")), "{error}");
             }
         }
     }
@@ -102,5 +102,5 @@ fn a_blob_does_not_grow_without_bound() {
 fn descriptions_come_to_an_end() {
     let layer = (0..100).fold(Layer::new(), |layer, _| layer.records(&[("comment", b"x")])).file("f", "").bytes();
     let error = Sandbox::new().unpack(&[], &layer).unwrap_err();
-    assert!(error.to_string().contains("descriptions before an entry: 9, and the limit is 8"), "{error}");
+    assert!(error.to_string().contains("descriptions before an entry: 9; at most 8"), "{error}");
 }

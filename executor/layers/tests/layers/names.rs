@@ -97,21 +97,21 @@ fn hard_links_lead_to_nothing_outside() {
     let absolute = |sandbox: &Sandbox| {
         vec![Layer::new().hard_link("x", &format!("{}/file", sandbox.outside())).file("x", "written").bytes()]
     };
-    refused(&attack(absolute).0, "which is not there");
+    refused(&attack(absolute).0, "which does not exist");
     let up = |_: &Sandbox| vec![Layer::new().hard_link("x", "../../outside/file").file("x", "written").bytes()];
     refused(&attack(up).0, "leads out of the layer");
     let through_a_link = |sandbox: &Sandbox| {
         let layer = Layer::new().symlink("d", &sandbox.outside()).hard_link("x", "d/file");
         vec![layer.file("x", "written").bytes()]
     };
-    refused(&attack(through_a_link).0, "which is not there");
+    refused(&attack(through_a_link).0, "which does not exist");
     let to_a_link = |sandbox: &Sandbox| {
         let layer = Layer::new().symlink("l", &format!("{}/file", sandbox.outside())).hard_link("x", "l");
         vec![layer.file("l", "written").file("x", "written").bytes()]
     };
     attack(to_a_link).0.unwrap();
     let sandbox = Sandbox::new();
-    refused(&sandbox.unpack(&[], &Layer::new().hard_link("x", "/etc/shadow").bytes()).map(drop), "not there");
+    refused(&sandbox.unpack(&[], &Layer::new().hard_link("x", "/etc/shadow").bytes()).map(drop), "does not exist");
     let link = Layer::new().dir("d/", 0o755).hard_link("x", "d").bytes();
     refused(&sandbox.unpack(&[], &link).map(drop), "a directory");
 }

@@ -1,4 +1,4 @@
-//! In which forms a value may be printed, and the bounds on how much of that is watched.
+//! The forms in which a value may be printed.
 //!
 //! - The value itself, without white space around it. (With it, a masked line would swallow its own end.)
 //! - Each of its lines of [`LINE_MIN`] bytes or more, without white space around it.
@@ -8,88 +8,21 @@
 //!   value is the last of the data (a partial character, padding, a final newline). And what is wrapped
 //!   at 64 or 76 columns, line by line.
 //!
-//! A form of more than [`CUT`] bytes is cut evenly into pieces that are each watched. So little has to be held
+//! A form of more than 240 bytes is cut evenly into pieces that are each watched. So little has to be held
 //! back, a long value printed in part is masked but for less than a piece at each end, and a comparison is short.
 
-use zeroize::Zeroizing;
+use super::encode::{BASE64, JSON, Json, PERCENT, Percent, base64};
+use super::pieces::{BufferFull, CUT, Forms};
 
-use super::encode::{BASE64, JSON, PERCENT, base64};
-
-/// Bytes of the longest form.
-pub(super) const FORM_MAX: usize = 256;
-/// Longer ones are cut. What may follow in base64 has room behind it.
-const CUT: usize = 240;
-/// Less white space than this does not begin a piece.
-const SHIFT: usize = 8;
-/// Shorter lines of a value are not watched by themselves (secrets.md, "Redaction").
+/// Shorter lines of a value are not watched by themselves.
 const LINE_MIN: usize = 8;
-/// Most bytes of values that are watched: the largest volume of secret files that can be configured.
-pub(super) const VALUES_MAX: usize = 64 << 20;
-/// Most bytes of memory for lines and encodings of the values.
-pub(super) const ENCODED_MAX: usize = 16 << 20;
-/// What a form takes beside its content.
-const PIECE_BYTES: usize = 40;
 /// Columns at which base64 is wrapped: PEM's, and those of MIME and base64(1).
 const COLUMNS: [usize; 2] = [64, 76];
 
-/// The bound on forms is reached.
-pub(super) struct Full;
-
-/// A form, or a part of one.
-pub(super) struct Piece {
-    pub(super) at: u32,
-    pub(super) length: u16,
-    /// 0 for a value itself, 1 for its lines and encodings: of two same pieces the lower one gives the name.
-    pub(super) rank: u8,
-    pub(super) owner: u32,
-}
-
-/// The forms collected so far.
-pub(super) struct Forms {
-    pub(super) bytes: Zeroizing<Vec<u8>>,
-    pub(super) pieces: Vec<Piece>,
-    room: usize,
-    owner: u32,
-    rank: u8,
-}
-
-/// How far a transaction has to be taken back.
-#[derive(Clone, Copy)]
-struct Mark {
-    bytes: usize,
-    pieces: usize,
-    room: usize,
-}
-
 impl Forms {
-    /// None yet, of values of so many bytes in all.
-    pub(super) fn new(values: usize) -> Self {
-        let bytes = Zeroizing::new(Vec::with_capacity(values.min(VALUES_MAX)));
-        Self { bytes, pieces: Vec::new(), room: VALUES_MAX, owner: 0, rank: 0 }
-    }
-
-    /// Watches a value itself, as much of it as there is room for. Tells how much.
-    pub(super) fn value(&mut self, owner: u32, value: &[u8]) -> usize {
-        let taken = value.len().min(self.room);
-        if taken < value.len().min(FORM_MAX) {
-            return 0;
-        }
-        self.room -= taken;
-        (self.owner, self.rank) = (owner, 0);
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(&value[..taken]);
-        self.cut(start, self.bytes.len());
-        taken
-    }
-
-    /// From here on lines and encodings follow.
-    pub(super) fn begin_encodings(&mut self) {
-        self.room = ENCODED_MAX;
-    }
-
     /// Watches lines and encodings of a value that is `followed` by some bytes of white space and begins at `at`.
     /// Where there is no room for one, that one and the rest are left out.
-    pub(super) fn encodings(&mut self, owner: u32, value: &[u8], followed: &[u8], at: usize) -> Result<(), Full> {
+    pub(super) fn encodings(&mut self, owner: u32, value: &[u8], followed: &[u8], at: usize) -> Result<(), BufferFull> {
         (self.owner, self.rank) = (owner, 1);
         let lines = lines(value);
         self.all_or_none(|forms| {
@@ -110,14 +43,13 @@ impl Forms {
         Ok(())
     }
 
-    /// Appends to the form being written.
-    pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), Full> {
-        self.room = self.room.checked_sub(bytes.len()).ok_or(Full)?;
-        self.bytes.extend_from_slice(bytes);
-        Ok(())
-    }
-
-    fn encoding(&mut self, style: &Style, value: &[u8], lines: &[Span], written: &mut Vec<Span>) -> Result<(), Full> {
+    fn encoding(
+        &mut self,
+        style: &Style,
+        value: &[u8],
+        lines: &[Span],
+        written: &mut Vec<Span>,
+    ) -> Result<(), BufferFull> {
         let (mark, start) = (self.mark(), self.bytes.len());
         let mut encoded_lines = Vec::new();
         let mut done = 0;
@@ -148,68 +80,12 @@ impl Forms {
     }
 
     /// A line, of `length` bytes before it was encoded.
-    fn line(&mut self, from: usize, to: usize, length: usize) -> Result<(), Full> {
+    fn line(&mut self, from: usize, to: usize, length: usize) -> Result<(), BufferFull> {
         if length < LINE_MIN { Ok(()) } else { self.charged_cut(from, to) }
-    }
-
-    fn charged_cut(&mut self, from: usize, to: usize) -> Result<(), Full> {
-        self.charge((to - from).div_ceil(CUT))?;
-        self.cut(from, to);
-        Ok(())
-    }
-
-    fn charge(&mut self, pieces: usize) -> Result<(), Full> {
-        self.room = self.room.checked_sub(pieces * PIECE_BYTES).ok_or(Full)?;
-        Ok(())
-    }
-
-    /// Watches bytes that were written, in as few pieces of about the same length as it takes. Answers where the
-    /// last one begins.
-    ///
-    /// None begins with white space, if little of it stands there: whatever is printed ends in a newline, and that
-    /// would be held back each time as the beginning of a piece.
-    fn cut(&mut self, from: usize, to: usize) -> usize {
-        let (length, count) = (to - from, (to - from).div_ceil(CUT).max(1));
-        let mut begin = from;
-        for index in 1..count {
-            let even = from + length * index / count;
-            let blank = self.bytes[even..to].iter().take(SHIFT).take_while(|byte| byte.is_ascii_whitespace()).count();
-            let end = if blank < SHIFT { even + blank } else { even };
-            self.piece(begin, end);
-            begin = end;
-        }
-        self.piece(begin, to);
-        begin
-    }
-
-    fn piece(&mut self, from: usize, to: usize) {
-        let at = u32::try_from(from).expect("at most VALUES_MAX and ENCODED_MAX together");
-        let length = u16::try_from(to - from).expect("at most FORM_MAX");
-        self.pieces.push(Piece { at, length, rank: self.rank, owner: self.owner });
-    }
-
-    fn all_or_none(&mut self, add: impl FnOnce(&mut Self) -> Result<(), Full>) -> Result<(), Full> {
-        let mark = self.mark();
-        let outcome = add(self);
-        if outcome.is_err() {
-            self.take_back(mark);
-        }
-        outcome
-    }
-
-    fn mark(&self) -> Mark {
-        Mark { bytes: self.bytes.len(), pieces: self.pieces.len(), room: self.room }
-    }
-
-    fn take_back(&mut self, mark: Mark) {
-        self.bytes[mark.bytes..].fill(0);
-        self.bytes.truncate(mark.bytes);
-        self.pieces.truncate(mark.pieces);
-        self.room = mark.room;
     }
 }
 
-/// From, to.
+/// Start and end.
 type Span = (usize, usize);
 
 /// The lines of a value, without white space around them; no empty ones.
@@ -226,12 +102,12 @@ fn lines(value: &[u8]) -> Vec<Span> {
 
 /// An encoding that works character by character.
 enum Style {
-    Json(&'static super::encode::Json),
-    Percent(&'static super::encode::Percent),
+    Json(&'static Json),
+    Percent(&'static Percent),
 }
 
 impl Style {
-    fn write(&self, text: &[u8], out: &mut Forms) -> Result<(), Full> {
+    fn write(&self, text: &[u8], out: &mut Forms) -> Result<(), BufferFull> {
         match self {
             Self::Json(json) => json.write(text, out),
             Self::Percent(percent) => percent.write(text, out),
@@ -242,17 +118,17 @@ impl Style {
 /// A value as it shows in base64 behind some bytes.
 struct Base64<'a> {
     alphabet: &'static [u8; 64],
-    /// How many bytes of the first group are not the value's.
+    /// Number of bytes of the first group that are not the value's.
     preceding: usize,
     value: &'a [u8],
     followed: &'a [u8],
 }
 
 impl Base64<'_> {
-    fn add(&self, forms: &mut Forms, written: &mut Vec<Span>) -> Result<(), Full> {
+    fn add(&self, forms: &mut Forms, written: &mut Vec<Span>) -> Result<(), BufferFull> {
         let (mark, start) = (forms.mark(), forms.bytes.len());
         if self.value.len() > forms.room {
-            return Err(Full);
+            return Err(BufferFull);
         }
         base64(self.alphabet, self.bytes(0), forms)?;
         if forms.is_known(start, written) {
@@ -271,7 +147,7 @@ impl Base64<'_> {
     }
 
     /// The last piece, from a character on, once more for when white space follows the value.
-    fn followed(&self, forms: &mut Forms, character: usize) -> Result<(), Full> {
+    fn followed(&self, forms: &mut Forms, character: usize) -> Result<(), BufferFull> {
         // More than two bytes are no end of a line, and would make the piece too long.
         if !(1..=2).contains(&self.followed.len()) {
             return Ok(());
@@ -294,7 +170,7 @@ impl Base64<'_> {
     }
 }
 
-/// Where a value can end in base64.
+/// Ends of a value in base64.
 struct Ends {
     /// Behind the last character that does not depend on what follows.
     determined: usize,
@@ -306,7 +182,7 @@ struct Ends {
 
 impl Ends {
     /// Watches from a place to each of the ends; all but the last piece are shared. Answers where that begins.
-    fn cut(&self, forms: &mut Forms, from: usize) -> Result<usize, Full> {
+    fn cut(&self, forms: &mut Forms, from: usize) -> Result<usize, BufferFull> {
         forms.charge((self.determined - from).div_ceil(CUT) + 2)?;
         let last = forms.cut(from, self.determined);
         for end in [self.partial, self.padded].into_iter().filter(|end| *end > self.determined) {
@@ -316,7 +192,7 @@ impl Ends {
     }
 
     /// Watches what was written from `start` on line by line, at each of the usual numbers of columns.
-    fn wrapped(&self, forms: &mut Forms, start: usize) -> Result<(), Full> {
+    fn wrapped(&self, forms: &mut Forms, start: usize) -> Result<(), BufferFull> {
         for columns in COLUMNS.into_iter().filter(|columns| *columns < self.padded - start) {
             for line in (start..self.padded).step_by(columns) {
                 if line + columns < self.padded {

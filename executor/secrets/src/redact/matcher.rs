@@ -7,16 +7,16 @@
 //! doubling of the number of forms, of at most [`FORM_MAX`] bytes each. Nothing is hashed to find a form: there
 //! are no collisions that a tenant could choose.
 
-use super::forms::{FORM_MAX, Piece};
+use super::pieces::{FORM_MAX, Piece};
 
 /// The words of the filter: one for each form, within these bounds.
 const FILTER_WORDS: std::ops::RangeInclusive<usize> = 64..=1 << 16;
-/// No form is a prefix of this one.
+/// Marks a form that has no other form as its prefix.
 const NONE: u32 = u32::MAX;
 
 /// Sorted forms. Their bytes live elsewhere and are handed to every call.
 pub(super) struct Matcher {
-    /// Bytes that the filter and the keys see: 8, or 4 where a form has less than 8.
+    /// Number of bytes that the filter and the keys use: 8, or 4 if there is a form of less than 8.
     width: usize,
     filter: Vec<u64>,
     shift: u32,
@@ -34,7 +34,7 @@ struct Form {
     length: u16,
 }
 
-/// What begins at a place.
+/// Form that begins at a place.
 #[derive(Default)]
 pub(super) struct Found {
     /// Length and owner of the longest form.
@@ -44,7 +44,8 @@ pub(super) struct Found {
 }
 
 impl Matcher {
-    /// Of pieces of `bytes`. Where two are the same, the one of lower rank and then of the earlier owner stays.
+    /// Makes a matcher of pieces of `bytes`. Of two equal pieces the one of lower rank, then of the earlier owner,
+    /// stays.
     pub(super) fn new(bytes: &[u8], mut pieces: Vec<Piece>) -> Self {
         let content = |piece: &Piece| &bytes[piece.at as usize..][..usize::from(piece.length)];
         pieces
@@ -84,7 +85,7 @@ impl Matcher {
         self.forms.len()
     }
 
-    /// Bytes of the longest form.
+    /// Returns the length of the longest form.
     pub(super) fn longest(&self) -> usize {
         self.longest
     }
@@ -96,7 +97,7 @@ impl Matcher {
             + self.forms.capacity() * size_of::<Form>()
     }
 
-    /// Every form, in order.
+    /// Returns every form, in order.
     pub(super) fn forms<'a>(&'a self, bytes: &'a [u8]) -> impl Iterator<Item = (&'a [u8], u32)> {
         (0..self.forms.len()).map(|index| (self.form(bytes, index), self.forms[index].owner))
     }
@@ -203,8 +204,8 @@ impl Matcher {
         }
     }
 
-    /// Whether all of `text` is how a form begins, and not all of that form. `text` is shorter than what
-    /// [`Self::candidate`] looks at.
+    /// Tells whether all of `text` is the beginning of a longer form. `text` is shorter than what [`Self::candidate`]
+    /// examines.
     pub(super) fn opens(&self, text: &[u8]) -> bool {
         debug_assert!(text.len() < self.width && self.longest <= FORM_MAX);
         let mut first = [0; 8];
@@ -232,7 +233,7 @@ fn load4(text: &[u8]) -> u64 {
     text.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes).into())
 }
 
-/// What searching costs, counted in bytes looked at where tests want to know; nothing otherwise.
+/// Cost of searching in bytes examined, counted for tests only.
 pub(super) mod cost {
     #[cfg(test)]
     thread_local! {
@@ -247,7 +248,7 @@ pub(super) mod cost {
         let _ = bytes;
     }
 
-    /// What this thread has looked at since the last call.
+    /// Returns the bytes that this thread has examined since the last call.
     #[cfg(test)]
     pub(in crate::redact) fn take() -> usize {
         EXAMINED.take()

@@ -2,7 +2,7 @@
 
 use zeroize::Zeroizing;
 
-use super::forms::FORM_MAX;
+use super::pieces::FORM_MAX;
 use super::{Marker, Redactor};
 
 /// One stream of output on its way through a [`Redactor`]: standard output or standard error.
@@ -13,7 +13,7 @@ use super::{Marker, Redactor};
 #[derive(Default)]
 pub struct Stream {
     held: Zeroizing<Vec<u8>>,
-    /// So many bytes from the next one on are masked already, and their marker is out.
+    /// Number of following bytes that are masked already, after their marker was written.
     covered: usize,
     /// The value whose marker was the last thing that went out.
     marked: Option<u64>,
@@ -39,14 +39,14 @@ impl Stream {
         }
     }
 
-    /// Nothing comes for a while, or ever: what is held goes out, after what matches in it was masked.
+    /// Writes the bytes that are held back, masked, because no more bytes come for a while, or ever.
     pub fn flush(&mut self, redactor: &Redactor, out: &mut Vec<u8>) {
         let held = std::mem::take(&mut self.held);
         self.scan(redactor, &held, held.len(), true, out);
         self.marked = None;
     }
 
-    /// Bytes held back.
+    /// Returns the number of bytes held back.
     pub fn held(&self) -> usize {
         self.held.len()
     }
@@ -88,11 +88,11 @@ impl Stream {
     }
 }
 
-/// What goes out of one text.
+/// Output of one text.
 struct Output<'a> {
     out: &'a mut Vec<u8>,
     text: &'a [u8],
-    /// What is before this place went out or is masked.
+    /// Position up to which the text is written or masked.
     done: usize,
     marked: Option<u64>,
 }

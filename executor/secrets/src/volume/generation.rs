@@ -41,7 +41,7 @@ pub struct Rotation<'a> {
     number: u64,
     mounts: &'a [MountPoint],
     changes: &'a [Change],
-    /// What each change finds.
+    /// State before each change.
     before: Vec<Before>,
 }
 
@@ -58,7 +58,7 @@ enum Before {
 pub struct Replaced(Vec<PathBuf>);
 
 impl Volume {
-    /// How large the file system is, and how much of that is used. `None` where it has no limit: ramfs.
+    /// Returns the size of the file system and the used part. `None` if it has no limit: ramfs.
     ///
     /// # Errors
     /// None in practice.
@@ -280,7 +280,7 @@ impl<'a> Rotation<'a> {
         self.prune(mount)
     }
 
-    /// After the swap: takes away what leads to files that went, and gives out the old generation.
+    /// Finishes an update after the swap: removes the links of removed files, and returns the old generation.
     ///
     /// # Errors
     /// None in practice.

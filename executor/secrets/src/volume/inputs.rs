@@ -1,7 +1,7 @@
 //! Secret inputs that are no files, kept for the holder of the runtime token, and files read back for it.
 //!
 //! A process has its own copy of its environment and its arguments, and the memory file that brought them is wiped once
-//! it runs. Where a container may ask for its inputs again (secrets.md, rule 4) they are kept here: charged to the
+//! it runs. Where a container may ask for its inputs again they are kept here: charged to the
 //! container as its files are, wiped with them, reached by whoever holds a handle of the volume. They lie in a directory
 //! beside the mount points, root's alone.
 
@@ -102,7 +102,7 @@ impl Volume {
     }
 }
 
-/// Bytes of the volume, to be read once into where they belong.
+/// Inputs in the volume, to be read once, directly into their destination.
 #[derive(Debug)]
 pub struct Stored {
     file: File,
@@ -110,12 +110,12 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Bytes.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// There are none.
+    /// Tells whether there are no inputs.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }

@@ -1,5 +1,5 @@
-//! What a program sees at a mount point that is a directory: the directories of the generation in force, each a real one,
-//! and for each of its files a link to it.
+//! The view of a mount point that is a directory: real directories as in the current generation, with a link for each
+//! of its files.
 //!
 //! Programs tell bindings by what their entries are (`os.ReadDir` and `IsDir`, `Dirent.isDirectory()`), not by where a link
 //! leads: that is why the links are the files alone. Everything here follows from the comparison of two trees, a generation
@@ -106,7 +106,7 @@ pub(super) fn prune(generation: BorrowedFd<'_>, shown: BorrowedFd<'_>, aside: Bo
     Ok(())
 }
 
-/// What lies in a directory below `root`.
+/// Lists the entries of a directory below `root`.
 fn entries(root: BorrowedFd<'_>, dir: &Path) -> io::Result<Vec<(OsString, FileType)>> {
     let mut found = Vec::new();
     let opened = openat(root, or_itself(dir), DIRECTORY_FLAGS, Mode::empty())?;

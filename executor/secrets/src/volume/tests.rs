@@ -115,7 +115,7 @@ fn a_shared_file_opens_the_way_to_it_and_nothing_else() {
     }
 }
 
-/// secrets.md: zeros in the page frames where the secret stood. A reader that kept the file open, or mapped it,
+/// Zeros in the page frames where the secret stood. A reader that kept the file open, or mapped it,
 /// sees zeros and no old byte. The control rewrites a file through truncation: the mapping's frames change.
 #[test]
 fn a_wipe_overwrites_in_place() {
@@ -211,7 +211,7 @@ fn a_volume_takes_two_generations_and_not_much_more() {
     }
 }
 
-/// secrets.md, rule 4: what the holder of the token may ask for is kept where no view of the container reaches it, and
+/// Inputs for the holder of the token are kept where no view of the container reaches them, and
 /// is wiped with the rest.
 #[test]
 fn inputs_are_roots_alone_and_read_back_as_they_came() {

@@ -34,13 +34,13 @@ use super::{Volume, absent_is_fine, open_dir};
 
 /// Directories in directories that are gone into at a time: each costs descriptors and stack. What lies deeper is moved up first.
 const DEPTH_MAX: usize = 32;
-/// How often all is begun again, where somebody made a file in a directory that was to go.
+/// Maximum number of rounds when other processes create files in a directory that is being removed.
 const ROUNDS_MAX: usize = 16;
 /// The name of a directory that was moved up, with a number.
 const MOVED: &str = "..moved";
 const ZEROS: [u8; 16 << 10] = [0; 16 << 10];
 
-/// What was wiped. Only [`Volume::wipe`] makes one, so that a receipt means that it happened.
+/// Record of a wipe. Only [`Volume::wipe`] makes one, so that a receipt proves that it happened.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
     files: u32,
@@ -56,7 +56,7 @@ impl Receipt {
         WipeRecord { files: self.files, bytes: self.bytes, verified: true, by: by.to_owned(), at }
     }
 
-    /// Both together: of one container whose files were wiped at several times.
+    /// Adds two receipts of one container whose files were wiped at several times.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let met = self.met.into_iter().chain(other.met).collect();
@@ -78,7 +78,7 @@ impl Receipt {
         self.files
     }
 
-    /// Bytes that were overwritten.
+    /// Returns the number of overwritten bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -95,7 +95,7 @@ impl Volume {
         self.wipe_onto(&mut receipt).map(|()| receipt)
     }
 
-    /// As [`Volume::wipe`], counted in a receipt of what was wiped before: also where it fails.
+    /// Wipes as [`Volume::wipe`] does, and adds to the receipt of earlier wipes, even if it fails.
     ///
     /// # Errors
     /// As [`Volume::wipe`].
@@ -130,7 +130,7 @@ impl Volume {
 
 /// A way through a volume.
 struct Walk<'a> {
-    /// Where directories go that lie too deep.
+    /// Directory into which directories are moved that are nested too deeply.
     top: BorrowedFd<'a>,
     /// A file that has another name stays as it is: generations share what did not change.
     spares_links: bool,
@@ -234,7 +234,7 @@ fn allow_changes(dir: BorrowedFd<'_>, name: &Path) {
 fn open_file(dir: impl AsFd, name: &Path, flags: OFlags) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | flags;
     openat(dir, name, flags, Mode::empty()).map(File::from).map_err(|error| match error {
-        Errno::WOULDBLOCK => io::Error::new(io::ErrorKind::WouldBlock, "somebody has a lease on a file"),
+        Errno::WOULDBLOCK => io::Error::new(io::ErrorKind::WouldBlock, "another process has a lease on a file"),
         error => error.into(),
     })
 }

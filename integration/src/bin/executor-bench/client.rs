@@ -1,4 +1,4 @@
-//! Our client: a kept connection for the event stream and every call but Run, and a channel for Run.
+//! The client: a connection for the event stream and every call but Run, and one for Run.
 //!
 //! What the daemon does to leave nothing of a secret in its buffers is part of what is measured.
 
@@ -7,15 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use executor_proto::v1::event::Kind;
-use executor_proto::v1::executor_client::ExecutorClient;
-use executor_proto::v1::{
-    Action, DeleteRequest, EnvironmentVariable, File, Limits, Result as RunResult, RunAction, RunRequest,
-    WatchEventsRequest, WatchEventsResponse, exit_status,
-};
+use executor_client::v1::event::Kind;
+use executor_client::v1::{Result as RunResult, exit_status};
+use executor_client::{Events, Run as Request, Secret};
 use tokio::sync::oneshot;
-use tonic::Streaming;
-use tonic::transport::{Channel, Endpoint};
 
 use crate::oci;
 use crate::rootfs::Rootfs;
@@ -41,11 +36,10 @@ pub(crate) const TRUE: Shape = Shape { program: "/bin/true", secret: false };
 /// An idle container.
 pub(crate) const PAUSE: Shape = Shape { program: "/bin/pause", secret: true };
 
-/// The connection, the event stream, and a channel of its own.
+/// The connection, the event stream, and a connection for Run.
 pub(crate) struct Client {
-    endpoint: Endpoint,
-    connection: ExecutorClient<Channel>,
-    runs: ExecutorClient<Channel>,
+    connection: executor_client::Client,
+    runs: executor_client::Client,
     waiting: Waiting,
     rootfs: String,
 }
@@ -59,37 +53,31 @@ struct Waiting(Arc<Mutex<HashMap<String, oneshot::Sender<Exit>>>>);
 
 impl Client {
     /// Connects, and subscribes to the events to come.
-    pub(crate) async fn new(endpoint: Endpoint, rootfs: &Rootfs) -> anyhow::Result<Self> {
-        let mut connection = ExecutorClient::new(endpoint.connect().await?);
-        let request = WatchEventsRequest { only_new: true, ..WatchEventsRequest::default() };
-        let events = connection.watch_events(request).await.context("WatchEvents")?.into_inner();
+    pub(crate) async fn new(connection: executor_client::Client, rootfs: &Rootfs) -> anyhow::Result<Self> {
+        let events = connection.events(None, "").await.context("WatchEvents")?;
         let waiting = Waiting::default();
         tokio::spawn(waiting.clone().hand_out(events));
-        let runs = ExecutorClient::new(endpoint.connect_lazy());
-        Ok(Self { endpoint, connection, runs, waiting, rootfs: format!("dir:{}", rootfs.path.display()) })
+        let runs = executor_client::Client::connect(connection.socket()).await?;
+        Ok(Self { connection, runs, waiting, rootfs: format!("dir:{}", rootfs.path.display()) })
     }
 
-    /// Another client, for another lane: it shares the connection and the event stream.
-    pub(crate) fn lane(&self) -> Self {
-        Self {
-            endpoint: self.endpoint.clone(),
-            connection: self.connection.clone(),
-            runs: ExecutorClient::new(self.endpoint.connect_lazy()),
-            waiting: self.waiting.clone(),
-            rootfs: self.rootfs.clone(),
-        }
+    /// Another client, for another lane: it shares the event stream and its connection.
+    pub(crate) async fn lane(&self) -> anyhow::Result<Self> {
+        let runs = executor_client::Client::connect(self.connection.socket()).await?;
+        Ok(Self { runs, ..self.with_rootfs(self.rootfs.clone()) })
     }
 
-    /// Another client, whose containers have another root file system.
-    pub(crate) fn with_rootfs(&self, reference: String) -> Self {
-        Self { rootfs: reference, ..self.lane() }
+    /// The same client, but its containers have another root file system.
+    pub(crate) fn with_rootfs(&self, rootfs: String) -> Self {
+        let (connection, runs) = (self.connection.clone(), self.runs.clone());
+        Self { connection, runs, waiting: self.waiting.clone(), rootfs }
     }
 
     /// One container: the call, its exit event, and its deletion.
     pub(crate) async fn run(&self, id: &str, shape: Shape) -> anyhow::Result<Run> {
         let request = self.request(id, shape);
         let start = Instant::now();
-        let outcome = self.until_exit(request, shape).await;
+        let outcome = self.until_exit(id, &request, shape).await;
         // A container that failed is no longer needed either.
         let deleted = self.delete(id, outcome.is_err()).await;
         let gone = start.elapsed();
@@ -98,9 +86,9 @@ impl Client {
         Ok(Run { exit: ended - start, gone, phases: phases(&result) })
     }
 
-    async fn until_exit(&self, request: RunRequest, shape: Shape) -> anyhow::Result<Exit> {
-        let event = self.waiting.expect(&request.id);
-        self.runs.clone().run(request).await.context("Run")?;
+    async fn until_exit(&self, id: &str, request: &Request, shape: Shape) -> anyhow::Result<Exit> {
+        let event = self.waiting.expect(id);
+        self.runs.run(request).await.context("Run")?;
         let event = tokio::time::timeout(PATIENCE, event).await.context("no exit event")?;
         let (at, result) = event.context("the event stream ended")?;
         check(&result, shape)?;
@@ -109,38 +97,26 @@ impl Client {
 
     /// Starts a container and leaves it running.
     pub(crate) async fn start(&self, id: &str, shape: Shape) -> anyhow::Result<()> {
-        self.runs.clone().run(self.request(id, shape)).await.with_context(|| format!("Run {id}"))?;
+        self.runs.run(&self.request(id, shape)).await.with_context(|| format!("Run {id}"))?;
         Ok(())
     }
 
     /// Removes a container; with `force` even a running one.
     pub(crate) async fn delete(&self, id: &str, force: bool) -> anyhow::Result<()> {
-        let request = DeleteRequest { id: id.to_owned(), force };
-        self.connection.clone().delete(request).await.with_context(|| format!("Delete {id}"))?;
-        Ok(())
+        self.connection.delete(id, force).await.with_context(|| format!("Delete {id}"))
     }
 
-    fn request(&self, id: &str, shape: Shape) -> RunRequest {
-        let file = File { path: "bench/secret".to_owned(), content: vec![b's'; SECRET], ..File::default() };
-        let run = RunAction {
-            path: shape.program.to_owned(),
-            env: vec![EnvironmentVariable { name: "PATH".to_owned(), value: "/bin".to_owned() }],
-            user: "1000:1000".to_owned(),
-            volume_mounted_files: if shape.secret { vec![file] } else { Vec::new() },
-            ..RunAction::default()
-        };
-        let limits = Limits {
-            memory_bytes: oci::MEMORY_BYTES,
-            pids: oci::PIDS,
-            cpu_millis: oci::CPU_MILLIS,
-            ..Limits::default()
-        };
-        RunRequest {
-            id: id.to_owned(),
-            action: Some(Action { run: Some(run), ..Action::default() }),
-            rootfs: self.rootfs.clone(),
-            limits: Some(limits),
-            ..RunRequest::default()
+    fn request(&self, id: &str, shape: Shape) -> Request {
+        let request = Request::new(self.rootfs.clone(), shape.program)
+            .id(id)
+            .env("PATH", "/bin")
+            .user("1000:1000")
+            .memory_bytes(oci::MEMORY_BYTES)
+            .pids(oci::PIDS)
+            .cpu_millis(oci::CPU_MILLIS);
+        match shape.secret {
+            true => request.secret_file("bench/secret", Secret::from(vec![b's'; SECRET])),
+            false => request,
         }
     }
 }
@@ -153,8 +129,8 @@ impl Waiting {
     }
 
     /// Stamps each exit event when it arrives, and hands it to whoever waits for it.
-    async fn hand_out(self, mut events: Streaming<WatchEventsResponse>) {
-        while let Ok(Some(message)) = events.message().await {
+    async fn hand_out(self, mut events: Events) {
+        while let Ok(message) = events.next().await {
             let now = Instant::now();
             let Some(event) = message.event.filter(|event| event.kind() == Kind::Completed) else { continue };
             if let Some(waiter) = self.lock().remove(&event.container_id) {

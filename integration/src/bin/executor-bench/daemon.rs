@@ -6,10 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use executor_proto::v1::InfoRequest;
-use executor_proto::v1::executor_client::ExecutorClient;
 use rustix::process::{Pid, Signal, kill_process};
-use tonic::transport::Endpoint;
 
 use crate::client::Client;
 use crate::rootfs::Rootfs;
@@ -33,9 +30,8 @@ impl Daemon {
         rootfs: &Rootfs,
     ) -> anyhow::Result<(Self, Client)> {
         let mut daemon = Self::spawn(dist, scratch, run)?;
-        let endpoint = Endpoint::from_shared(format!("unix://{}", daemon.run.join("executor.sock").display()))?;
-        daemon.wait_until_ready(&endpoint).await?;
-        let client = Client::new(endpoint, rootfs).await?;
+        let connection = daemon.connection().await?;
+        let client = Client::new(connection, rootfs).await?;
         Ok((daemon, client))
     }
 
@@ -56,16 +52,21 @@ impl Daemon {
         Ok(Self { child, run, log })
     }
 
-    async fn wait_until_ready(&mut self, endpoint: &Endpoint) -> anyhow::Result<()> {
+    /// Waits until it is ready, and connects.
+    async fn connection(&mut self) -> anyhow::Result<executor_client::Client> {
+        let socket = self.run.join("executor.sock");
         let start = Instant::now();
-        while let Err(error) = ask(endpoint).await {
+        loop {
+            let error = match ask(&socket).await {
+                Ok(client) => return Ok(client),
+                Err(error) => error,
+            };
             if let Some(status) = self.child.try_wait()? {
                 bail!("executord ended ({status}):\n{}", self.logged());
             }
             ensure!(start.elapsed() < PATIENCE, "executord does not answer ({error:#}):\n{}", self.logged());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        Ok(())
     }
 
     /// executord's own.
@@ -102,9 +103,8 @@ impl Drop for Daemon {
     }
 }
 
-async fn ask(endpoint: &Endpoint) -> anyhow::Result<()> {
-    let mut client = ExecutorClient::new(endpoint.connect().await?);
-    let info = client.info(InfoRequest {}).await?;
-    ensure!(info.get_ref().launcher_connected, "it has no launcher");
-    Ok(())
+async fn ask(socket: &Path) -> anyhow::Result<executor_client::Client> {
+    let client = executor_client::Client::connect(socket).await?;
+    ensure!(client.info().await?.launcher_connected, "it has no launcher");
+    Ok(client)
 }

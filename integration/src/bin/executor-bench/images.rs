@@ -52,7 +52,7 @@ pub(crate) async fn measure(
     images: &Images,
     client: &Client,
 ) -> anyhow::Result<Vec<Latency>> {
-    let mut clients = vec![("dir:".to_owned(), client.lane())];
+    let mut clients = vec![("dir:".to_owned(), client.lane().await?)];
     for (name, layers) in images.pushed {
         let reference = format!("docker://{}", images.registry.name(&format!("{name}:1")));
         let plural = if layers == 1 { "" } else { "s" };

@@ -86,13 +86,20 @@ pub(crate) async fn of_executor(
     count: u32,
     prefix: &str,
 ) -> (Vec<anyhow::Error>, Duration) {
+    let (mut clients, mut failures) = (Vec::new(), Vec::new());
+    for _ in 0..lanes {
+        match client.lane().await {
+            Ok(client) => clients.push(client),
+            Err(error) => failures.push(error),
+        }
+    }
     let start = Instant::now();
     let next = Arc::new(AtomicU32::new(0));
     let mut tasks = JoinSet::new();
-    for _ in 0..lanes {
-        tasks.spawn(lane(client.lane(), Arc::clone(&next), count, format!("{prefix}-{lanes}")));
+    for client in clients {
+        tasks.spawn(lane(client, Arc::clone(&next), count, format!("{prefix}-{lanes}")));
     }
-    let failures = tasks.join_all().await.into_iter().flatten().collect();
+    failures.extend(tasks.join_all().await.into_iter().flatten());
     (failures, start.elapsed())
 }
 

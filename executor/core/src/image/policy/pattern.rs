@@ -33,7 +33,7 @@ enum Form {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Registry {
     Exact(String),
-    /// What follows the first `*`: `.example.com:5000`.
+    /// Ending after the first `*`: `.example.com:5000`.
     Below(String),
 }
 
@@ -97,7 +97,7 @@ impl FromStr for RepositoryPattern {
             ));
         };
         if path.contains('@') || path.contains(':') {
-            return Err(bad("it names repositories, and can have neither a tag nor a digest"));
+            return Err(bad("a pattern of repositories has neither a tag nor a digest"));
         }
         let registry = registry_of(registry).ok_or_else(|| {
             bad("it must begin with a registry's host name or address with an optional port, or with *.DOMAIN")
@@ -106,16 +106,14 @@ impl FromStr for RepositoryPattern {
         let below = names.pop_if(|name| name == "**").is_some();
         if let Some(name) = names.iter().find(|name| !is_name(name)) {
             let why = format!(
-                "the name {:?} is not one of a-z, 0-9, `.`, `_`, `-` and `*`; `**` can only be the last",
+                "the name {:?} is not valid: use a-z, 0-9, `.`, `_`, `-` and `*`; `**` can only be the last",
                 name.chars().take(40).collect::<String>()
             );
             return Err(bad(&why));
         }
         if registry == Registry::Exact(DEFAULT_REGISTRY.into()) && !below && names.len() == 1 {
             if names[0].contains('*') {
-                return Err(bad(
-                    "no repository of docker.io has one name alone: write docker.io/library/* or docker.io/**",
-                ));
+                return Err(bad("repositories of docker.io have two names: write docker.io/library/* or docker.io/**"));
             }
             names.insert(0, DEFAULT_NAMESPACE.trim_end_matches('/').to_owned());
         }

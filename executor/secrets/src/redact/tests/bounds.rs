@@ -1,7 +1,7 @@
 //! What it costs at worst, what it holds, and what it says about the rest.
 
-use super::super::forms::{ENCODED_MAX, FORM_MAX, VALUES_MAX};
 use super::super::matcher::cost;
+use super::super::pieces::{ENCODED_MAX, FORM_MAX, VALUES_MAX};
 use super::*;
 
 /// Bytes looked at for a text in parts of a length.

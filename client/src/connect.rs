@@ -1,0 +1,181 @@
+//! The connection to executord: gRPC on a unix socket.
+//!
+//! The channel connects anew by itself when the connection is gone. Calls that may be repeated are, until executord is
+//! back ([`Client::with_patience`]).
+
+use std::error::Error as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_proto::v1::executor_client::ExecutorClient;
+use tokio::time::Instant;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Response, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+use crate::error::{ConnectError, Error, Refusal};
+use crate::retry::{Patience, is_lost};
+
+/// Socket that executord listens on by default.
+pub const DEFAULT_SOCKET: &str = "/run/executor/executor.sock";
+/// Time that calls wait by default for an executord that went away.
+pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
+/// Largest answer taken, in bytes.
+const MESSAGE_MAX: usize = 4 << 20;
+/// Longest path of a unix socket, in bytes (unix(7)).
+const SOCKET_PATH_MAX: usize = 107;
+
+/// A client of one executord. Clones share the connection.
+#[derive(Clone, Debug)]
+pub struct Client {
+    channel: Channel,
+    socket: Arc<PathBuf>,
+    patience: Duration,
+}
+
+impl Client {
+    /// Connects to a socket, which may also be written `unix:///path`.
+    ///
+    /// # Errors
+    /// No executord listens on the socket, or the caller may not connect.
+    pub async fn connect(socket: impl AsRef<Path>) -> Result<Self, ConnectError> {
+        let socket = socket.as_ref();
+        let bad_path = || ConnectError::BadPath(socket.into());
+        let text = socket.to_str().ok_or_else(bad_path)?;
+        let path = text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")).unwrap_or(text);
+        if path.is_empty() || path.len() > SOCKET_PATH_MAX || path.contains('\0') {
+            return Err(bad_path());
+        }
+        let endpoint = Endpoint::from_shared(format!("unix://{path}")).map_err(|_| bad_path())?;
+        let channel = endpoint.connect().await.map_err(|error| connect_error(path.into(), &error))?;
+        Ok(Self { channel, socket: Arc::new(path.into()), patience: DEFAULT_PATIENCE })
+    }
+
+    /// Sets the time that calls wait for an executord that went away, instead of [`DEFAULT_PATIENCE`].
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// The generated client, for what this library has no method for.
+    pub fn rpc(&self) -> ExecutorClient<Channel> {
+        ExecutorClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_MAX)
+    }
+
+    /// The connection, for other services on it.
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Tells whether executord serves, by the gRPC health protocol.
+    ///
+    /// # Errors
+    /// Executord does not answer.
+    pub async fn is_serving(&self) -> Result<bool, Error> {
+        let request = HealthCheckRequest { service: String::new() };
+        let answer = HealthClient::new(self.channel()).check(request).await;
+        Ok(answer.map_err(|status| self.error(&status))?.into_inner().status() == ServingStatus::Serving)
+    }
+
+    /// The error that a status means.
+    pub fn error(&self, status: &Status) -> Error {
+        match is_lost(status) {
+            true => Error::Lost { socket: self.socket.to_path_buf() },
+            false => Error::Refused(Box::new(Refusal::of(status))),
+        }
+    }
+
+    pub(crate) fn patience(&self) -> Patience {
+        Patience::new(self.patience)
+    }
+
+    /// The answer of a call that is made once.
+    pub(crate) fn answer<T>(&self, answer: Result<Response<T>, Status>) -> Result<T, Error> {
+        answer.map(Response::into_inner).map_err(|status| self.error(&status))
+    }
+
+    /// Repeats a call until there is an answer: over a connection that breaks, and over the time executord needs to come
+    /// back. For calls that may be repeated; `away` tells whether a status is worth a repetition.
+    pub(crate) async fn patiently<T, F>(
+        &self,
+        away: fn(&Status) -> bool,
+        mut call: impl FnMut(ExecutorClient<Channel>) -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let mut patience = self.patience();
+        loop {
+            let begun = Instant::now();
+            match call(self.rpc()).await {
+                Ok(response) => return Ok(response.into_inner()),
+                Err(status) => self.await_return(&mut patience, begun, &status, away).await?,
+            }
+        }
+    }
+
+    /// Waits before the next attempt, where a status of an attempt that began at `begun` is worth one.
+    pub(crate) async fn await_return(
+        &self,
+        patience: &mut Patience,
+        begun: Instant,
+        status: &Status,
+        away: fn(&Status) -> bool,
+    ) -> Result<(), Error> {
+        if !away(status) {
+            return Err(self.error(status));
+        }
+        patience.since(begun);
+        match patience.pause().await {
+            true => Ok(()),
+            false => Err(Error::GaveUp { socket: self.socket.to_path_buf(), waited: self.patience }),
+        }
+    }
+}
+
+fn connect_error(socket: PathBuf, error: &tonic::transport::Error) -> ConnectError {
+    let mut cause = error.source();
+    let mut reason = error.to_string();
+    while let Some(error) = cause {
+        reason = error.to_string();
+        if let Some(io) = error.downcast_ref::<io::Error>() {
+            match io.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotADirectory => {
+                    return ConnectError::NotListening(socket);
+                }
+                io::ErrorKind::PermissionDenied => return ConnectError::Denied(socket),
+                _ => {}
+            }
+        }
+        cause = error.source();
+    }
+    ConnectError::Other { socket, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_without_a_listener_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("executor.sock");
+        let error = Client::connect(&socket).await.err().unwrap();
+        assert!(matches!(&error, ConnectError::NotListening(path) if *path == socket), "{error}");
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        let left_behind = Client::connect(&socket).await.err().unwrap();
+        assert!(matches!(left_behind, ConnectError::NotListening(_)), "{left_behind}");
+        for bad in ["", "unix://", "x\0y", &*"x".repeat(120)] {
+            assert!(matches!(Client::connect(bad).await.err().unwrap(), ConnectError::BadPath(_)), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Errors of calls: what executord answered, field by field, or what became of the connection.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tonic::Status;
+use tonic_types::StatusExt as _;
+
+pub use tonic::Code;
+
+/// Error of a call.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no connection.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// Executord answered with an error.
+    #[error(transparent)]
+    Refused(Box<Refusal>),
+    /// The connection broke: whether executord carried the call out is unknown.
+    #[error("lost the connection to executord at {}", .socket.display())]
+    Lost {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// The connection broke, and executord did not come back.
+    #[error("lost executord at {} and it did not come back within {} s", .socket.display(), .waited.as_secs())]
+    GaveUp {
+        /// The socket.
+        socket: PathBuf,
+        /// Time without an answer after which the call was given up.
+        waited: Duration,
+    },
+    /// The answer lacks what the interface promises.
+    #[error("executord's answer lacks {0}")]
+    Incomplete(&'static str),
+    /// An argument cannot be sent.
+    #[error("{0}")]
+    Argument(String),
+}
+
+impl Error {
+    /// The gRPC status code, where executord answered with one.
+    pub fn code(&self) -> Option<Code> {
+        match self {
+            Self::Refused(refusal) => Some(refusal.code),
+            _ => None,
+        }
+    }
+
+    /// The fields that executord finds fault with: every violation of the request, at once.
+    pub fn violations(&self) -> &[Violation] {
+        match self {
+            Self::Refused(refusal) => &refusal.violations,
+            _ => &[],
+        }
+    }
+
+    /// Tells whether the fate of the call is unknown: it may have been carried out.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost { .. } | Self::GaveUp { .. })
+    }
+
+    /// Tells whether the same call may succeed later: the connection broke, or executord cannot answer now.
+    pub fn is_away(&self) -> bool {
+        self.is_lost() || self.code() == Some(Code::Unavailable)
+    }
+}
+
+/// An error that executord answered with.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    /// The gRPC status code (docs/errors.md lists them by method).
+    pub code: Code,
+    /// The reason, one line.
+    pub message: String,
+    /// The fields at fault. Empty where the error is of no field.
+    pub violations: Vec<Violation>,
+}
+
+/// One field of a request, and what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Path of the field: `action.run.env[2].name`.
+    pub field: String,
+    /// Reason, with limit and value.
+    pub description: String,
+    /// A constant for programs (docs/errors.md). May be empty.
+    pub reason: String,
+}
+
+impl Refusal {
+    pub(crate) fn of(status: &Status) -> Self {
+        let details = status.get_error_details();
+        let fields = details.bad_request().map(|bad| &*bad.field_violations).unwrap_or_default();
+        let conditions = details.precondition_failure().map(|failed| &*failed.violations).unwrap_or_default();
+        let of_field = fields.iter().map(|violation| Violation {
+            field: violation.field.clone(),
+            description: violation.description.clone(),
+            reason: violation.reason.clone(),
+        });
+        let of_condition = conditions.iter().map(|violation| Violation {
+            field: violation.subject.clone(),
+            description: violation.description.clone(),
+            reason: violation.r#type.clone(),
+        });
+        let violations = of_field.chain(of_condition).collect();
+        Self { code: status.code(), message: status.message().to_owned(), violations }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let message = if self.message.is_empty() { "no reason given" } else { &*self.message };
+        write!(f, "executord answered {:?}: {message}", self.code)?;
+        for Violation { field, description, .. } in &self.violations {
+            write!(f, "; {field}: {description}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Error of connecting.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// No process listens on the socket.
+    #[error("no executord listens on {}", .0.display())]
+    NotListening(PathBuf),
+    /// The socket's permissions keep the caller out.
+    #[error(
+        "may not connect to {}: run as root, or as a member of the group that executord lets in (--allow-group)",
+        .0.display()
+    )]
+    Denied(PathBuf),
+    /// The path cannot be that of a unix socket.
+    #[error("{}: not a path of a unix socket: it must be UTF-8, not empty and at most 107 bytes", .0.display())]
+    BadPath(PathBuf),
+    /// Another reason.
+    #[error("cannot connect to {}: {reason}", .socket.display())]
+    Other {
+        /// The socket.
+        socket: PathBuf,
+        /// The innermost error.
+        reason: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tonic_types::{ErrorDetails, FieldViolation, PreconditionViolation};
+
+    #[test]
+    fn violations_of_both_kinds_arrive() {
+        let mut details = ErrorDetails::with_bad_request(vec![FieldViolation {
+            reason: "TOO_SMALL".into(),
+            ..FieldViolation::new("limits.memory_bytes", "is 1; at least 2097152")
+        }]);
+        details.set_precondition_failure(vec![PreconditionViolation::new(
+            "NOT_MOUNTED",
+            "files[0].path",
+            "not mounted",
+        )]);
+        let status = Status::with_error_details(Code::InvalidArgument, "2 violations", details);
+        let error = Error::Refused(Box::new(Refusal::of(&status)));
+        assert_eq!(error.code(), Some(Code::InvalidArgument));
+        let fields: Vec<_> =
+            error.violations().iter().map(|violation| (&*violation.field, &*violation.reason)).collect();
+        assert_eq!(fields, [("limits.memory_bytes", "TOO_SMALL"), ("files[0].path", "NOT_MOUNTED")]);
+        assert_eq!(
+            error.to_string(),
+            "executord answered InvalidArgument: 2 violations; limits.memory_bytes: is 1; at least 2097152; \
+             files[0].path: not mounted"
+        );
+    }
+}

@@ -1,0 +1,77 @@
+//! Events of containers, over restarts of executord.
+//!
+//! Every call has a cursor, also one for "from now on": no event is lost while the connection is.
+
+use executor_proto::v1::{WatchEventsRequest, WatchEventsResponse};
+use tokio::time::Instant;
+use tonic::{Status, Streaming};
+
+use crate::connect::Client;
+use crate::error::Error;
+use crate::retry::{Patience, is_away};
+
+/// Events as they come. There is no end.
+pub struct Events {
+    client: Client,
+    after: u64,
+    container_id: String,
+    patience: Patience,
+    stream: Option<Streaming<WatchEventsResponse>>,
+}
+
+impl Client {
+    /// Watches events: after a cursor (0 for all that are kept), or from now on where none is given; of one container, or of
+    /// all where the id is empty.
+    ///
+    /// # Errors
+    /// Executord is away.
+    pub async fn events(&self, after: Option<u64>, container_id: &str) -> Result<Events, Error> {
+        let after = match after {
+            Some(cursor) => cursor,
+            None => self.info().await?.cursor,
+        };
+        let container_id = container_id.to_owned();
+        Ok(Events { client: self.clone(), after, container_id, patience: self.patience(), stream: None })
+    }
+}
+
+impl Events {
+    /// The next event; with `gap` set, events before it are no longer kept. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// Executord refuses the cursor, or is away for too long.
+    pub async fn next(&mut self) -> Result<WatchEventsResponse, Error> {
+        loop {
+            let begun = Instant::now();
+            let broken = match self.event().await {
+                Ok(Some(response)) => {
+                    self.patience.heard();
+                    self.after = response.event.as_ref().map_or(self.after, |event| event.cursor.max(self.after));
+                    return Ok(response);
+                }
+                // executord ends this stream only when it shuts down.
+                Ok(None) => Status::unavailable("the stream ended"),
+                Err(status) => status,
+            };
+            self.stream = None;
+            self.client.await_return(&mut self.patience, begun, &broken, is_away).await?;
+        }
+    }
+
+    /// Cursor of the last event that was given: [`Client::events`] goes on after it.
+    pub fn cursor(&self) -> u64 {
+        self.after
+    }
+
+    async fn event(&mut self) -> Result<Option<WatchEventsResponse>, Status> {
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            none => {
+                let (after_cursor, container_id) = (self.after, self.container_id.clone());
+                let request = WatchEventsRequest { after_cursor, only_new: false, container_id };
+                none.insert(self.client.rpc().watch_events(request).await?.into_inner())
+            }
+        };
+        stream.message().await
+    }
+}

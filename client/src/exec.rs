@@ -1,0 +1,93 @@
+//! Processes that are executed in a running container.
+
+use executor_proto::v1::exec_request::Part as Request;
+use executor_proto::v1::exec_response::Part;
+use executor_proto::v1::{EndOfInput, ExecDetach, ExecFailure, ExecRequest, ExecResponse, ExecStart, ExitStatus};
+use tonic::Streaming;
+
+use crate::connect::Client;
+use crate::error::Error;
+use crate::input::{Input, Item, Queue, queue};
+
+/// Event of an executed process.
+#[derive(Clone, Debug)]
+pub enum Executed {
+    /// The process runs.
+    Started {
+        /// Process id as the container sees it.
+        pid: i32,
+    },
+    /// Standard output; of a terminal all output.
+    Stdout(Vec<u8>),
+    /// Standard error.
+    Stderr(Vec<u8>),
+    /// The last event: how it ended. All of its output came before.
+    Exit(ExitStatus),
+    /// The only event: the program could not be executed.
+    Failed(ExecFailure),
+}
+
+/// An executed process. When this is dropped, the process gets SIGHUP, and SIGKILL two seconds later, unless it was left to
+/// itself ([`Exec::detach`]).
+pub struct Exec {
+    client: Client,
+    input: Input,
+    _queue: Queue,
+    answers: Streaming<ExecResponse>,
+}
+
+impl Client {
+    /// Executes a program in a running container. The connection is its life: it is not made again.
+    ///
+    /// # Errors
+    /// The container does not run; every violation of the request at once.
+    pub async fn exec(&self, start: ExecStart) -> Result<Exec, Error> {
+        let (input, queue) = queue();
+        let requests = queue.stream(vec![ExecRequest { part: Some(Request::Start(start)) }], |item| ExecRequest {
+            part: Some(match item {
+                Item::Bytes(bytes) => Request::Stdin(bytes),
+                Item::End => Request::EndOfInput(EndOfInput {}),
+                Item::Window(window) => Request::Window(window),
+                Item::Detach => Request::Detach(ExecDetach {}),
+            }),
+        });
+        let answers = self.answer(self.rpc().exec(requests).await)?;
+        Ok(Exec { client: self.clone(), input, _queue: queue, answers })
+    }
+}
+
+impl Exec {
+    /// Where input goes.
+    pub fn input(&self) -> Input {
+        self.input.clone()
+    }
+
+    /// The next event. Dropping the future loses nothing.
+    ///
+    /// # Errors
+    /// The connection broke; the process ended without a word of how.
+    pub async fn next(&mut self) -> Result<Executed, Error> {
+        loop {
+            let answer = self.answers.message().await.map_err(|status| self.client.error(&status))?;
+            return Ok(match answer.ok_or(Error::Incomplete("the end of the process"))?.part {
+                Some(Part::Started(started)) => Executed::Started { pid: started.pid },
+                Some(Part::Stdout(bytes)) => Executed::Stdout(bytes),
+                Some(Part::Stderr(bytes)) => Executed::Stderr(bytes),
+                Some(Part::Exit(exit)) => Executed::Exit(exit),
+                Some(Part::Failure(failure)) => Executed::Failed(failure),
+                None => continue, // of a newer executord
+            });
+        }
+    }
+
+    /// Leaves the process to itself: it goes on in its container.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn detach(mut self) -> Result<(), Error> {
+        self.input.detach().await;
+        // The answer is the end of the call.
+        while self.answers.message().await.map_err(|status| self.client.error(&status))?.is_some() {}
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+//! Files of containers: outputs of a completed one, and copies out of a running one and into it.
+
+use executor_proto::v1::get_archive_response::Part as Got;
+use executor_proto::v1::get_outputs_response::Part;
+use executor_proto::v1::put_archive_request::Part as Put;
+use executor_proto::v1::{
+    GetArchiveRequest, GetArchiveResponse, GetOutputsRequest, GetOutputsResponse, OutputFile, PathStat,
+    PutArchiveRequest, PutArchiveResponse, PutArchiveStart, SkippedOutput,
+};
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::{Code, Streaming};
+
+use crate::connect::Client;
+use crate::error::Error;
+
+/// A part of the outputs.
+#[derive(Clone, Debug)]
+pub enum Output {
+    /// A file begins. Its content follows.
+    File(OutputFile),
+    /// A piece of the file's content.
+    Data(Vec<u8>),
+    /// An entry that was not captured, and why.
+    Skipped(SkippedOutput),
+}
+
+/// Outputs as they come.
+pub struct OutputStream {
+    client: Client,
+    stream: Streaming<GetOutputsResponse>,
+}
+
+/// A tar archive as it comes.
+pub struct Archive {
+    client: Client,
+    stream: Streaming<GetArchiveResponse>,
+    stat: PathStat,
+}
+
+impl Client {
+    /// Fetches outputs of a completed container: a file, what lies below a directory, or everything where `path` is empty.
+    /// Outputs do not change: after a broken connection all of it can be fetched again.
+    ///
+    /// # Errors
+    /// The container is not completed, or declared no such output.
+    pub async fn outputs(&self, id: &str, path: &str) -> Result<OutputStream, Error> {
+        let request = GetOutputsRequest { id: id.to_owned(), path: path.to_owned() };
+        let stream = self.answer(self.rpc().get_outputs(request).await)?;
+        Ok(OutputStream { client: self.clone(), stream })
+    }
+
+    /// Copies a file or directory out of a running container, as its user may read it.
+    ///
+    /// # Errors
+    /// The container does not run, or the path is not there.
+    pub async fn get_archive(&self, id: &str, path: &str, follow_link: bool) -> Result<Archive, Error> {
+        self.archive(GetArchiveRequest { id: id.to_owned(), path: path.to_owned(), follow_link, stat_only: false })
+            .await
+    }
+
+    /// Gets kind, size and mode of a path in a running container, links followed; `None` where it is not there.
+    ///
+    /// # Errors
+    /// The container does not run.
+    pub async fn stat(&self, id: &str, path: &str) -> Result<Option<PathStat>, Error> {
+        let request =
+            GetArchiveRequest { id: id.to_owned(), path: path.to_owned(), follow_link: true, stat_only: true };
+        match self.archive(request).await {
+            Ok(archive) => Ok(Some(archive.stat)),
+            Err(Error::Refused(refusal))
+                if refusal.code == Code::NotFound && !refusal.message.starts_with("there is no container") =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn archive(&self, request: GetArchiveRequest) -> Result<Archive, Error> {
+        let mut stream = self.answer(self.rpc().get_archive(request).await)?;
+        let first = stream.message().await.map_err(|status| self.error(&status))?;
+        match first.and_then(|first| first.part) {
+            Some(Got::Stat(stat)) => Ok(Archive { client: self.clone(), stream, stat }),
+            _ => Err(Error::Incomplete("the kind of the path")),
+        }
+    }
+
+    /// Unpacks a tar archive in a directory of a running container, as its user. `pieces` are its bytes.
+    ///
+    /// # Errors
+    /// The container does not run, or an entry cannot be written: nothing of that entry is left.
+    pub async fn put_archive(
+        &self,
+        id: &str,
+        directory: &str,
+        pieces: impl Stream<Item = Vec<u8>> + Send + 'static,
+    ) -> Result<PutArchiveResponse, Error> {
+        let start = Put::Start(PutArchiveStart { id: id.to_owned(), path: directory.to_owned() });
+        let parts = tokio_stream::once(start).chain(pieces.map(Put::Data));
+        let requests = parts.map(|part| PutArchiveRequest { part: Some(part) });
+        self.answer(self.rpc().put_archive(requests).await)
+    }
+}
+
+impl OutputStream {
+    /// The next part; `None` at the end.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn next(&mut self) -> Result<Option<Output>, Error> {
+        loop {
+            let message = self.stream.message().await.map_err(|status| self.client.error(&status))?;
+            let Some(message) = message else { return Ok(None) };
+            return Ok(Some(match message.part {
+                Some(Part::File(file)) => Output::File(file),
+                Some(Part::Data(data)) => Output::Data(data),
+                Some(Part::Skipped(entry)) => Output::Skipped(entry),
+                None => continue, // of a newer executord
+            }));
+        }
+    }
+}
+
+impl Archive {
+    /// Kind, size and mode of the path.
+    pub fn stat(&self) -> &PathStat {
+        &self.stat
+    }
+
+    /// The next piece of the archive; `None` at the end.
+    ///
+    /// # Errors
+    /// The connection broke; an entry could not be read.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        loop {
+            let message = self.stream.message().await.map_err(|status| self.client.error(&status))?;
+            match message.map(|message| message.part) {
+                None => return Ok(None),
+                Some(Some(Got::Data(data))) => return Ok(Some(data)),
+                Some(_) => {} // of a newer executord
+            }
+        }
+    }
+}

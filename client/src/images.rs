@@ -1,0 +1,134 @@
+//! Images in executord's store.
+
+use executor_proto::v1::images_client::ImagesClient;
+use executor_proto::v1::import_image_request::Part;
+use executor_proto::v1::pull_image_response::News;
+use executor_proto::v1::{
+    Image, ImportHeader, ImportImageRequest, InspectImageRequest, InspectImageResponse, ListImagesRequest,
+    PruneImagesRequest, PruneImagesResponse, PullImageRequest, PullImageResponse, PullProgress, RemoveImageRequest,
+};
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::Streaming;
+use tonic::transport::Channel;
+
+use crate::connect::Client;
+use crate::error::Error;
+use crate::secret::Wiped;
+
+/// Images of an executord.
+#[derive(Clone, Debug)]
+pub struct Images(Client);
+
+/// Event of a pull.
+#[derive(Clone, Debug)]
+pub enum Pulled {
+    /// Progress, layer by layer.
+    Progress(PullProgress),
+    /// The last event: the image.
+    Image(Image),
+}
+
+/// A pull that goes on.
+pub struct Pull {
+    client: Client,
+    news: Streaming<PullImageResponse>,
+}
+
+impl Client {
+    /// The store of images.
+    pub fn images(&self) -> Images {
+        Images(self.clone())
+    }
+}
+
+impl Images {
+    fn rpc(&self) -> ImagesClient<Channel> {
+        // The operator bounds the number of images, and so the length of a list.
+        ImagesClient::new(self.0.channel()).max_decoding_message_size(usize::MAX)
+    }
+
+    /// Fetches an image of a registry, or of executord's own disk. What is there already is not fetched again.
+    ///
+    /// # Errors
+    /// Executord refuses the reference.
+    pub async fn pull(&self, request: &Wiped<PullImageRequest>) -> Result<Pull, Error> {
+        let news = self.0.answer(self.0.send_for_stream(request.clone(), "/executor.v1.Images/Pull").await)?;
+        Ok(Pull { client: self.0.clone(), news })
+    }
+
+    /// Takes an image in from an archive, whose bytes are `pieces`.
+    ///
+    /// # Errors
+    /// The archive is damaged, or holds no such image.
+    pub async fn import(
+        &self,
+        header: ImportHeader,
+        pieces: impl Stream<Item = Vec<u8>> + Send + 'static,
+    ) -> Result<Image, Error> {
+        let parts = tokio_stream::once(Part::Header(header)).chain(pieces.map(Part::Data));
+        let requests = parts.map(|part| ImportImageRequest { part: Some(part) });
+        let answer = self.0.answer(self.rpc().import(requests).await)?;
+        answer.image.ok_or(Error::Incomplete("the image"))
+    }
+
+    /// Lists the images.
+    ///
+    /// # Errors
+    /// Executord is away.
+    pub async fn list(&self) -> Result<Vec<Image>, Error> {
+        Ok(self.0.answer(self.rpc().list(ListImagesRequest {}).await)?.images)
+    }
+
+    /// Gets an image and its configuration, by reference or digest.
+    ///
+    /// # Errors
+    /// There is no such image.
+    pub async fn inspect(&self, image: &str) -> Result<InspectImageResponse, Error> {
+        self.0.answer(self.rpc().inspect(InspectImageRequest { image: image.to_owned() }).await)
+    }
+
+    /// Removes an image, or one of its names; tells whether the image itself was removed.
+    ///
+    /// # Errors
+    /// There is no such image, or a container uses it.
+    pub async fn remove(&self, image: &str) -> Result<bool, Error> {
+        Ok(self.0.answer(self.rpc().remove(RemoveImageRequest { image: image.to_owned() }).await)?.removed)
+    }
+
+    /// Removes images that no container uses.
+    ///
+    /// # Errors
+    /// Executord is away.
+    pub async fn prune(&self, request: PruneImagesRequest) -> Result<PruneImagesResponse, Error> {
+        self.0.answer(self.rpc().prune(request).await)
+    }
+}
+
+impl Pull {
+    /// The next event. [`Pulled::Image`] is the last one.
+    ///
+    /// # Errors
+    /// The image could not be fetched; the connection broke.
+    pub async fn next(&mut self) -> Result<Pulled, Error> {
+        loop {
+            let message = self.news.message().await.map_err(|status| self.client.error(&status))?;
+            return Ok(match message.ok_or(Error::Incomplete("the image"))?.news {
+                Some(News::Progress(progress)) => Pulled::Progress(progress),
+                Some(News::Image(image)) => Pulled::Image(image),
+                None => continue, // of a newer executord
+            });
+        }
+    }
+
+    /// Waits for the image.
+    ///
+    /// # Errors
+    /// As those of [`Pull::next`].
+    pub async fn image(mut self) -> Result<Image, Error> {
+        loop {
+            if let Pulled::Image(image) = self.next().await? {
+                return Ok(image);
+            }
+        }
+    }
+}

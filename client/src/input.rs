@@ -1,0 +1,128 @@
+//! Input for a process: standard input, its end, and the size of its terminal's window.
+//!
+//! Messages wait in a queue that outlives a connection: the next one goes on with what was not sent yet.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use executor_proto::v1::WindowSize;
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+
+/// Messages that wait for executord.
+const DEPTH: usize = 4;
+
+/// One thing to be sent.
+#[derive(Debug)]
+pub(crate) enum Item {
+    Bytes(Vec<u8>),
+    End,
+    Window(WindowSize),
+    Detach,
+}
+
+/// Sends input to a process. Clones feed the same process.
+#[derive(Clone, Debug)]
+pub struct Input(mpsc::Sender<Item>);
+
+impl Input {
+    /// Sends bytes for standard input; waits while executord takes no more. False when the call is over.
+    pub async fn send(&self, bytes: Vec<u8>) -> bool {
+        self.0.send(Item::Bytes(bytes)).await.is_ok()
+    }
+
+    /// Ends the process's standard input, for good. False when the call is over.
+    pub async fn end(&self) -> bool {
+        self.0.send(Item::End).await.is_ok()
+    }
+
+    /// Tells the size of the terminal's window. False when the call is over.
+    pub async fn resize(&self, window: WindowSize) -> bool {
+        self.0.send(Item::Window(window)).await.is_ok()
+    }
+
+    pub(crate) async fn detach(&self) -> bool {
+        self.0.send(Item::Detach).await.is_ok()
+    }
+}
+
+/// The other end of an [`Input`].
+pub(crate) struct Queue(Arc<Mutex<Shared>>);
+
+struct Shared {
+    receiver: mpsc::Receiver<Item>,
+    /// Number of the connection that may take items.
+    connection: u64,
+}
+
+pub(crate) fn queue() -> (Input, Queue) {
+    let (sender, receiver) = mpsc::channel(DEPTH);
+    (Input(sender), Queue(Arc::new(Mutex::new(Shared { receiver, connection: 0 }))))
+}
+
+impl Queue {
+    /// The stream of a new connection: `first`, then the items. An earlier connection's stream ends.
+    pub(crate) fn stream<T>(&self, first: Vec<T>, message: fn(Item) -> T) -> Requests<T> {
+        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.connection += 1;
+        Requests { shared: self.0.clone(), connection: shared.connection, first: first.into_iter(), message }
+    }
+}
+
+/// Messages of one connection.
+pub(crate) struct Requests<T> {
+    shared: Arc<Mutex<Shared>>,
+    connection: u64,
+    first: std::vec::IntoIter<T>,
+    message: fn(Item) -> T,
+}
+
+impl<T> Unpin for Requests<T> {}
+
+impl<T> Stream for Requests<T> {
+    type Item = T;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
+        if let Some(first) = self.first.next() {
+            return Poll::Ready(Some(first));
+        }
+        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        if shared.connection != self.connection {
+            return Poll::Ready(None);
+        }
+        match shared.receiver.poll_recv(context) {
+            Poll::Ready(Some(item)) => Poll::Ready(Some((self.message)(item))),
+            // All senders are gone: nothing more is said, and the call goes on. The end of this stream is no end of input.
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_stream::StreamExt as _;
+
+    use super::*;
+
+    /// Input that was not sent yet goes over the next connection; the earlier one takes none of it.
+    #[tokio::test]
+    async fn a_new_connection_goes_on_with_the_queue() {
+        let (input, queue) = queue();
+        let text = |item| match item {
+            Item::Bytes(bytes) => String::from_utf8(bytes).unwrap(),
+            other => format!("{other:?}"),
+        };
+        let mut first = queue.stream(vec!["start".to_owned()], text);
+        assert!(input.send(b"a".to_vec()).await && input.send(b"b".to_vec()).await && input.end().await);
+        assert_eq!(first.next().await.unwrap(), "start");
+        assert_eq!(first.next().await.unwrap(), "a");
+        let mut second = queue.stream(vec!["again".to_owned()], text);
+        assert_eq!(first.next().await, None);
+        assert_eq!(second.next().await.unwrap(), "again");
+        assert_eq!(second.next().await.unwrap(), "b");
+        assert_eq!(second.next().await.unwrap(), "End");
+        drop((first, second, queue));
+        assert!(!input.send(b"c".to_vec()).await, "the call is over");
+    }
+}

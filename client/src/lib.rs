@@ -1,0 +1,63 @@
+//! Executor's client library: runs containers with secret files on a node, and looks after them, over gRPC.
+//!
+//! A [`Client`] is a connection to one executord. A [`Run`] is the request for a container; what comes back are the messages
+//! of the interface ([`v1`]). Calls that may be repeated are, while executord is restarted: [`Client::wait`], [`Logs`],
+//! [`Events`] and [`Attach`] go on where they were. An [`Error`] carries every violation of a request, field by field.
+//!
+//! ```no_run
+//! use executor_client::{Client, DEFAULT_SOCKET, Run, Secret};
+//!
+//! # async fn example() -> Result<(), executor_client::Error> {
+//! let client = Client::connect(DEFAULT_SOCKET).await?;
+//! let run = Run::new("host", "/bin/cat").args(["/run/demo"]).secret_file("/run/demo", Secret::from("hunter2"));
+//! let started = client.run(&run).await?;
+//! let completed = client.wait(&started.container.id).await?;
+//! println!("{:?}", completed.result.and_then(|result| result.exit));
+//! client.delete(&completed.id, false).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Secrets.** [`Secret`], [`Run`] and [`Wiped`] messages print no value and overwrite their memory when they are dropped. The
+//! buffers that the gRPC library encodes into are freed and not overwritten: a process that must not keep them needs an
+//! allocator that overwrites what is freed, as executord has.
+//!
+//! **Time.** A call waits as long as executord takes to answer, and for [`DEFAULT_PATIENCE`] over a broken connection. A caller
+//! with a deadline of its own uses `tokio::time::timeout`: the methods say where dropping their future loses nothing.
+//!
+//! The library prints nothing and starts no process.
+
+#![forbid(unsafe_code)]
+
+mod attach;
+mod connect;
+mod containers;
+mod error;
+mod events;
+mod exec;
+mod files;
+mod images;
+mod input;
+mod logs;
+mod retry;
+mod run;
+mod secret;
+
+pub use attach::{Attach, AttachOptions, Attached, rest_of_log};
+pub use connect::{Client, DEFAULT_PATIENCE, DEFAULT_SOCKET};
+pub use containers::{ListFilter, Match};
+pub use error::{Code, ConnectError, Error, Refusal, Violation};
+pub use events::Events;
+pub use exec::{Exec, Executed};
+pub use executor_proto::v1;
+pub use files::{Archive, Output, OutputStream};
+pub use images::{Images, Pull, Pulled};
+pub use input::Input;
+pub use logs::Logs;
+pub use run::{Run, Started};
+pub use secret::{Secret, Wipe, Wiped};
+
+/// The guide's examples compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guides/client.md")]
+struct Guide;

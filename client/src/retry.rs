@@ -1,0 +1,112 @@
+//! Repeating calls while executord is away, and for how long.
+//!
+//! An answer of executord's is final. A call whose connection broke may be repeated where that does no harm; so may one that
+//! executord cannot answer now, where the call waits anyway.
+
+use std::error::Error as _;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tonic::{Code, Status};
+
+/// First pause between two attempts.
+const PAUSE_FIRST: Duration = Duration::from_millis(1);
+/// Longest pause between two attempts.
+const PAUSE_LONGEST: Duration = Duration::from_secs(1);
+
+/// Tells whether a status was made on this side because the connection broke: the call's fate is unknown then.
+///
+/// An answer of executord's own carries no source. `Unknown` is the status of a stream that ends without its trailers;
+/// executord never answers it.
+pub(crate) fn is_lost(status: &Status) -> bool {
+    status.source().is_some() || status.code() == Code::Unknown
+}
+
+/// As [`is_lost`], or executord says that it cannot answer now: how a restart looks to a call that waits.
+pub(crate) fn is_away(status: &Status) -> bool {
+    is_lost(status) || status.code() == Code::Unavailable
+}
+
+/// Counts the time since executord was last heard of, and makes pauses that grow.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    longest: Duration,
+    silent_since: Option<Instant>,
+    pause: Duration,
+}
+
+impl Patience {
+    pub(crate) fn new(longest: Duration) -> Self {
+        Self { longest, silent_since: None, pause: Duration::ZERO }
+    }
+
+    /// Executord answered: the clock starts anew at the next failure.
+    pub(crate) fn heard(&mut self) {
+        *self = Self::new(self.longest);
+    }
+
+    /// An attempt that began at `begun` failed. One that lasted had a connection all the while.
+    pub(crate) fn since(&mut self, begun: Instant) {
+        if begun.elapsed() > PAUSE_LONGEST {
+            self.heard();
+        }
+    }
+
+    /// Waits before the next attempt; false when it has been too long.
+    pub(crate) async fn pause(&mut self) -> bool {
+        let now = Instant::now();
+        let silent_since = *self.silent_since.get_or_insert(now);
+        if now.duration_since(silent_since) >= self.longest {
+            return false;
+        }
+        self.pause = (self.pause * 2).clamp(PAUSE_FIRST, PAUSE_LONGEST);
+        tokio::time::sleep(self.pause).await;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    const LONGEST: Duration = Duration::from_secs(30);
+
+    #[tokio::test(start_paused = true)]
+    async fn patience_ends_after_its_time_of_silence() {
+        let begun = Instant::now();
+        let mut patience = Patience::new(LONGEST);
+        let mut attempts = 0;
+        while patience.pause().await {
+            attempts += 1;
+        }
+        let waited = begun.elapsed();
+        assert!(waited >= LONGEST && waited < LONGEST + PAUSE_LONGEST, "{waited:?}");
+        assert!((30..60).contains(&attempts), "{attempts}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn patience_starts_anew_when_executord_was_heard() {
+        let mut patience = Patience::new(LONGEST);
+        for _ in 0..100 {
+            assert!(patience.pause().await);
+            patience.heard();
+        }
+        let begun = Instant::now();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        while patience.pause().await {}
+        patience.since(begun);
+        assert!(patience.pause().await, "an attempt of seconds had a connection");
+    }
+
+    #[test]
+    fn an_answer_is_told_from_a_lost_connection() {
+        for code in [Code::Unavailable, Code::NotFound, Code::Internal, Code::InvalidArgument] {
+            assert!(!is_lost(&Status::new(code, "said executord")), "{code:?}");
+        }
+        assert!(is_away(&Status::unavailable("said executord")) && !is_away(&Status::internal("said executord")));
+        let broken = io::Error::from(io::ErrorKind::BrokenPipe);
+        assert!(is_lost(&Status::from_error(Box::new(broken))));
+    }
+}

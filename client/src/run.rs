@@ -1,0 +1,322 @@
+//! The request for a container, and its call.
+
+use std::collections::HashMap;
+use std::time::{Duration, SystemTime};
+
+use executor_proto::v1::{
+    Action, Container, EnvironmentVariable, File, Limits, Network, Outputs, RegistryCredentials, RunAction, RunRequest,
+    RunResponse, SecretArgument,
+};
+use prost::Message;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
+use zeroize::Zeroize as _;
+
+use crate::connect::Client;
+use crate::error::Error;
+use crate::retry::is_lost;
+use crate::secret::{Secret, Wiped};
+
+/// A request for a container. It prints no secret, and wipes its own when it is dropped.
+///
+/// A field that has no method here is set on the message itself ([`Run::message_mut`]).
+///
+/// ```
+/// use executor_client::{Run, Secret};
+///
+/// let run = Run::new("docker://docker.io/library/alpine:3.20", "/bin/sh")
+///     .args(["-c", "cat /run/secrets/db/password | wc -c"])
+///     .env("STAGE", "test")
+///     .secret_file("/run/secrets/db/password", Secret::from("hunter2"))
+///     .memory_bytes(64 << 20)
+///     .label("app", "web");
+/// assert!(!format!("{run:?}").contains("hunter2"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Run(Wiped<RunRequest>);
+
+impl Run {
+    /// A container with a root file system (`host`, `dir:/path` or an image, as `rootfs` of the interface) that executes a
+    /// program. The program of an image is its own where `path` is empty.
+    pub fn new(rootfs: impl Into<String>, path: impl Into<String>) -> Self {
+        let run = RunAction { path: path.into(), ..RunAction::default() };
+        let action = Some(Action { run: Some(run), ..Action::default() });
+        RunRequest { rootfs: rootfs.into(), action, ..RunRequest::default() }.into()
+    }
+
+    /// The container's id; the same request may be sent again under it. A UUID where none is given.
+    #[must_use]
+    pub fn id(mut self, id: impl Into<String>) -> Self {
+        self.0.id = id.into();
+        self
+    }
+
+    /// Arguments after the program's own name, in addition to earlier ones.
+    #[must_use]
+    pub fn args<T: Into<String>>(mut self, args: impl IntoIterator<Item = T>) -> Self {
+        self.action().args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Working directory.
+    #[must_use]
+    pub fn dir(mut self, dir: impl Into<String>) -> Self {
+        self.action().dir = dir.into();
+        self
+    }
+
+    /// `user`, `uid`, `user:group` or `uid:gid`.
+    #[must_use]
+    pub fn user(mut self, user: impl Into<String>) -> Self {
+        self.action().user = user.into();
+        self
+    }
+
+    /// A variable of the environment that is no secret.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.action().env.push(EnvironmentVariable { name: name.into(), value: value.into() });
+        self
+    }
+
+    /// A secret variable: masked in the log.
+    ///
+    /// # Errors
+    /// The value is not UTF-8.
+    pub fn secret_env(mut self, name: impl Into<String>, value: Secret) -> Result<Self, Error> {
+        let name = name.into();
+        let value = text(value, &format!("secret_environment {name}"))?;
+        self.action().secret_environment.push(EnvironmentVariable { name, value });
+        Ok(self)
+    }
+
+    /// A secret argument at an index of the arguments, which is empty there.
+    ///
+    /// # Errors
+    /// The value is not UTF-8.
+    pub fn secret_arg(mut self, index: u32, value: Secret) -> Result<Self, Error> {
+        let value = text(value, &format!("secret_arguments {index}"))?;
+        self.action().secret_arguments.push(SecretArgument { index, value });
+        Ok(self)
+    }
+
+    /// A secret file, 0600 and the process's own: at an absolute path, or below executord's directory of files.
+    #[must_use]
+    pub fn secret_file(mut self, path: impl Into<String>, content: Secret) -> Self {
+        let file = File { path: path.into(), content: content.into_bytes(), ..File::default() };
+        self.action().volume_mounted_files.push(file);
+        self
+    }
+
+    /// Bytes of memory, swap included.
+    #[must_use]
+    pub fn memory_bytes(mut self, bytes: u64) -> Self {
+        self.limits().memory_bytes = bytes;
+        self
+    }
+
+    /// Number of processes and threads.
+    #[must_use]
+    pub fn pids(mut self, pids: u64) -> Self {
+        self.limits().pids = pids;
+        self
+    }
+
+    /// Thousandths of a processor.
+    #[must_use]
+    pub fn cpu_millis(mut self, millis: u64) -> Self {
+        self.limits().cpu_millis = millis;
+        self
+    }
+
+    /// A label, for [`crate::ListFilter`].
+    #[must_use]
+    pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.0.labels.insert(name.into(), value.into());
+        self
+    }
+
+    /// All labels.
+    #[must_use]
+    pub fn labels(mut self, labels: HashMap<String, String>) -> Self {
+        self.0.labels = labels;
+        self
+    }
+
+    /// Time between SIGTERM and SIGKILL.
+    ///
+    /// # Errors
+    /// Longer than the interface can say.
+    pub fn grace_period(mut self, grace: Duration) -> Result<Self, Error> {
+        self.0.grace_period = Some(duration(grace)?);
+        Ok(self)
+    }
+
+    /// The network.
+    #[must_use]
+    pub fn network(mut self, network: Network) -> Self {
+        self.0.set_network(network);
+        self
+    }
+
+    /// Files to be captured when the process has ended.
+    #[must_use]
+    pub fn outputs(mut self, outputs: Outputs) -> Self {
+        self.0.outputs = Some(outputs);
+        self
+    }
+
+    /// User and password for the registry of the image.
+    #[must_use]
+    pub fn registry_credentials(mut self, credentials: RegistryCredentials) -> Self {
+        self.0.registry_credentials = Some(credentials);
+        self
+    }
+
+    /// The message.
+    pub fn message(&self) -> &RunRequest {
+        &self.0
+    }
+
+    /// The message, to set what has no method of its own.
+    pub fn message_mut(&mut self) -> &mut RunRequest {
+        &mut self.0
+    }
+
+    fn action(&mut self) -> &mut RunAction {
+        self.0.action.get_or_insert_default().run.get_or_insert_default()
+    }
+
+    fn limits(&mut self) -> &mut Limits {
+        self.0.limits.get_or_insert_default()
+    }
+}
+
+impl From<RunRequest> for Run {
+    fn from(request: RunRequest) -> Self {
+        Self(Wiped(request))
+    }
+}
+
+/// Result of a [`Run`].
+#[derive(Clone, Debug)]
+pub struct Started {
+    /// The container.
+    pub container: Container,
+    /// True where this call made the container; false where the same request had made it before.
+    pub created: bool,
+}
+
+impl Client {
+    /// Runs a container. It is there, created or running, when this returns.
+    ///
+    /// The request has an id (made here where it has none), so that it can be sent again when the connection breaks: executord
+    /// answers with the container that it made the first time.
+    ///
+    /// # Errors
+    /// Every violation of the request at once ([`Error::violations`]); or the connection broke and executord did not come back:
+    /// the container may be there then.
+    pub async fn run(&self, run: &Run) -> Result<Started, Error> {
+        let mut message = run.0.clone();
+        if message.id.is_empty() {
+            message.id = uuid::Uuid::new_v4().to_string();
+        }
+        let begun = SystemTime::now();
+        let mut attempts = 0u32;
+        let answer = self.patiently(is_lost, |_| {
+            attempts += 1;
+            self.send::<_, RunResponse>(message.clone(), "/executor.v1.Executor/Run")
+        });
+        let RunResponse { container, created, .. } = answer.await?;
+        let container = container.ok_or(Error::Incomplete("the container"))?;
+        // Sent again, it answers "already there" about the container that this call made. An older one is somebody else's.
+        let made_at = container.created_at.and_then(|at| SystemTime::try_from(at).ok());
+        let made_by_this = attempts > 1 && made_at.is_some_and(|at| at >= begun);
+        Ok(Started { container, created: created || made_by_this })
+    }
+
+    /// Sends a message that wipes itself as soon as it is encoded.
+    pub(crate) async fn send<M, A>(&self, message: M, method: &'static str) -> Result<Response<A>, Status>
+    where
+        M: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut grpc = self.grpc().await?;
+        let codec = ProstCodec::<M, A>::default();
+        grpc.unary(Request::new(message), PathAndQuery::from_static(method), codec).await
+    }
+
+    /// Does the same with a method that answers with a stream.
+    pub(crate) async fn send_for_stream<M, A>(
+        &self,
+        message: M,
+        method: &'static str,
+    ) -> Result<Response<Streaming<A>>, Status>
+    where
+        M: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut grpc = self.grpc().await?;
+        let codec = ProstCodec::<M, A>::default();
+        grpc.server_streaming(Request::new(message), PathAndQuery::from_static(method), codec).await
+    }
+
+    async fn grpc(&self) -> Result<Grpc<Channel>, Status> {
+        let mut grpc = Grpc::new(self.channel());
+        grpc.ready().await.map_err(|error| Status::from_error(Box::new(error)))?;
+        Ok(grpc)
+    }
+}
+
+fn text(value: Secret, what: &str) -> Result<String, Error> {
+    String::from_utf8(value.into_bytes()).map_err(|error| {
+        error.into_bytes().zeroize();
+        Error::Argument(format!("{what}: not UTF-8; other bytes go into a secret file"))
+    })
+}
+
+pub(crate) fn duration(duration: Duration) -> Result<prost_types::Duration, Error> {
+    let seconds = duration.as_secs();
+    duration.try_into().map_err(|_| Error::Argument(format!("a duration of {seconds} s is too long")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_method_arrives_in_the_message() {
+        let run = Run::new("dir:/x", "/bin/true")
+            .id("web-1")
+            .args(["a"])
+            .args(["b"])
+            .dir("/d")
+            .user("vcap")
+            .env("A", "1")
+            .secret_file("s", Secret::from("x"))
+            .memory_bytes(1)
+            .pids(2)
+            .cpu_millis(3)
+            .label("k", "v")
+            .network(Network::Host)
+            .secret_env("B", Secret::from("y"))
+            .and_then(|run| run.secret_arg(2, Secret::from("z")))
+            .and_then(|run| run.grace_period(Duration::from_millis(1500)))
+            .unwrap();
+        let message = run.message();
+        let action = message.action.as_ref().and_then(|action| action.run.as_ref()).unwrap();
+        assert_eq!((&*message.id, &*message.rootfs, &*action.path), ("web-1", "dir:/x", "/bin/true"));
+        assert_eq!((&*action.args, &*action.dir, &*action.user), (&["a".to_owned(), "b".into()][..], "/d", "vcap"));
+        assert_eq!((action.env.len(), action.secret_environment.len(), action.secret_arguments[0].index), (1, 1, 2));
+        assert_eq!(action.volume_mounted_files[0].content, b"x");
+        let limits = message.limits.as_ref().unwrap();
+        assert_eq!((limits.memory_bytes, limits.pids, limits.cpu_millis), (1, 2, 3));
+        assert_eq!((message.labels["k"].as_str(), message.network()), ("v", Network::Host));
+        assert_eq!(message.grace_period.as_ref().unwrap().nanos, 500_000_000);
+        let refused = Run::new("host", "x").secret_env("B", Secret::from(vec![0xff])).err().unwrap();
+        assert!(refused.to_string().contains("secret_environment B"), "{refused}");
+    }
+}

@@ -1,0 +1,224 @@
+//! Secret values that print nothing and wipe themselves, and messages that carry them.
+
+use std::fmt;
+
+use executor_proto::v1::{
+    File, GetSecretsResponse, PullImageRequest, RegistryCredentials, RunRequest, UpdateFilesRequest,
+};
+use prost::bytes::{Buf, BufMut};
+use prost::encoding::{DecodeContext, WireType};
+use prost::{DecodeError, Message};
+use zeroize::{Zeroize as _, Zeroizing};
+
+/// A secret value. It prints as `[REDACTED]`, and its memory is overwritten when it is dropped.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secret(Zeroizing<Vec<u8>>);
+
+impl Secret {
+    /// The bytes.
+    pub fn expose(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The bytes as text; `None` where they are not UTF-8.
+    pub fn expose_str(&self) -> Option<&str> {
+        std::str::from_utf8(&self.0).ok()
+    }
+
+    /// Takes the bytes out; the caller wipes them.
+    pub(crate) fn into_bytes(mut self) -> Vec<u8> {
+        std::mem::take(&mut *self.0)
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[REDACTED]")
+    }
+}
+
+impl From<Vec<u8>> for Secret {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
+}
+
+impl From<String> for Secret {
+    fn from(text: String) -> Self {
+        text.into_bytes().into()
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        text.as_bytes().to_vec().into()
+    }
+}
+
+impl From<&[u8]> for Secret {
+    fn from(bytes: &[u8]) -> Self {
+        bytes.to_vec().into()
+    }
+}
+
+/// A message that can carry secrets.
+pub trait Wipe {
+    /// Overwrites the secrets with zeros.
+    fn wipe(&mut self);
+}
+
+impl Wipe for RegistryCredentials {
+    fn wipe(&mut self) {
+        self.password.zeroize();
+        self.identity_token.zeroize();
+    }
+}
+
+impl Wipe for File {
+    fn wipe(&mut self) {
+        self.content.zeroize();
+    }
+}
+
+impl Wipe for RunRequest {
+    fn wipe(&mut self) {
+        self.registry_credentials.iter_mut().for_each(Wipe::wipe);
+        self.volume_mounted_files.iter_mut().for_each(Wipe::wipe);
+        let Some(run) = self.action.as_mut().and_then(|action| action.run.as_mut()) else { return };
+        run.volume_mounted_files.iter_mut().for_each(Wipe::wipe);
+        run.env.iter_mut().chain(&mut run.secret_environment).for_each(|variable| variable.value.zeroize());
+        run.secret_arguments.iter_mut().for_each(|argument| argument.value.zeroize());
+        run.args.zeroize();
+    }
+}
+
+impl Wipe for UpdateFilesRequest {
+    fn wipe(&mut self) {
+        self.files.iter_mut().for_each(Wipe::wipe);
+    }
+}
+
+impl Wipe for PullImageRequest {
+    fn wipe(&mut self) {
+        self.credentials.iter_mut().for_each(Wipe::wipe);
+    }
+}
+
+impl Wipe for GetSecretsResponse {
+    fn wipe(&mut self) {
+        self.environment.iter_mut().for_each(|variable| variable.value.zeroize());
+        self.arguments.iter_mut().for_each(|argument| argument.value.zeroize());
+        self.files.iter_mut().for_each(Wipe::wipe);
+    }
+}
+
+/// A message that wipes its secrets when it is dropped. As a message of its own it stands for the one that it holds.
+#[derive(Clone, Default, PartialEq)]
+pub struct Wiped<M: Wipe>(pub(crate) M);
+
+impl<M: Wipe> Wiped<M> {
+    /// Wraps a message.
+    pub fn new(message: M) -> Self {
+        Self(message)
+    }
+}
+
+impl<M: Wipe> std::ops::Deref for Wiped<M> {
+    type Target = M;
+
+    fn deref(&self) -> &M {
+        &self.0
+    }
+}
+
+impl<M: Wipe> std::ops::DerefMut for Wiped<M> {
+    fn deref_mut(&mut self) -> &mut M {
+        &mut self.0
+    }
+}
+
+impl<M: Wipe> Drop for Wiped<M> {
+    fn drop(&mut self) {
+        self.0.wipe();
+    }
+}
+
+impl<M: Wipe + fmt::Debug> fmt::Debug for Wiped<M> {
+    /// The message's own `Debug`, which prints names and sizes of secrets and no value.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<M: Wipe + Message> Message for Wiped<M> {
+    fn encode_raw(&self, buf: &mut impl BufMut) {
+        self.0.encode_raw(buf);
+    }
+
+    fn merge_field(
+        &mut self,
+        tag: u32,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        context: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        self.0.merge_field(tag, wire_type, buf, context)
+    }
+
+    fn encoded_len(&self) -> usize {
+        self.0.encoded_len()
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_proto::v1::{Action, EnvironmentVariable, RunAction, SecretArgument};
+
+    use super::*;
+
+    fn request() -> RunRequest {
+        let variable = || EnvironmentVariable { name: "NAME".into(), value: "canary".into() };
+        let file = || File { path: "p".into(), content: b"canary".to_vec(), ..File::default() };
+        let run = RunAction {
+            args: vec!["canary".into()],
+            env: vec![variable()],
+            volume_mounted_files: vec![file()],
+            secret_environment: vec![variable()],
+            secret_arguments: vec![SecretArgument { index: 0, value: "canary".into() }],
+            ..RunAction::default()
+        };
+        let credentials = RegistryCredentials { password: "canary".into(), ..RegistryCredentials::default() };
+        RunRequest {
+            action: Some(Action { run: Some(run), ..Action::default() }),
+            volume_mounted_files: vec![file()],
+            registry_credentials: Some(credentials),
+            ..RunRequest::default()
+        }
+    }
+
+    #[test]
+    fn a_wiped_message_holds_no_secret() {
+        let mut message = request();
+        let has = |message: &RunRequest| message.encode_to_vec().windows(6).any(|window| window == b"canary");
+        assert!(has(&message), "the control");
+        message.wipe();
+        assert!(!has(&message), "{message:?}");
+    }
+
+    #[test]
+    fn nothing_secret_is_printed() {
+        let text = format!("{:?} {:?} {:?}", Wiped::new(request()), Secret::from("canary"), request());
+        assert!(!text.contains("canary") && text.contains("[REDACTED]"), "{text}");
+    }
+
+    #[test]
+    fn a_wiped_message_is_encoded_as_itself() {
+        let (own, message) = (request().encode_to_vec(), Wiped::new(request()));
+        assert_eq!(message.encode_to_vec(), own);
+        assert_eq!(Wiped::<RunRequest>::decode(&*own).unwrap().0, message.0);
+    }
+}

@@ -1,0 +1,88 @@
+//! The intake, which pulls and imports share: settings, the HTTP client, the store of images and the store of layers.
+//!
+//! Both bring verified documents and blobs; here the layers are held, unpacked from the bottom up, and the image recorded.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use executor_core::image::Digest;
+use tokio::sync::Mutex;
+
+use crate::blocking::blocking;
+use crate::documents::Documents;
+use crate::error::ImageError;
+use crate::http::Client;
+use crate::layers::{LayerNotes, LayerStore, LayerToUnpack};
+use crate::manifest;
+use crate::record::{ImageRecord, LayerRecord, Provenance};
+use crate::settings::Settings;
+use crate::store::{Held, Store};
+
+/// Takes images into the stores of a node.
+pub(crate) struct Intake<L> {
+    pub(crate) settings: Settings,
+    pub(crate) store: Arc<Store>,
+    pub(crate) client: Arc<Client>,
+    pub(crate) layers: L,
+    /// Held while layers are chosen for removal and removed, and by a pull or import while it declares its layers.
+    pub(crate) gate: Mutex<()>,
+}
+
+impl<L: LayerStore> Intake<L> {
+    /// Opens the store.
+    pub(crate) fn open(settings: Settings, layers: L) -> Result<Self, ImageError> {
+        let client = Client::new(settings.ca_file.clone(), settings.patience, settings.bytes_least);
+        let store = Arc::new(Store::open(&settings.dir)?);
+        Ok(Self { store, client: Arc::new(client), settings, layers, gate: Mutex::new(()) })
+    }
+
+    /// Looks up a layer of a list, unpacked on top of those below it.
+    pub(crate) async fn has(&self, layers: &[LayerRecord], index: usize) -> Result<Option<LayerNotes>, ImageError> {
+        let parents: Vec<Digest> = layers[..index].iter().map(|layer| layer.diff_id.clone()).collect();
+        self.layers.has(&layers[index].diff_id, &parents).await.map_err(ImageError::Layers)
+    }
+
+    /// Keeps the layers of an image that is being taken in from being removed.
+    pub(crate) async fn hold_layers(&self, layers: &[LayerRecord]) -> Held {
+        let _gate = self.gate.lock().await;
+        self.store.hold_layers(layers.iter().map(|layer| layer.diff_id.clone()).collect())
+    }
+
+    /// Has a layer unpacked from its verified blob.
+    pub(crate) async fn unpack(
+        &self,
+        layers: &[LayerRecord],
+        index: usize,
+        blob: File,
+    ) -> Result<LayerNotes, ImageError> {
+        let layer = &layers[index];
+        let media_type = manifest::layer_type(&layer.media_type);
+        self.store.note_layer(&layer.diff_id)?;
+        let order = LayerToUnpack {
+            diff_id: layer.diff_id.clone(),
+            media_type: media_type.ok_or_else(|| ImageError::Internal("a layer has an unknown media type".into()))?,
+            parents: layers[..index].iter().map(|layer| layer.diff_id.clone()).collect(),
+            bytes_max: self.settings.image_bytes_max,
+        };
+        let done = self.layers.unpack(order, blob).await;
+        let notes = done.map_err(|source| ImageError::Unpack { diff_id: layer.diff_id.clone(), source })?;
+        if let Some(warning) = &notes.warning {
+            tracing::warn!("{warning}");
+        }
+        Ok(notes)
+    }
+
+    /// Records an image whose layers are all unpacked.
+    pub(crate) async fn record(
+        &self,
+        documents: Documents,
+        references: Vec<String>,
+        provenance: Provenance,
+        notes: Vec<LayerNotes>,
+    ) -> Result<ImageRecord, ImageError> {
+        let store = Arc::clone(&self.store);
+        let warnings = notes.into_iter().filter_map(|notes| notes.warning).collect();
+        let record = ImageRecord { warnings, ..documents.record(&references, &provenance) };
+        blocking(move || store.save(record, (&documents.manifest, &documents.configuration))).await
+    }
+}

@@ -1,0 +1,91 @@
+//! Records of images: what the store keeps of each one, as JSON.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::SystemTime;
+
+use executor_core::image::Digest;
+use executor_core::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Version of the records' format.
+pub(crate) const VERSION: u32 = 1;
+
+/// Valid signatures that were found when an image was fetched: `KEY` for each one, and `KEY@repository` for one that names
+/// the repository.
+pub(crate) type Evidence = BTreeSet<String>;
+
+/// An image that is present with all its layers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageRecord {
+    /// Version of the record's format.
+    pub(crate) version: u32,
+    /// Digest of the manifest.
+    pub digest: Digest,
+    /// Digest of the index that the manifest was chosen from.
+    pub index_digest: Option<Digest>,
+    /// Digest of the configuration.
+    pub config_digest: Digest,
+    /// Names of the image, each with the time it was given, in nanoseconds since the epoch.
+    pub references: BTreeMap<String, u64>,
+    /// References that a registry returned this image for, each with the signatures found at that time.
+    #[serde(default)]
+    pub(crate) fetched: BTreeMap<String, Evidence>,
+    /// True once a client has imported the image.
+    #[serde(default)]
+    pub(crate) imported: bool,
+    /// Platform, such as `linux/amd64`.
+    pub platform: String,
+    /// Layers, the lowest first.
+    pub layers: Vec<LayerRecord>,
+    /// Bytes of the blobs, compressed as in a registry.
+    pub size: u64,
+    /// Time of the pull or import, in nanoseconds since the epoch.
+    pub pulled_at: u64,
+    /// Time of the last use, to within a minute, in nanoseconds since the epoch; the time of the pull before the first use.
+    pub last_used_at: u64,
+    /// Entries that were left out of the layers when they were unpacked.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+/// A layer of an image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerRecord {
+    /// Digest of the uncompressed tar archive.
+    pub diff_id: Digest,
+    /// Digest of the blob.
+    pub digest: Digest,
+    /// Media type in OCI's spelling.
+    pub media_type: String,
+    /// Bytes of the blob.
+    pub size: u64,
+}
+
+/// The way an image reached the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Provenance {
+    /// Fetched from the registry of its reference, with these signatures.
+    Registry(Evidence),
+    /// Sent by a client.
+    Import,
+    /// Read from a layout or an archive on this machine's disk.
+    Archive,
+}
+
+impl ImageRecord {
+    /// Removes the references that `keep` returns false for, with what is recorded of each.
+    pub(crate) fn keep_references(&mut self, keep: impl Fn(&str) -> bool) {
+        self.references.retain(|reference, _| keep(reference));
+        self.fetched.retain(|reference, _| keep(reference));
+    }
+
+    /// Returns the reference that was added last.
+    pub fn newest_reference(&self) -> Option<&str> {
+        self.references.iter().max_by_key(|(_, at)| **at).map(|(reference, _)| &**reference)
+    }
+}
+
+/// Returns the current time as records have it, in nanoseconds since the epoch.
+pub(crate) fn now() -> u64 {
+    Timestamp::from(SystemTime::now()).0
+}

@@ -1,0 +1,139 @@
+//! Forms of values as pieces of one wiped buffer, and the bounds on how much of them is watched.
+
+use zeroize::Zeroizing;
+
+/// Bytes of the longest piece.
+pub(super) const FORM_MAX: usize = 256;
+/// Longer forms are cut. Characters that may follow in base64 have room behind a piece.
+pub(super) const CUT: usize = 240;
+/// White space of fewer bytes than this does not begin a piece.
+const SHIFT: usize = 8;
+/// Maximum bytes of values that are watched: the largest volume of secret files that can be configured.
+pub(super) const VALUES_MAX: usize = 64 << 20;
+/// Maximum bytes of memory for lines and encodings of the values.
+pub(super) const ENCODED_MAX: usize = 16 << 20;
+/// Bytes of memory of a piece beside its content.
+const PIECE_BYTES: usize = 40;
+
+/// The bound on forms is reached.
+pub(super) struct BufferFull;
+
+/// A form, or a part of one.
+pub(super) struct Piece {
+    pub(super) at: u32,
+    pub(super) length: u16,
+    /// 0 for a value itself, 1 for its lines and encodings: of two same pieces the lower one gives the name.
+    pub(super) rank: u8,
+    pub(super) owner: u32,
+}
+
+/// The forms collected so far.
+pub(super) struct Forms {
+    pub(super) bytes: Zeroizing<Vec<u8>>,
+    pub(super) pieces: Vec<Piece>,
+    /// Bytes that may still be added.
+    pub(super) room: usize,
+    pub(super) owner: u32,
+    pub(super) rank: u8,
+}
+
+/// A state of [`Forms`] to return to.
+#[derive(Clone, Copy)]
+pub(super) struct Mark {
+    bytes: usize,
+    pieces: usize,
+    room: usize,
+}
+
+impl Forms {
+    /// Makes an empty buffer for values of this many bytes in all.
+    pub(super) fn new(values: usize) -> Self {
+        let bytes = Zeroizing::new(Vec::with_capacity(values.min(VALUES_MAX)));
+        Self { bytes, pieces: Vec::new(), room: VALUES_MAX, owner: 0, rank: 0 }
+    }
+
+    /// Watches a value itself, as much of it as there is room for. Tells how much.
+    pub(super) fn value(&mut self, owner: u32, value: &[u8]) -> usize {
+        let taken = value.len().min(self.room);
+        if taken < value.len().min(FORM_MAX) {
+            return 0;
+        }
+        self.room -= taken;
+        (self.owner, self.rank) = (owner, 0);
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(&value[..taken]);
+        self.cut(start, self.bytes.len());
+        taken
+    }
+
+    /// Switches from values to their lines and encodings.
+    pub(super) fn begin_encodings(&mut self) {
+        self.room = ENCODED_MAX;
+    }
+
+    /// Appends to the form being written.
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), BufferFull> {
+        self.room = self.room.checked_sub(bytes.len()).ok_or(BufferFull)?;
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    pub(super) fn charged_cut(&mut self, from: usize, to: usize) -> Result<(), BufferFull> {
+        self.charge((to - from).div_ceil(CUT))?;
+        self.cut(from, to);
+        Ok(())
+    }
+
+    pub(super) fn charge(&mut self, pieces: usize) -> Result<(), BufferFull> {
+        self.room = self.room.checked_sub(pieces * PIECE_BYTES).ok_or(BufferFull)?;
+        Ok(())
+    }
+
+    /// Watches bytes that were written, in as few pieces of about the same length as it takes. Answers where the
+    /// last one begins.
+    ///
+    /// None begins with white space, if little of it stands there: whatever is printed ends in a newline, and that
+    /// would be held back each time as the beginning of a piece.
+    pub(super) fn cut(&mut self, from: usize, to: usize) -> usize {
+        let (length, count) = (to - from, (to - from).div_ceil(CUT).max(1));
+        let mut begin = from;
+        for index in 1..count {
+            let even = from + length * index / count;
+            let blank = self.bytes[even..to].iter().take(SHIFT).take_while(|byte| byte.is_ascii_whitespace()).count();
+            let end = if blank < SHIFT { even + blank } else { even };
+            self.piece(begin, end);
+            begin = end;
+        }
+        self.piece(begin, to);
+        begin
+    }
+
+    pub(super) fn piece(&mut self, from: usize, to: usize) {
+        let at = u32::try_from(from).expect("at most VALUES_MAX and ENCODED_MAX together");
+        let length = u16::try_from(to - from).expect("at most FORM_MAX");
+        self.pieces.push(Piece { at, length, rank: self.rank, owner: self.owner });
+    }
+
+    pub(super) fn all_or_none(
+        &mut self,
+        add: impl FnOnce(&mut Self) -> Result<(), BufferFull>,
+    ) -> Result<(), BufferFull> {
+        let mark = self.mark();
+        let outcome = add(self);
+        if outcome.is_err() {
+            self.take_back(mark);
+        }
+        outcome
+    }
+
+    pub(super) fn mark(&self) -> Mark {
+        Mark { bytes: self.bytes.len(), pieces: self.pieces.len(), room: self.room }
+    }
+
+    pub(super) fn take_back(&mut self, mark: Mark) {
+        self.bytes[mark.bytes..].fill(0);
+        self.bytes.truncate(mark.bytes);
+        self.pieces.truncate(mark.pieces);
+        self.room = mark.room;
+    }
+}
