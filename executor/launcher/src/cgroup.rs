@@ -197,7 +197,7 @@ impl Hierarchies {
         let deadline = Instant::now() + patience;
         while !self.pids(path).is_empty() {
             if Instant::now() >= deadline {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "a process of the container does not end"));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "a process of the container cannot be killed"));
             }
             self.empty(&self.memory_dir(path));
         }

@@ -80,7 +80,7 @@ pub(crate) fn lay_out(
             let violation = Violation::new(
                 "limits.disk_bytes",
                 format!(
-                    "cannot be held: no project quota is in force where containers' state lies, and a file system of \
+                    "cannot be enforced: no project quota is in force where containers' state lies, and a file system of \
                      this size cannot be made there: {why}"
                 ),
             );

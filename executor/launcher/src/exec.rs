@@ -203,12 +203,16 @@ impl Helper<'_> {
                 Process { pid, pidfd: process::pidfd(pid).map_err(internal("process"))? }
             }
             Some((told, _)) => return Err(not_entered(id, &StartFailure::decode(&told)).into()),
-            None if is_readable(&target.init) => return Err(not_running(id, "is coming to its end").into()),
+            None if is_readable(&target.init) => return Err(not_running(id, "is ending").into()),
             None if ended == Ended::Signal(libc::SIGKILL) => {
                 let why = format!("container {id} has no memory left for another process");
                 return Err(Refused::new(Reason::Exhausted, why).into());
             }
-            None => return Err(Refused::new(Reason::Internal, format!("a helper ended with {ended:?}")).into()),
+            None => {
+                return Err(
+                    Refused::new(Reason::Internal, format!("a helper process ended unexpectedly ({ended:?})")).into()
+                );
+            }
         })
     }
 
@@ -244,7 +248,7 @@ fn window(exec: &Exec) -> Window {
 fn not_entered(id: &ContainerId, (errno, words): &(i32, String)) -> Refused {
     match *errno {
         // Its first process has ended, its cgroup is gone, its pid namespace takes no process any more.
-        libc::ESRCH | libc::ENOENT | libc::ENODEV | libc::ENOMEM => not_running(id, "is coming to its end"),
+        libc::ESRCH | libc::ENOENT | libc::ENODEV | libc::ENOMEM => not_running(id, "is ending"),
         libc::EAGAIN => {
             Refused::new(Reason::Exhausted, format!("container {id} is at its limit of processes: {words}"))
         }
@@ -300,10 +304,10 @@ enum Unheard {
 impl Unheard {
     fn refused(self, id: &ContainerId) -> Refused {
         match self {
-            Self::Nobody => Refused::new(Reason::Internal, "nobody waits for it any more"),
+            Self::Nobody => Refused::new(Reason::Internal, "the caller has gone"),
             Self::Late => Refused::new(
                 Reason::Internal,
-                format!("container {id}: nothing was executed within {} s", START_PATIENCE.as_secs()),
+                format!("container {id}: the program was not executed within {} s", START_PATIENCE.as_secs()),
             ),
             Self::Broken(error) => failed("helper", &error),
         }

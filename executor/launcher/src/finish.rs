@@ -165,7 +165,7 @@ impl Remains {
         // Nobody uses it any more. What a plugin does not take back now, a later launcher asks it for again.
         let patience = if self.by == SHIM { Patience::whole(host) } else { Patience::brief(host) };
         if let Err(why) = id.parse().map_or(Ok(()), |id| network::detach(host, &id, patience)) {
-            log::line(Level::Error, id, format_args!("it was not taken off its network: {why}"));
+            log::line(Level::Error, id, format_args!("not detached from its network: {why}"));
         }
         if let Err(error) = self.dirs.remove_layers() {
             log::line(Level::Error, id, format_args!("the writable layer was not removed: {error}"));

@@ -92,7 +92,7 @@ impl Ids {
         match userns::create(start, RANGE) {
             Ok(namespace) => Ok(Self { map: IdMap::of(Some(start)), namespace: Some(namespace) }),
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSPC | libc::EPERM)) => {
-                let why = format!("this kernel makes none (see /proc/sys/user/max_user_namespaces): {error}");
+                let why = format!("this kernel cannot make one (see /proc/sys/user/max_user_namespaces): {error}");
                 Err(violation(Reason::Precondition, why))
             }
             Err(error) => Err(failed("user namespace", &error)),

@@ -125,11 +125,11 @@ impl Layers {
         let invalid = |why: String| Refused::new(Reason::Invalid, why);
         let diff_id: DiffId = asked.diff_id.parse().map_err(|error| invalid(format!("diff_id: {error}")))?;
         if asked.parents.len() >= LAYERS_MAX {
-            return Err(invalid(format!("{} parents; at most {}", asked.parents.len(), LAYERS_MAX - 1)));
+            return Err(invalid(format!("{} parents; at most {} are allowed", asked.parents.len(), LAYERS_MAX - 1)));
         }
         let parents: Option<Vec<DiffId>> =
             asked.parents.iter().map(|bytes| Some(DiffId::from_bytes(bytes.as_slice().try_into().ok()?))).collect();
-        let parents = parents.ok_or_else(|| invalid("a parent is no digest of 32 bytes".into()))?;
+        let parents = parents.ok_or_else(|| invalid("each parent must be a digest of 32 bytes".into()))?;
         if self.store.has(&diff_id, &parents) {
             return Ok(Some(self.there(&diff_id, &parents)));
         }

@@ -102,7 +102,7 @@ fn begin(args: &cli::Args) -> Result<(), Failed> {
     let mounts = process::mount_namespace(std::process::id() as i32)?;
     isolate()?;
     if executor_secrets::CONTROL {
-        log::line(Level::Error, "", "this build wipes no secret: it is the control of a test");
+        log::line(Level::Error, "", "this build wipes no secret: for tests only");
     }
     let host = host::Host::probe(args, config, mounts)?;
     let pool = ids::pool(&host.policy)?;

@@ -105,7 +105,7 @@ enum Trouble {
     Port(String, ContainerId),
     #[error("{0}: {1}")]
     HostPort(String, &'static str),
-    #[error("no version of the interface is spoken by its configuration and by all of its plugins")]
+    #[error("its configuration and its plugins have no version of CNI in common")]
     NoVersion,
     #[error("{what}: {why}", what = .0, why = crate::errors::plain(.1))]
     System(&'static str, io::Error),
@@ -146,8 +146,9 @@ pub(crate) fn attach(host: &Host, record: &ContainerRecord, init: i32) -> Result
     }
     let name = network.name.clone();
     // What a container of the same id has left that could not be taken back at its end.
-    detach(host, &plan.id, Patience::whole(host))
-        .map_err(|why| Refused::new(Reason::Precondition, format!("what an earlier container has left: {why}")))?;
+    detach(host, &plan.id, Patience::whole(host)).map_err(|why| {
+        Refused::new(Reason::Precondition, format!("an earlier container of this id is not detached: {why}"))
+    })?;
     let (addresses, reserved) =
         add_all(host, record, network, asked, init).map_err(|trouble| trouble.refused(&name))?;
     if !plan.connectivity.egress {
@@ -239,7 +240,7 @@ pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Resul
         }
         // Half of it was on disk when the power went: there is nothing to tell plugins.
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
-            log::line(Level::Error, id.as_str(), format_args!("its network is not known any more: {error}"));
+            log::line(Level::Error, id.as_str(), format_args!("the record of its network is damaged: {error}"));
             return forget(host, id).map_err(|error| system("what it left", &error));
         }
         Err(error) => return Err(system("what it left on disk", &error)),
@@ -279,7 +280,7 @@ pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
     for id in store::ids(host).into_iter().filter(|id| !living.contains(id)) {
         let patience = Patience { until: until.min(Instant::now() + BRIEF.1), ..Patience::brief(host) };
         if let Err(why) = detach(host, &id, patience) {
-            log::line(Level::Error, id.as_str(), format_args!("it was not taken off its network: {why}"));
+            log::line(Level::Error, id.as_str(), format_args!("not detached from its network: {why}"));
         }
     }
 }

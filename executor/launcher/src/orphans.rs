@@ -37,11 +37,11 @@ pub(crate) fn end(run_dir: &Path, living: &BTreeSet<i32>) {
         }
         for pid in orphans {
             if let Err(error) = end_one(pid, run_dir) {
-                log::line(Level::Error, "", format_args!("process {pid}, which lost its shim, was not ended: {error}"));
+                log::line(Level::Error, "", format_args!("orphaned process {pid} was not killed: {error}"));
             }
         }
     }
-    log::line(Level::Error, "", "processes that lost their shim do not come to an end");
+    log::line(Level::Error, "", "orphaned processes keep appearing");
 }
 
 fn find(run_dir: &Path, living: &BTreeSet<i32>) -> Vec<i32> {
@@ -89,7 +89,7 @@ fn end_one(pid: i32, run_dir: &Path) -> io::Result<()> {
     if !readable_by(&pidfd, Instant::now() + PATIENCE)? {
         return Err(io::ErrorKind::TimedOut.into());
     }
-    log::line(Level::Info, "", format_args!("process {pid}, which lost its shim, was ended"));
+    log::line(Level::Info, "", format_args!("orphaned process {pid} was killed"));
     Ok(())
 }
 

@@ -107,10 +107,7 @@ impl Program {
         let inside = rustix::process::getcwd(Vec::new()).is_ok_and(|cwd| cwd.as_bytes().starts_with(b"/"));
         if !inside {
             let outside = io::Error::from_raw_os_error(libc::EACCES);
-            return Err(StartFailure::new(
-                format!("chdir {}: it leads out of the container", shown(&self.dir)),
-                outside,
-            ));
+            return Err(StartFailure::new(format!("chdir {}: outside of the container", shown(&self.dir)), outside));
         }
         confine(filter)?;
         // As execvp does: a directory that has no such file, or one that may not be executed, is passed over, and
@@ -131,10 +128,10 @@ impl Program {
 /// What a process of a container has when it begins: signals as ever, and its filter, which is looked at.
 pub(crate) fn confine(filter: &Filter) -> Result<(), StartFailure> {
     process::reset_signals().map_err(|error| StartFailure::new("reset signals", error))?;
-    let failed = |error: String| StartFailure::new("install the filter on system calls", io::Error::other(error));
+    let failed = |error: String| StartFailure::new("install the seccomp filter", io::Error::other(error));
     filter.install().map_err(|error| failed(crate::log::chain(&error)))?;
     if filter.can_be_tried() && !process::is_confined().map_err(|error| failed(error.to_string()))? {
-        return Err(failed("it is not in force".into()));
+        return Err(failed("the kernel does not enforce it".into()));
     }
     Ok(())
 }

@@ -288,8 +288,7 @@ fn assemble_dir(lower: &Path, allowed: &[PathBuf], dirs: &Dirs, ids: &Ids) -> Re
     let held = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
     let lower = &std::fs::read_link(&held).map_err(|error| failed("rootfs", &error))?;
     if !allowed.is_empty() && !allowed.iter().any(|root| lower.starts_with(root)) {
-        let why =
-            format!("it leads to {}, which is below none of this daemon's configured rootfs_dirs", lower.display());
+        let why = format!("`{}` is not below one of the configured rootfs_dirs", lower.display());
         return Err(violation(why));
     }
     let model = std::fs::metadata(&held).map_err(|error| failed("rootfs", &error))?;
@@ -399,5 +398,5 @@ fn field_of(plan: &Plan, mount: &MountPoint) -> String {
 
 /// What stands in the place of a directory.
 fn no_directory(kind: Entry) -> &'static str {
-    if kind == Entry::Symlink { "a symbolic link" } else { "no directory" }
+    if kind == Entry::Symlink { "a symbolic link" } else { "not a directory" }
 }

@@ -35,10 +35,10 @@ pub(crate) struct Filter {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FilterError {
     /// A mistake in the table.
-    #[error("the filter on system calls cannot be compiled")]
+    #[error("the seccomp filter cannot be compiled")]
     Compile(#[from] seccompiler::BackendError),
     /// The kernel refused it.
-    #[error("the filter on system calls cannot be installed")]
+    #[error("the seccomp filter cannot be installed")]
     Install(#[from] seccompiler::Error),
 }
 

@@ -317,7 +317,7 @@ impl Server {
         if !ended.is_empty()
             && let Err(error) = self.claims.give_back(&self.ranges(|_| true))
         {
-            log::line(Level::Warning, "", format_args!("ids stay claimed: {error}"));
+            log::line(Level::Warning, "", format_args!("unused ids were not given back: {error}"));
         }
     }
 
@@ -387,7 +387,7 @@ impl Server {
             log::line(
                 Level::Error,
                 id.as_str(),
-                "its shim was killed and does not end: its container is ended without it",
+                "its shim was killed and does not exit: its container is ended without it",
             );
             self.shim_has_ended(&id);
         }
@@ -418,8 +418,10 @@ impl Server {
                     let rivals: Vec<String> =
                         self.claims.rivals(&pool).iter().map(|run_dir| run_dir.display().to_string()).collect();
                     if !rivals.is_empty() {
-                        let told =
-                            format_args!("no range of ids is free in {pool}; others are of {}", rivals.join(", "));
+                        let told = format_args!(
+                            "no range of ids is free in {pool}; other launchers have claimed some: {}",
+                            rivals.join(", ")
+                        );
                         log::line(Level::Warning, "", told);
                     }
                 }

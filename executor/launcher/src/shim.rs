@@ -113,7 +113,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, launch: Launch, lifeline: S
     let signals = match settled {
         Ok(signals) => signals,
         Err(error) => {
-            log::line(Level::Error, "", format_args!("a shim cannot begin: {error}"));
+            log::line(Level::Error, "", format_args!("the shim cannot start: {error}"));
             control.refuse(failed("shim", &error));
             return 1;
         }
@@ -222,7 +222,7 @@ fn longest_wipe(record: &ContainerRecord) -> Duration {
 fn shrink(watch: &watch::Watch, id: &str) {
     process::trim_heap();
     if let Err(error) = process::trim_stack() {
-        log::line(Level::Warning, "", format_args!("the stack was not given back: {error}"));
+        log::line(Level::Warning, "", format_args!("unused stack was not given back: {error}"));
     }
     if watch.is_empty() {
         return;

@@ -231,7 +231,11 @@ fn outputs(record: &ContainerRecord, remains: &Remains, this_boot: bool) -> Outp
         return list.summary();
     }
     if let Err(error) = remains.dirs.remove_outputs() {
-        log::line(Level::Error, record.plan.id.as_str(), format_args!("half of the outputs was not removed: {error}"));
+        log::line(
+            Level::Error,
+            record.plan.id.as_str(),
+            format_args!("partially captured outputs were not removed: {error}"),
+        );
     }
     let who = if this_boot { "the shim was lost" } else { "the machine was stopped" };
     OutputsRecord { failure: Some(format!("{who} before the outputs were captured")), ..OutputsRecord::default() }
@@ -354,7 +358,7 @@ fn take_handles(host: &Host, shim: &mut Shim, deadline: Instant) -> io::Result<(
     while let Some(lifeline) = &shim.lifeline {
         let (length, fds) = match lifeline.recv_by(&mut buffer, deadline) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                let words = format_args!("its shim says nothing for {} s", SHARE_PATIENCE.as_secs());
+                let words = format_args!("its shim did not answer within {} s", SHARE_PATIENCE.as_secs());
                 log::line(Level::Error, shim.id.as_str(), words);
                 return Ok(());
             }
@@ -402,9 +406,9 @@ mod tests {
 
     #[test]
     fn what_went_wrong_is_told_by_what_is_known() {
-        let hung = || Some("has not turned its loop for 90 s".to_owned());
+        let hung = || Some("has not responded to a ping for 90 s".to_owned());
         let lost = "its shim was lost: the process was killed, its exit status is unknown";
-        let killed = "its shim has not turned its loop for 90 s, and was killed: the process was killed, its exit status \
+        let killed = "its shim has not responded to a ping for 90 s, and was killed: the process was killed, its exit status \
                       is unknown";
         let stopped = "the machine was stopped while it ran: its exit status is unknown";
         let cases = [

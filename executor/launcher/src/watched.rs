@@ -117,7 +117,7 @@ impl Watch {
     /// Looks at a shim that has `patience` for a turn of its loop. Tells what is wrong with it.
     pub(crate) fn look(&mut self, patience: Duration, line: Option<&Seqpacket>) -> Option<String> {
         if let Some(late) = self.pulse.overdue() {
-            return Some(format!("has not turned its loop, {} s after it should have", late.as_secs()));
+            return Some(format!("has not responded, {} s after its deadline", late.as_secs()));
         }
         let turns = self.pulse.turns();
         if turns != self.turns || self.pulse.is_at_work() {
@@ -126,7 +126,7 @@ impl Watch {
         }
         match (self.asked, line) {
             (Some(at), _) if at.elapsed() >= patience => {
-                Some(format!("has not turned its loop for {} s, though it was asked to", at.elapsed().as_secs()))
+                Some(format!("has not responded to a ping for {} s", at.elapsed().as_secs()))
             }
             (None, Some(line)) if self.seen.elapsed() >= patience / ASK_AFTER => {
                 let ping = ShimRequest { sequence: 0, call: Some(ShimCall::Ping(Ping {})) };

@@ -55,7 +55,7 @@ impl MemFile {
             return Err(invalid("is a memory file of huge pages"));
         }
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
-            return Err(invalid("can change its size"));
+            return Err(invalid("can still change its size"));
         }
         let size = u64::try_from(fstat(&fd)?.st_size).unwrap_or(u64::MAX);
         if size > max_len {

@@ -46,7 +46,7 @@ impl Terminal {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let master = rustix::fs::open(MULTIPLEXER, flags, Mode::empty())?;
         if !is_multiplexer(master.as_fd())? {
-            return Err(io::Error::other(format!("{MULTIPLEXER} is no multiplexer of terminals")));
+            return Err(io::Error::other(format!("{MULTIPLEXER} is not the kernel's terminal multiplexer")));
         }
         unlockpt(&master)?;
         let slave = ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;

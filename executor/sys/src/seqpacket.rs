@@ -142,7 +142,7 @@ impl Seqpacket {
             .collect();
         let no_room = received.flags.contains(ReturnFlags::CTRUNC) && fds.len() < FDS_MAX;
         if received.flags.contains(ReturnFlags::TRUNC) || received.flags.contains(ReturnFlags::CTRUNC) && !no_room {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a message was cut"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a message was truncated"));
         }
         if no_room {
             return Ok(Some((received.bytes, Err(rustix::io::Errno::MFILE.into()))));
@@ -206,7 +206,8 @@ fn with_address(path: &Path, act: impl FnOnce(&SocketAddrUnix) -> rustix::io::Re
     if path.as_os_str().len() <= PATH_MAX {
         return Ok(act(&SocketAddrUnix::new(path)?)?);
     }
-    let invalid = || io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no socket's path", path.display()));
+    let invalid =
+        || io::Error::new(io::ErrorKind::InvalidInput, format!("{} is not a path of a socket", path.display()));
     let (parent, name) = path.parent().zip(path.file_name()).ok_or_else(invalid)?;
     let parent = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(parent)?;
     let short = Path::new("/proc/self/fd").join(std::os::fd::AsRawFd::as_raw_fd(&parent).to_string()).join(name);

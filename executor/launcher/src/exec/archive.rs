@@ -82,8 +82,8 @@ impl LeftOut {
         let more = self.count - self.told.len();
         match (self.count, more) {
             (0, _) => Ok(()),
-            (_, 0) => Err(Failed(format!("all else was copied, but not {}", self.told.join("; ")))),
-            _ => Err(Failed(format!("all else was copied, but not {}; and {more} more", self.told.join("; ")))),
+            (_, 0) => Err(Failed(format!("everything was copied except {}", self.told.join("; ")))),
+            _ => Err(Failed(format!("everything was copied except {}; and {more} more", self.told.join("; ")))),
         }
     }
 }
@@ -137,7 +137,7 @@ impl Asked {
                 begun(&kept)?;
                 source.send(self.stat)
             }
-            ArchiveWork::Nothing => Err(Failed("it is not said which way to copy".into())), // the server refuses it
+            ArchiveWork::Nothing => Err(Failed("neither get nor put is named".into())), // the server refuses it
         };
         let Err(Failed(mut why)) = done else { process::exit_now(0) };
         why.truncate(why.floor_char_boundary(TOLD_MAX));

@@ -50,12 +50,11 @@ impl Target {
     /// It is not there, or not running.
     pub(super) fn find(host: &Host, id: &ContainerId, created_at: Timestamp) -> Result<Self, Refused> {
         let record = Dirs::of(host, id).read_record().filter(|record| record.created_at == created_at);
-        let record =
-            record.ok_or_else(|| Refused::new(Reason::NotFound, format!("there is no container {id} that runs")))?;
+        let record = record.ok_or_else(|| Refused::new(Reason::NotFound, format!("no container {id} is running")))?;
         if !matches!(record.state, State::Running | State::Stopping) {
             return Err(not_running(id, &format!("is {}", record.state.name())));
         }
-        let ended = || not_running(id, "is coming to its end");
+        let ended = || not_running(id, "is ending");
         let prepared = record.prepared.clone().ok_or_else(ended)?;
         let pid = prepared.init.pid;
         // The descriptor first: what it stands for cannot change any more, and the record says whether it is meant.

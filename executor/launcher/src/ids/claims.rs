@@ -72,7 +72,7 @@ impl Claims {
         for (other, block) in claims.others()? {
             if blocks.iter().any(|own| own.overlaps(&block)) {
                 let told =
-                    format_args!("the ids {} to {} are claimed by {}, too", block.0, block.1 - 1, other.display());
+                    format_args!("ids {} to {} are claimed by {} as well", block.0, block.1 - 1, other.display());
                 log::line(Level::Error, "", told);
             }
         }
@@ -159,7 +159,9 @@ impl Claims {
                     others.extend(claim.blocks.into_iter().map(|block| (claim.run_dir.clone(), block)));
                 }
                 Ok(_) => fs::remove_file(&path).map_err(|error| at(&path, &error))?,
-                Err(error) => log::line(Level::Error, "", format_args!("no claim of ids: {}", at(&path, &error))),
+                Err(error) => {
+                    log::line(Level::Error, "", format_args!("a claim of ids cannot be read: {}", at(&path, &error)))
+                }
             }
         }
         Ok(others)

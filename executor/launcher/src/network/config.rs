@@ -54,7 +54,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let meta = file.metadata()?;
     if !meta.is_file() {
-        return Err(io::Error::other("is no file"));
+        return Err(io::Error::other("is not a regular file"));
     }
     if meta.uid() != 0 || meta.mode() & 0o022 != 0 {
         return Err(io::Error::other("can be written by others than root"));

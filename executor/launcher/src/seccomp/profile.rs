@@ -30,7 +30,7 @@ const ERRNO_MAX: u32 = 4095;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProfileError {
     /// No JSON of this form.
-    #[error("is no profile: {0}")]
+    #[error("not a seccomp profile: {0}")]
     Form(#[from] serde_json::Error),
     /// Too much of something.
     #[error("has {0} {1}; at most {2}")]

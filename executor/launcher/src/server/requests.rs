@@ -79,7 +79,7 @@ impl Server {
                 return if client.answer(refused) { Ok(true) } else { Err(Gone) };
             }
         };
-        let unknown = || Refused::new(Reason::Invalid, "a request that this launcher does not know");
+        let unknown = || Refused::new(Reason::Invalid, "unknown request: this launcher is older than the daemon");
         let asked = call.ok_or_else(unknown).and_then(|call| {
             let Some(patience) = self.waits_for_a_shim(&call) else { return Ok(Some((call, fds))) };
             if self.deferred.len() >= DEFERRED_MAX {
@@ -193,10 +193,13 @@ impl Server {
             self.shim_has_ended(&id);
         }
         if self.shims.contains_key(&id) {
-            return Err(Refused::new(Reason::Exists, format!("container {id} is there already")));
+            return Err(Refused::new(Reason::Exists, format!("container {id} exists already")));
         }
         let Ok([connection, plan, process, files]) = <[OwnedFd; 4]>::try_from(fds) else {
-            return Err(Refused::new(Reason::Invalid, "a launch comes with four descriptors"));
+            return Err(Refused::new(
+                Reason::Invalid,
+                "a launch needs four descriptors: connection, plan, process, files",
+            ));
         };
         let invalid = |error: io::Error| Refused::new(Reason::Invalid, error.to_string());
         let connection = Seqpacket::from_peer(connection).map_err(invalid)?;
@@ -279,7 +282,7 @@ impl Server {
         }
         // One more try, where a plugin failed at its end.
         if let Err(why) = network::detach(&self.host, &id, Patience::brief(&self.host)) {
-            log::line(Level::Error, id.as_str(), format_args!("it was not taken off its network: {why}"));
+            log::line(Level::Error, id.as_str(), format_args!("not detached from its network: {why}"));
         }
         match Dirs::of(&self.host, &id).remove_state() {
             Ok(()) => Ok(LauncherAnswer::Done(Done {})),

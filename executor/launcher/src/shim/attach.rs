@@ -143,8 +143,7 @@ impl Attached {
     /// # Errors
     /// There are too many; another one sends input; there is no such place in the output.
     pub(super) fn take(&mut self, asked: &Attach, fds: Vec<OwnedFd>) -> Result<(), Refused> {
-        let fd =
-            fds.into_iter().next().ok_or_else(|| Refused::new(Reason::Invalid, "a client comes with a descriptor"))?;
+        let fd = fds.into_iter().next().ok_or_else(|| Refused::new(Reason::Invalid, "an attach needs a descriptor"))?;
         let socket = Seqpacket::from_peer(fd).map_err(|error| Refused::new(Reason::Invalid, error.to_string()))?;
         if let Some(place) = asked.resume_at.filter(|place| *place > self.window.end()) {
             let why = format!("resume_at: is {place}; the process has written {} bytes", self.window.end());
@@ -156,7 +155,7 @@ impl Attached {
         }
         if asked.input && self.clients.iter().any(|client| client.input) {
             if !asked.take_over {
-                return Err(Refused::new(Reason::Precondition, "another client sends input; it can be taken over"));
+                return Err(Refused::new(Reason::Precondition, "another client sends input: detach it, or take over"));
             }
             self.clients.retain(|client| {
                 if client.input {

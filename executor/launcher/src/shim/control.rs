@@ -196,7 +196,7 @@ impl Control {
         // One that is gone asks again.
         let sent = connection.is_some_and(|peer| !peer.gone && peer.socket.send(&report, &fds).is_ok());
         if let Some(Err(error)) = file.filter(|_| !sent).map(|file| file.wipe()) {
-            log::line(Level::Error, "", format_args!("an answer that nobody took was not wiped: {error}"));
+            log::line(Level::Error, "", format_args!("an undelivered answer was not wiped: {error}"));
         }
     }
 
@@ -246,7 +246,7 @@ impl Control {
             Some(ShimCall::ReadSecrets(asked)) => Command::ReadSecrets(asked),
             Some(ShimCall::Attach(asked)) => Command::Attach(asked, fds),
             None => {
-                let refused = Refused::new(Reason::Invalid, "a request that this shim does not know");
+                let refused = Refused::new(Reason::Invalid, "unknown request: this shim is older than its peer");
                 let report = ShimReport { sequence: request.sequence, news: Some(ShimNews::Refused(refused)) };
                 let _ = self.connections[connection].socket.send(&report.encode_to_vec(), &[]);
                 return None;

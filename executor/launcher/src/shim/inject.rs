@@ -110,7 +110,9 @@ impl Injection<'_> {
             not_done => not_done.into(),
         })?;
         match (self.plan.token_file(), TokenDigest::from_bytes(&told)) {
-            (Some(_), None) => Err(Refused::new(Reason::Internal, "the helper told no digest of the token")),
+            (Some(_), None) => {
+                Err(Refused::new(Reason::Internal, "the helper process returned no digest of the token"))
+            }
             (_, token) => Ok(token),
         }
     }

@@ -94,7 +94,7 @@ pub(super) fn capture(
             let id = record.plan.id.as_str();
             log::line(Level::Error, id, format_args!("the outputs were not captured: {why}"));
             if let Err(error) = remains.dirs.remove_outputs() {
-                log::line(Level::Error, id, format_args!("half of the outputs was not removed: {error}"));
+                log::line(Level::Error, id, format_args!("partially captured outputs were not removed: {error}"));
             }
             OutputsRecord { failure: Some(why), ..OutputsRecord::default() }
         }
@@ -197,7 +197,7 @@ impl Helper {
             return Ok(None);
         }
         let mut buffer = vec![0; walk::MESSAGE_MAX];
-        let lost = || "the helper that looks for it ended".to_owned();
+        let lost = || "the helper process that captures outputs ended".to_owned();
         let (length, fds) = self.socket.recv(&mut buffer).map_err(|error| plain(&error))?.ok_or_else(lost)?;
         let found = serde_json::from_slice(&buffer[..length]).map_err(|error| error.to_string())?;
         Ok(Some((found, fds.into_iter().next())))
@@ -214,7 +214,7 @@ impl Helper {
         if readable_by(&pidfd, Instant::now() + HELPER_PATIENCE).unwrap_or(false) {
             let _: io::Result<Ended> = process::wait_for(self.pid);
         } else {
-            log::line(Level::Error, id, "the helper that looks for outputs does not end");
+            log::line(Level::Error, id, "the helper process that captures outputs cannot be killed");
         }
     }
 }

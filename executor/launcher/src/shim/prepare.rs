@@ -148,7 +148,7 @@ fn admit(host: &Host, request: &Request) -> Result<Admitted, Refused> {
     let dirs = Dirs::of(host, &plan.id);
     dirs.create().map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {
-            Refused::new(Reason::Exists, format!("container {} is there already", plan.id))
+            Refused::new(Reason::Exists, format!("container {} exists already", plan.id))
         }
         _ => failed("", &error),
     })?;
@@ -194,7 +194,7 @@ fn docker_socket<'a>(host: &'a Host, plan: &Plan) -> Result<Option<&'a Path>, Re
     match std::fs::metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => Ok(Some(path)),
         found => {
-            let why = found.map_or_else(|error| error.to_string(), |_| "it is no socket".to_owned());
+            let why = found.map_or_else(|error| error.to_string(), |_| "not a socket".to_owned());
             let why = format!("{} cannot be given to a container: {why}", path.display());
             Err(Refused::of_fields(Reason::Precondition, &[Violation::new("docker_socket", why)]))
         }

@@ -122,7 +122,7 @@ impl Log {
     pub(super) fn keep_terminal(&mut self, terminal: OwnedFd) {
         match terminal.try_clone() {
             Ok(sink) => self.attached.expect(Sink::Terminal(sink)),
-            Err(error) => log::line(Level::Error, &self.id, format_args!("nobody can type: {error}")),
+            Err(error) => log::line(Level::Error, &self.id, format_args!("the terminal takes no input: {error}")),
         }
         let masked = redact::Stream::default();
         self.pipes.push(Pipe { stream: Stream::Stdout, file: File::from(terminal), masked, flush_at: None });
@@ -288,7 +288,7 @@ impl Log {
             Ok(()) => (self.place, self.lost) = (place, 0),
             Err(error) => {
                 if told == 0 {
-                    let why = format_args!("output is lost: {}: {}", self.path.display(), plain(&error));
+                    let why = format_args!("output was lost: {}: {}", self.path.display(), plain(&error));
                     log::line(Level::Warning, &self.id, why);
                 }
                 // What told of earlier losses is written again.

@@ -142,7 +142,7 @@ fn carry_out(
                 ));
             }
             if !(1..=64).contains(&signal) {
-                return Err(Refused::new(Reason::Invalid, format!("{signal} is no signal")));
+                return Err(Refused::new(Reason::Invalid, format!("signal {signal} is not between 1 and 64")));
             }
             signal_init(ready, signal);
             Ok(None)

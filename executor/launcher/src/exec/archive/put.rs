@@ -150,7 +150,7 @@ impl Target {
                 let there = FileType::from_raw_mode(statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode);
                 match there {
                     FileType::Directory => Ok(false),
-                    _ => Err(io::Error::other("is there and is no directory")),
+                    _ => Err(io::Error::other("exists and is not a directory")),
                 }
             }
             Err(error) => Err(error.into()),
@@ -275,8 +275,8 @@ fn outside(path: &[u8]) -> Failed {
 /// What is told where a link is on the way.
 fn behind_a_link(error: io::Error) -> io::Error {
     match error.raw_os_error() {
-        Some(libc::ELOOP) => io::Error::other("lies behind a symbolic link"),
-        Some(libc::ENOTDIR) => io::Error::other("lies below what is no directory"),
+        Some(libc::ELOOP) => io::Error::other("is behind a symbolic link"),
+        Some(libc::ENOTDIR) => io::Error::other("is below something that is not a directory"),
         _ => error,
     }
 }

@@ -92,7 +92,7 @@ impl<'a> Store<'a> {
     fn judge(&self, path: &str, file: &File) -> Result<u64, String> {
         let stat = fstat(file).map_err(|error| plain(&error.into()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err("no regular file".into());
+            return Err("not a regular file".into());
         }
         if self.secret_devices.contains(&stat.st_dev) {
             return Err("a secret file".into());

@@ -120,7 +120,7 @@ impl Looker<'_> {
     fn declared_directory(&mut self, top: &Path) -> Result<(), Unheard> {
         match self.look(top) {
             Ok(Entry::Directory) => {}
-            Ok(Entry::File(..)) => return self.skip(top, "no directory"),
+            Ok(Entry::File(..)) => return self.skip(top, "not a directory"),
             Err(reason) => return self.skip(top, &reason),
         }
         let mut waiting = vec![(top.to_path_buf(), 1)];
@@ -199,7 +199,7 @@ impl Looker<'_> {
             FileType::Fifo => return Err("a named pipe".into()),
             FileType::Socket => return Err("a socket".into()),
             FileType::CharacterDevice | FileType::BlockDevice => return Err("a device".into()),
-            FileType::Unknown => return Err("no regular file".into()),
+            FileType::Unknown => return Err("not a regular file".into()),
         }
         let file = open(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
         let opened = fstat(&file).map_err(|error| reason(&error.into()))?;
