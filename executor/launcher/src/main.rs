@@ -1,8 +1,8 @@
 //! `executor-launcher`: the one process of the executor that holds privilege.
 //!
-//! It has one thread, is linked statically, runs from a sealed memory file and in a mount namespace of its own. It
-//! forks a shim for each container (see [`shim`]) and finishes the containers of shims that are gone (see
-//! [`finish`]). It never maps a secret: it only passes descriptors on, and overwrites what they stand for.
+//! The launcher has one thread, is linked statically, runs from a sealed memory file and in a mount namespace of its own.
+//! It forks a shim for each container (see [`shim`]) and finishes the containers of shims that are gone (see [`finish`]).
+//! It never maps a secret: it only passes descriptors on, and overwrites what they stand for.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // a binary: what is public here is public to itself

@@ -47,26 +47,26 @@ use crate::log::{self, Level};
 use plugin::{Call, Fault};
 pub(crate) use ports::Reserved;
 
-/// How long the kernel is given to end plugins that were killed.
+/// Time that the kernel is given to end plugins that were killed.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a plugin may take where a launcher waits for it, which everybody waits for, and how long all of them.
+/// Time that a plugin may take where a launcher waits for it, which everybody waits for, and how long all of them.
 const BRIEF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
-/// How long a launcher that begins goes on with what earlier ones left.
+/// Time that a launcher that begins goes on with what earlier ones left.
 const SWEEP: Duration = Duration::from_secs(30);
-/// How many plugins may use up their whole time where only the container waits for them.
+/// Number of plugins that may use up their whole time where only the container waits for them.
 const SLOW_PLUGINS: u32 = 4;
 
 /// A container on its network.
 pub(crate) struct OnNetwork {
     /// For the record.
     pub record: Attached,
-    /// All that is known of its addresses.
+    /// Addresses, gateways and name servers.
     pub addresses: Addresses,
-    /// Its ports of the host, kept from everybody else while this is there.
+    /// Ports of the host, kept from everybody else while this is there.
     pub reserved: Reserved,
 }
 
-/// How long plugins may take.
+/// Time that plugins may take.
 #[derive(Clone, Copy)]
 pub(crate) struct Patience {
     plugin: Duration,
@@ -74,12 +74,12 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Where only one container waits.
+    /// Returns the bounds for a caller that only one container waits for.
     pub(crate) fn whole(host: &Host) -> Self {
         Self { plugin: host.cni_patience, until: Instant::now() + longest(host) }
     }
 
-    /// Where every container waits.
+    /// Returns the bounds for a caller that every container waits for.
     pub(crate) fn brief(host: &Host) -> Self {
         Self { plugin: host.cni_patience.min(BRIEF.0), until: Instant::now() + BRIEF.1 }
     }
@@ -228,7 +228,7 @@ fn negotiate(host: &Host, id: &ContainerId, network: &Network, patience: Patienc
 /// after an error the same is done again by the next who tries.
 ///
 /// # Errors
-/// What each plugin that failed has said.
+/// The messages of the plugins that failed.
 pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Result<(), String> {
     let plugins = cgroup(host, id);
     let system = |what: &str, error: &io::Error| format!("{what}: {}", crate::errors::plain(error));
@@ -288,7 +288,7 @@ pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
 /// Makes the directories that all of this lies in.
 ///
 /// # Errors
-/// They cannot be made.
+/// A directory cannot be made.
 pub(crate) fn make_dirs(host: &Host) -> io::Result<()> {
     store::make_dir(host)?;
     netns::make_dir(host)

@@ -1,4 +1,4 @@
-//! Processes of ours that have lost their shim: ended before what they work on is taken away.
+//! The executor's processes that have lost their shim: ended before what they work on is taken away.
 //!
 //! A shim clones helpers: libcontainer's, which makes the cgroups and clones init; init itself, until it executes its
 //! program; the one that writes secret files. When the shim dies they go on for a moment, or for ever, and would make
@@ -22,12 +22,12 @@ use crate::cli::RUN_DIR_DEFAULT;
 use crate::log::{self, Level};
 use crate::memfd_exec;
 
-/// How long the kernel may take to end a process that was killed.
+/// Time that the kernel may take to end a process that was killed.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A process that was killed cannot clone; one that was cloned just before is found in the next round.
 const ROUNDS_MAX: usize = 100;
 
-/// Ends every process of ours on `run_dir` that is neither this one, nor one of the shims that live, nor a child of
+/// Kills every process of the executor's on `run_dir` that is neither this one, nor one of the shims that live, nor a child of
 /// one of those.
 pub(crate) fn end(run_dir: &Path, living: &BTreeSet<i32>) {
     for _ in 0..ROUNDS_MAX {

@@ -32,11 +32,11 @@ use crate::log::{self, Level};
 use crate::orphans;
 use crate::watched::Shim;
 
-/// How long the kernel is given to end processes that were killed, all together.
+/// Time that the kernel is given to end processes that were killed, all together.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 /// The number of the question for a shim's handles.
 const SHARE: u64 = 1;
-/// How long shims are given to answer a launcher that has just started, all together.
+/// Time that shims are given to answer a launcher that has just started, all together.
 const SHARE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Secret files of a container that has ended, of which somebody outside of it may still have a lease.
@@ -65,12 +65,12 @@ impl Unwiped {
     }
 }
 
-/// What a sweep finds.
+/// Result of a sweep.
 #[derive(Default)]
 pub(crate) struct Swept {
     /// Shims that live.
     pub(crate) shims: Vec<Shim>,
-    /// What is to be wiped again.
+    /// Secret files that are to be wiped again.
     pub(crate) unwiped: Vec<Unwiped>,
 }
 
@@ -103,11 +103,11 @@ fn remains(host: &Host, id: &ContainerId, volume: Option<Volume>, inputs: Vec<Me
 /// A container without a shim, by what is on the disk.
 #[derive(Debug)]
 enum Found {
-    /// It has its exit record: only what is left over is to be removed.
+    /// The exit record is there: only leftovers are to be removed.
     Ended,
-    /// It was not made completely, or was being undone: nothing of it is to be kept.
+    /// Making was not completed, or was being undone: nothing is to be kept.
     NeverWas,
-    /// Its end is to be recorded.
+    /// The end is to be recorded.
     Lost(Box<ContainerRecord>),
 }
 
@@ -162,7 +162,7 @@ fn end(
 ) -> Outcome {
     let init = record.prepared.as_ref().map(|prepared| prepared.init.clone());
     let this_boot = identity::boot_id().is_ok_and(|boot| boot == record.shim.boot_id);
-    // Init is a child of ours now if its shim was. If it ended by itself, its status is still to be had.
+    // Init is a child of this process now if its shim was. If it ended by itself, its status is still to be had.
     let seen = init.as_ref().and_then(|init| {
         let by_itself = process::has_ended(init.pid).ok()?;
         if !by_itself && identity::alive(init) {
@@ -225,7 +225,7 @@ fn say_what_is_missing(record: &ContainerRecord, dirs: &Dirs, this_boot: bool) -
     true
 }
 
-/// What is left of its outputs: all, where the shim had captured them before it was lost, else nothing.
+/// Returns what is left of the outputs: all of them, where the shim had captured them before it was lost, else none.
 fn outputs(record: &ContainerRecord, remains: &Remains, this_boot: bool) -> OutputsRecord {
     if let Some(list) = remains.dirs.read_outputs() {
         return list.summary();

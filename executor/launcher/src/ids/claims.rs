@@ -26,14 +26,14 @@ use crate::errors::at;
 use crate::files::{ensure_dir, lock};
 use crate::log::{self, Level};
 
-/// Where launchers of one host tell one another.
+/// Directory of the claims of all launchers of a host.
 const DIR: &str = "/run/executor-ids";
 /// Largest file of claims.
 const CLAIM_MAX: u64 = 1 << 20;
-/// How long the lock may be another launcher's: it is held for a few system calls.
+/// Time that the lock may be another launcher's: it is held for a few system calls.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a launcher has claimed, as the others read it.
+/// Claim of a launcher, as the others read it.
 #[derive(Serialize, Deserialize)]
 struct Claim {
     run_dir: PathBuf,
@@ -49,8 +49,8 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// Takes up what an earlier launcher of the run directory claimed, as far as it lies in the pool or has ids of a container
-    /// that is still there. `used` are the ranges of those.
+    /// Takes up what an earlier launcher of the run directory claimed, as far as it lies in the pool or has ids of a
+    /// container that is still there. `used` are the ranges of those.
     ///
     /// # Errors
     /// The directory cannot be used.
@@ -80,7 +80,7 @@ impl Claims {
         Ok(claims)
     }
 
-    /// What is claimed.
+    /// Returns the claimed blocks.
     pub(crate) fn blocks(&self) -> &[Block] {
         &self.blocks
     }

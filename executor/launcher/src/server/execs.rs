@@ -23,13 +23,13 @@ pub(super) struct Supervisor {
     container: ContainerId,
     pub(super) pid: i32,
     pidfd: OwnedFd,
-    /// It hands over its process here.
+    /// Connection over which the supervisor hands over its process.
     lifeline: Option<Seqpacket>,
     process: Option<OwnedFd>,
 }
 
 impl Supervisor {
-    /// What to wait for.
+    /// Descriptors to wait for.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.pidfd.as_fd()).chain(self.lifeline.iter().map(AsFd::as_fd))
     }

@@ -1,4 +1,4 @@
-//! What the daemon asks.
+//! Requests of the daemon.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,10 +28,10 @@ use crate::network::{self, Patience};
 use crate::shim;
 use crate::watched::{Shim, Watch};
 
-/// Largest request: ids, a tag and a key, or the digests of 127 layers. On the stack, so that a shim, which is forked in the middle of one, does not
-/// keep it for as long as its container lives.
+/// Largest request: ids, a tag and a key, or the digests of 127 layers. On the stack, so that a shim, which is forked in
+/// the middle of one, does not keep it for as long as its container lives.
 const REQUEST_MAX: usize = 8192;
-/// How long a shim may take from its last word to its end.
+/// Time that a shim may take from its last word to its end.
 const LAST_STEPS: Duration = Duration::from_secs(5);
 /// And from its fork until it listens, before a daemon is welcomed all the same.
 const SHIM_PATIENCE: Duration = Duration::from_secs(20);
@@ -109,7 +109,8 @@ impl Server {
         }
     }
 
-    /// How long a request may wait for a shim that is about to listen, or to end; `None` where it need not wait.
+    /// Returns the time that a request may wait for a shim that is about to listen, or to end; `None` where it need not
+    /// wait.
     fn waits_for_a_shim(&self, call: &LauncherCall) -> Option<Duration> {
         let shim = |id: &str| self.shims.get(&id.parse::<ContainerId>().ok()?).filter(|shim| !is_readable(&shim.pidfd));
         match call {

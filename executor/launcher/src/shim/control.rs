@@ -47,12 +47,12 @@ struct Connection {
     socket: Seqpacket,
     /// The peer is gone, or does not read. Commands that it sent before still count, unanswered.
     gone: bool,
-    /// It connected as root. Of a socket that somebody passed that cannot be told: its credentials may be of whoever
-    /// bound the other end.
+    /// Set where the peer connected as root. Never set for a socket that was passed: its credentials may be those of
+    /// whoever bound the other end.
     root: bool,
 }
 
-/// What a peer asks of the container.
+/// A command of a peer.
 pub(super) enum Command {
     /// End it.
     Stop(Stop),
@@ -72,7 +72,7 @@ pub(super) struct Asked {
     answer: Answer,
 }
 
-/// Where an answer goes.
+/// Destination of an answer.
 pub(super) struct Answer {
     sequence: u64,
     connection: usize,
@@ -101,7 +101,7 @@ impl Control {
         }
     }
 
-    /// What is told of the shim's pace.
+    /// Returns the shim's pace.
     pub(super) fn pace(&self) -> &Pace {
         &self.pace
     }

@@ -26,7 +26,7 @@ pub(super) enum NotDone {
     Failed {
         /// The system's error number; 0 where there is none.
         errno: i32,
-        /// All of it in one line.
+        /// The whole failure in one line.
         words: String,
     },
     /// The kernel killed the helper, which it does when the cgroup's memory is used up.

@@ -1,6 +1,6 @@
-//! Which of a plan's limits and privileges this host can hold.
+//! Limits and privileges of a plan that this host can enforce or give.
 //!
-//! What it cannot is refused by the field's name, or told as a warning where the operator wants that
+//! Others are refused by the field's name, or told as a warning where the operator wants that
 //! (`unenforceable_limits`). A number of open files above the host's own limit is lowered to it, and told: the container
 //! gets less than it asked for, never more.
 

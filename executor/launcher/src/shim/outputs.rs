@@ -1,13 +1,13 @@
-//! What a run leaves behind: captured when its process has ended, before its secrets are wiped.
+//! Outputs of a run: captured when its process has ended, before its secrets are wiped.
 //!
 //! ```text
 //!  walk    a forked helper: enters the container's mount namespace, becomes the process's user, looks at what was
 //!          declared and passes each file on as a descriptor                                       (outputs/walk.rs)
 //!  store   the shim: judges each descriptor again and copies it into the state directory           (outputs/store.rs)
 //! ```
-//! So whoever looks at what the container made has no privilege, and whoever writes never enters the container. Nothing
-//! of the container lives any more while that goes on, so that nothing it looks at changes. Never captured: symbolic
-//! links, and what is behind one on the way; secret files, by the device of their file system, whatever name leads
+//! The process that looks at what the container made has no privilege, and the one that writes never enters the container.
+//! Nothing of the container lives any more while that goes on, so that nothing it looks at changes. Never captured:
+//! symbolic links, and what is behind one on the way; secret files, by the device of their file system, whatever name leads
 //! there; what is no regular file; what the process's user may not read; what exceeds the bounds (core's `outputs`). Each
 //! is told with its reason.
 //!
@@ -43,14 +43,14 @@ use crate::log::{self, Level};
 use store::Store;
 use walk::{Found, Walk};
 
-/// How long the end of a container waits for its outputs.
+/// Time that the end of a container waits for its outputs.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long what is left of a container is given to die.
+/// Time that what is left of a container is given to die.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 /// And a helper that was killed.
 const HELPER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What there is to capture from: taken while init lives.
+/// Source of the outputs: taken while init lives.
 pub(super) struct Source {
     planned: PlannedOutputs,
     namespaces: io::Result<Namespaces>,
@@ -58,9 +58,9 @@ pub(super) struct Source {
 
 /// Of the container whose outputs they are.
 pub(super) struct Namespaces {
-    /// Its files.
+    /// Files.
     pub(super) mount: OwnedFd,
-    /// Its ids, where they are not the host's.
+    /// Ids, where they are not the host's.
     pub(super) user: Option<OwnedFd>,
 }
 
@@ -191,7 +191,7 @@ impl Helper {
         }
     }
 
-    /// What it says; `None` where nothing is there yet.
+    /// Returns the next message; `None` where there is none yet.
     fn hear(&self) -> Result<Option<(Found, Option<OwnedFd>)>, String> {
         if !is_readable(&self.socket) {
             return Ok(None);
@@ -219,7 +219,7 @@ impl Helper {
     }
 }
 
-/// What else goes on meanwhile: commands, clients, the end of the machine, the clock.
+/// Everything that is attended to meanwhile: commands, clients, the end of the machine, the clock.
 struct Attention<'a, 'b> {
     control: &'a mut Control,
     signals: &'a SignalEvents,

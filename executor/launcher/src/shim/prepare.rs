@@ -47,7 +47,7 @@ use crate::network;
 use crate::rootfs::Tree;
 use crate::seccomp::Filter;
 
-/// What is asked for, but for the secrets.
+/// A request for a container, without the secrets.
 pub(super) struct Request {
     pub(super) id: ContainerId,
     pub(super) plan: MemFile,
@@ -100,7 +100,7 @@ pub(super) fn prepare(
     }
 }
 
-/// What there is to undo.
+/// Everything that is to be undone after a failure.
 struct Site {
     /// Pid of init, once there is one.
     init: Option<i32>,
@@ -216,7 +216,7 @@ struct Assembled {
     user: Arc<ResolvedUser>,
     file_groups: BTreeMap<String, u32>,
     mounts: Vec<MountPoint>,
-    /// What to tell of a limit on its disk that cannot be held.
+    /// Warning of a limit on its disk that cannot be enforced.
     unheld: Option<String>,
 }
 

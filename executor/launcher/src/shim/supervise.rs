@@ -26,7 +26,7 @@ pub(super) const SIGNALS: [nix::sys::signal::Signal; 4] = [
 /// Longest wait in one go, so that a deadline that was computed wrongly cannot matter for ever.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// What a turn of the loop is about.
+/// Events of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     /// The container's first process has ended.

@@ -41,15 +41,15 @@ use crate::log::{self, Level};
 use crate::rootfs::file_groups;
 use swap::Swap;
 
-/// How long an old generation stays. A program that opens two files through one directory of it does so within
+/// Time that an old generation stays. A program that opens two files through one directory of it does so within
 /// microseconds; half a second lets one through that is not scheduled meanwhile, and is short enough for an old
 /// credential to be gone before anybody counts on it.
 const LINGER: Duration = Duration::from_millis(500);
-/// When a generation is tried again on a file of which somebody has a lease.
+/// Time until a generation is wiped again of which some process has a lease on a file.
 const LEASED: Duration = Duration::from_secs(1);
 /// Most old generations at a time: with [`LINGER`], 64 updates a second can go on for ever.
 const LINGERING_MAX: usize = 32;
-/// What part of its memory old generations of a container may hold.
+/// Part of its memory that old generations of a container may hold, as a divisor.
 const LINGERING_SHARE: u64 = 8;
 /// Bytes that the kernel takes for a file beside its pages, rounded up: inode, entry, links.
 const FILE_OVERHEAD: u64 = 2048;
@@ -77,7 +77,7 @@ struct Lingering {
 }
 
 impl Generations {
-    /// When the next old generation is to be wiped.
+    /// Returns when the next old generation is to be wiped.
     pub(super) fn due(&self) -> Option<Instant> {
         self.0.iter().map(|old| old.due).min()
     }
@@ -350,9 +350,9 @@ fn make_room(host: &Host, ready: &Ready, old: u64, new: u64) -> Result<(), Refus
 #[derive(Debug, PartialEq, Eq)]
 enum Room {
     Enough,
-    /// There will be, when generations that linger have gone.
+    /// Enough, when generations that linger have gone.
     Later,
-    /// There is none in the container's memory.
+    /// None in the container's memory.
     None,
 }
 
