@@ -160,7 +160,7 @@ impl Claims {
                 }
                 Ok(_) => fs::remove_file(&path).map_err(|error| at(&path, &error))?,
                 Err(error) => {
-                    log::line(Level::Error, "", format_args!("a claim of ids cannot be read: {}", at(&path, &error)))
+                    log::line(Level::Error, "", format_args!("a claim of ids cannot be read: {}", at(&path, &error)));
                 }
             }
         }
