@@ -177,7 +177,7 @@ fn outputs_of_every_kind_of_file_system() {
     assert!(!fetched.paths().contains(&"/etc/group"), "{fetched:?}");
     assert_eq!(rootfs.listing(), before);
 
-    for (path, reason) in [("/tmp/none", "not there"), ("/etc/passwd", "no directory")] {
+    for (path, reason) in [("/tmp/none", "not there"), ("/etc/passwd", "not a directory")] {
         let (_, fetched) = captured(&daemon, with(directory(path), sh("true")));
         assert_eq!((fetched.paths().len(), fetched.reason(path)), (0, reason));
     }

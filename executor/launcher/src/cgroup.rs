@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use executor_sys::mountinfo::{self, Mount};
 
-/// Where cgroup file systems are mounted.
+/// Directory that cgroup file systems are mounted in.
 const ROOT: &str = "/sys/fs/cgroup";
 /// Version 1 hierarchies that containers use. Others are taken out of the launcher's mount namespace, because
 /// libcontainer makes, joins and removes a cgroup in every one that it sees.
@@ -20,7 +20,7 @@ const USED: [&str; 5] = ["cpu", "cpuacct", "devices", "memory", "pids"];
 /// The mounted hierarchies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Hierarchies {
-    /// One directory a controller; `hybrid` where version 2 is mounted beside them.
+    /// Version 1: a directory for each controller.
     V1 {
         /// Version 2 is there, without controllers.
         hybrid: bool,
@@ -29,9 +29,9 @@ pub(crate) enum Hierarchies {
         /// The one that accounts memory.
         memory: PathBuf,
     },
-    /// One tree.
+    /// Version 2: a single tree.
     V2 {
-        /// Its mount point.
+        /// Mount point.
         mount: PathBuf,
     },
 }
@@ -159,7 +159,7 @@ impl Hierarchies {
         }
     }
 
-    /// How many processes the kernel killed in the cgroup because its memory limit was reached.
+    /// Returns how many processes the kernel killed in the cgroup because its memory limit was reached.
     pub(crate) fn oom_kills(&self, path: &Path) -> u64 {
         let file = match self {
             Self::V1 { .. } => "memory.oom_control",
@@ -197,7 +197,7 @@ impl Hierarchies {
         let deadline = Instant::now() + patience;
         while !self.pids(path).is_empty() {
             if Instant::now() >= deadline {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "a process of the container does not end"));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "a process of the container cannot be killed"));
             }
             self.empty(&self.memory_dir(path));
         }

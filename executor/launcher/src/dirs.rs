@@ -36,9 +36,9 @@ const EXIT_ROOM: u64 = 8 << 10;
 /// The record of a container, in both of its directories.
 const CONTAINER: &str = "container.json";
 const EXIT: &str = "exit.json";
-/// Where an exit record is kept room for.
+/// Name of the file that keeps room for the exit record.
 const EXIT_AHEAD: &str = ".exit.json";
-/// What the name of a state directory begins with that is being removed. No id begins so.
+/// Prefix of the name of a state directory that is being removed. No id begins so.
 const REMOVED: &str = ".removed-";
 
 /// The directories of one container.
@@ -48,9 +48,9 @@ pub(crate) struct Dirs {
     pub run: PathBuf,
     /// Below STATE_DIR.
     pub state: PathBuf,
-    /// Where its root is mounted, in its shim's mount namespace.
+    /// Mount point of its root, in its shim's mount namespace.
     pub stage: PathBuf,
-    /// Where its writable layer lies.
+    /// Directory of its writable layer.
     pub layer: PathBuf,
     gid: u32,
 }
@@ -199,7 +199,7 @@ impl Dirs {
     /// Opens a new file that the daemon may read.
     ///
     /// # Errors
-    /// It exists; a full disk.
+    /// Exists already; a full disk.
     pub(crate) fn open_new(&self, path: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.create_new(true).append(false).write(true).mode(0o640).custom_flags(libc::O_NOFOLLOW);
@@ -209,11 +209,11 @@ impl Dirs {
         Ok(file)
     }
 
-    /// Appends the executor's own words to the log, unless they are its last words already. What its writer may have left of
-    /// a line stays one by itself.
+    /// Appends the executor's own words to the log, unless they are its last words already. What its writer may have left
+    /// of a line stays one by itself.
     ///
     /// # Errors
-    /// There is no log; a full disk.
+    /// No log; a full disk.
     pub(crate) fn append_to_log(&self, words: &str) -> io::Result<()> {
         let path = self.state.join("log");
         let mut options = OpenOptions::new();
@@ -236,7 +236,7 @@ impl Dirs {
     /// Lets the daemon use a socket.
     ///
     /// # Errors
-    /// It is not there.
+    /// Does not exist.
     pub(crate) fn share_socket(&self, path: &Path) -> io::Result<()> {
         std::os::unix::fs::lchown(path, None, Some(self.gid))?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o660))

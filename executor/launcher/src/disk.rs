@@ -1,13 +1,13 @@
-//! Where a container's writable layer lies, held to its limit of disk.
+//! The place of a container's writable layer, held to its limit of disk.
 //!
 //! ```text
 //! no limit        STATE_DIR/containers/ID/{upper,work}
 //! project quota   STATE_DIR/containers/ID/disk/{upper,work}   a project of the container's, whose id is that of its root
 //! image           the same place, with a file system of this size mounted on it in the shim's own mount namespace
 //! ```
-//! The image is a file without a name below the state directory, on a loop device that lets go of it by itself: it goes with the
-//! last process and mount namespace that has the file system mounted, whoever is killed when. A project is for containers
-//! with a user namespace alone, because root of the host's could leave it.
+//! The image is a file without a name below the state directory, on a loop device that lets go of it by itself: it goes
+//! with the last process and mount namespace that has the file system mounted, whoever is killed when. A project is for
+//! containers with a user namespace alone, because root of the host's could leave it.
 
 use std::fs::File;
 use std::io;
@@ -80,7 +80,7 @@ pub(crate) fn lay_out(
             let violation = Violation::new(
                 "limits.disk_bytes",
                 format!(
-                    "cannot be held: no project quota is in force where containers' state lies, and a file system of \
+                    "cannot be enforced: no project quota is in force where containers' state lies, and a file system of \
                      this size cannot be made there: {why}"
                 ),
             );
@@ -92,13 +92,13 @@ pub(crate) fn lay_out(
     }
 }
 
-/// How many files a project may have: as many as mke2fs gives a file system of this size. Empty files take next to nothing
-/// of the bytes, and the host's file system has room for a number of them that is fixed.
+/// Returns the most files of a project: as many as mke2fs gives a file system of this size. Empty files take next to
+/// nothing of the bytes, and the host's file system has room for a number of them that is fixed.
 fn inodes(bytes: u64) -> u64 {
     bytes / if bytes < 512 << 20 { 4096 } else { 16_384 }
 }
 
-/// Where a layer with a limit lies.
+/// Returns the directory of a layer with a limit.
 pub(crate) fn place(state: &Path) -> PathBuf {
     state.join(DISK)
 }

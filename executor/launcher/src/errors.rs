@@ -55,7 +55,7 @@ fn exhausted(what: Shortage, words: String) -> Refused {
     }
 }
 
-/// Which process this is: the launcher, a shim, or one of their helpers.
+/// Returns the name of this process: the launcher, a shim, or one of their helpers.
 fn own_name() -> String {
     match rustix::thread::name() {
         Ok(name) if name.as_c_str() != c"executor-launch" => name.to_string_lossy().into_owned(),

@@ -1,4 +1,4 @@
-//! A process that is executed in a container that runs, and the small process of ours that looks after it.
+//! A process that is executed in a container that runs, and the supervisor that looks after it.
 //!
 //! ```text
 //! fork from the launcher (never from a shim, which holds values to be masked)
@@ -7,8 +7,8 @@
 //!       clone        in the container: terminal, filter, execve; or it copies files      (exec/archive.rs)
 //!   supervisor   hands the pipes or the terminal to executord, wipes the payload, waits
 //! ```
-//! What the process reads and writes goes over its own descriptors to executord; no process of ours is between. The
-//! supervisor stays outside of the container. It tells how the process ended; when executord is gone it ends the
+//! The process's input and output go over its own descriptors to executord; none of the executor's processes is between.
+//! The supervisor stays outside of the container. It tells how the process ended; when executord is gone it ends the
 //! process, and when it is itself gone the kernel does.
 
 mod archive;
@@ -52,11 +52,11 @@ const HANGUP_GRACE: Duration = Duration::from_secs(2);
 /// Between two SIGKILLs of a group that does not end.
 const KILL_PAUSE: Duration = Duration::from_millis(1);
 
-/// What a supervisor is given.
+/// Everything that a supervisor needs.
 pub(crate) struct Order {
     pub(crate) id: ContainerId,
     pub(crate) exec: Exec,
-    /// Nothing is executed: files are copied.
+    /// Set where files are copied and nothing is executed.
     pub(crate) archive: Option<ArchiveWork>,
     /// To executord.
     pub(crate) session: Seqpacket,
@@ -203,12 +203,16 @@ impl Helper<'_> {
                 Process { pid, pidfd: process::pidfd(pid).map_err(internal("process"))? }
             }
             Some((told, _)) => return Err(not_entered(id, &StartFailure::decode(&told)).into()),
-            None if is_readable(&target.init) => return Err(not_running(id, "is coming to its end").into()),
+            None if is_readable(&target.init) => return Err(not_running(id, "is ending").into()),
             None if ended == Ended::Signal(libc::SIGKILL) => {
                 let why = format!("container {id} has no memory left for another process");
                 return Err(Refused::new(Reason::Exhausted, why).into());
             }
-            None => return Err(Refused::new(Reason::Internal, format!("a helper ended with {ended:?}")).into()),
+            None => {
+                return Err(
+                    Refused::new(Reason::Internal, format!("a helper process ended unexpectedly ({ended:?})")).into()
+                );
+            }
         })
     }
 
@@ -244,7 +248,7 @@ fn window(exec: &Exec) -> Window {
 fn not_entered(id: &ContainerId, (errno, words): &(i32, String)) -> Refused {
     match *errno {
         // Its first process has ended, its cgroup is gone, its pid namespace takes no process any more.
-        libc::ESRCH | libc::ENOENT | libc::ENODEV | libc::ENOMEM => not_running(id, "is coming to its end"),
+        libc::ESRCH | libc::ENOENT | libc::ENODEV | libc::ENOMEM => not_running(id, "is ending"),
         libc::EAGAIN => {
             Refused::new(Reason::Exhausted, format!("container {id} is at its limit of processes: {words}"))
         }
@@ -300,10 +304,10 @@ enum Unheard {
 impl Unheard {
     fn refused(self, id: &ContainerId) -> Refused {
         match self {
-            Self::Nobody => Refused::new(Reason::Internal, "nobody waits for it any more"),
+            Self::Nobody => Refused::new(Reason::Internal, "the caller has gone"),
             Self::Late => Refused::new(
                 Reason::Internal,
-                format!("container {id}: nothing was executed within {} s", START_PATIENCE.as_secs()),
+                format!("container {id}: the program was not executed within {} s", START_PATIENCE.as_secs()),
             ),
             Self::Broken(error) => failed("helper", &error),
         }
@@ -313,16 +317,16 @@ impl Unheard {
 /// A packet, and what comes with it.
 type Said = (Vec<u8>, Vec<OwnedFd>);
 
-/// What is waited for while a process is made.
+/// Events while a process is made.
 #[derive(Clone, Copy)]
 enum Heard {
-    /// One of the two processes says something, or no more.
+    /// A message of one of the two processes, or the end of their messages.
     Word,
     /// The daemon is gone.
     HangUp,
 }
 
-/// What one of the two processes says next; `None` where it says no more.
+/// Returns the next message of one of the two processes; `None` at their end.
 fn hear(socket: &Seqpacket, session: &Seqpacket, deadline: Instant) -> Result<Option<Said>, Unheard> {
     loop {
         let mut events = Events::default();
@@ -407,7 +411,7 @@ impl Process {
     /// Carries out what executord asks.
     ///
     /// # Errors
-    /// It is gone.
+    /// The daemon is gone.
     fn carry_out(&self, session: &Seqpacket) -> Result<(), ()> {
         let mut buffer = [0; 64];
         loop {
@@ -424,7 +428,7 @@ impl Process {
         }
     }
 
-    /// Nobody is at the other end any more.
+    /// Begins the end of a process whose client has gone.
     fn hang_up(&self, kill_at: &mut Option<Instant>) {
         if kill_at.is_none() {
             self.signal_all(Signal::SIGHUP);

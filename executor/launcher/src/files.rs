@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// Makes a directory with exactly this mode.
 ///
 /// # Errors
-/// It exists; a full disk.
+/// Exists already; a full disk.
 pub(crate) fn make_dir(path: &Path, mode: u32, gid: Option<u32>) -> io::Result<()> {
     fs::DirBuilder::new().mode(0o700).create(path).map_err(|error| at(path, &error))?;
     if gid.is_some() {
@@ -63,7 +63,7 @@ pub(crate) fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
 /// Reads a file of JSON, of at most so many bytes. A link is not followed.
 ///
 /// # Errors
-/// It does not exist; it is larger, or not what is expected (`InvalidData`, `UnexpectedEof`).
+/// Does not exist; larger, or not what is expected (`InvalidData`, `UnexpectedEof`).
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path, bytes_max: u64) -> io::Result<T> {
     let mut bytes = Vec::new();
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)?;

@@ -17,7 +17,7 @@ pub(crate) enum Level {
     Error = 3,
     /// Something is not as it should be.
     Warning = 4,
-    /// What happens.
+    /// An ordinary event.
     Info = 6,
 }
 
@@ -36,8 +36,8 @@ pub(crate) fn line(level: Level, about: &str, message: impl Display) {
     }
 }
 
-/// Whether standard error takes a line. Where it is a pipe or a socket, who reads it may have stopped: a line is dropped
-/// then, and only the first one is waited for, a second.
+/// Returns whether standard error takes a line. Where it is a pipe or a socket, its reader may have stopped: a line is
+/// dropped then, and only the first one is waited for, a second.
 fn is_read() -> bool {
     static STUCK: AtomicBool = AtomicBool::new(false);
     let patience = if STUCK.load(Ordering::Relaxed) { Duration::ZERO } else { Duration::from_secs(1) };

@@ -1,4 +1,4 @@
-//! Processes of ours that have lost their shim: ended before what they work on is taken away.
+//! The executor's processes that have lost their shim: ended before what they work on is taken away.
 //!
 //! A shim clones helpers: libcontainer's, which makes the cgroups and clones init; init itself, until it executes its
 //! program; the one that writes secret files. When the shim dies they go on for a moment, or for ever, and would make
@@ -22,12 +22,12 @@ use crate::cli::RUN_DIR_DEFAULT;
 use crate::log::{self, Level};
 use crate::memfd_exec;
 
-/// How long the kernel may take to end a process that was killed.
+/// Time that the kernel may take to end a process that was killed.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A process that was killed cannot clone; one that was cloned just before is found in the next round.
 const ROUNDS_MAX: usize = 100;
 
-/// Ends every process of ours on `run_dir` that is neither this one, nor one of the shims that live, nor a child of
+/// Kills every process of the executor's on `run_dir` that is neither this one, nor one of the shims that live, nor a child of
 /// one of those.
 pub(crate) fn end(run_dir: &Path, living: &BTreeSet<i32>) {
     for _ in 0..ROUNDS_MAX {
@@ -37,11 +37,11 @@ pub(crate) fn end(run_dir: &Path, living: &BTreeSet<i32>) {
         }
         for pid in orphans {
             if let Err(error) = end_one(pid, run_dir) {
-                log::line(Level::Error, "", format_args!("process {pid}, which lost its shim, was not ended: {error}"));
+                log::line(Level::Error, "", format_args!("orphaned process {pid} was not killed: {error}"));
             }
         }
     }
-    log::line(Level::Error, "", "processes that lost their shim do not come to an end");
+    log::line(Level::Error, "", "orphaned processes keep appearing");
 }
 
 fn find(run_dir: &Path, living: &BTreeSet<i32>) -> Vec<i32> {
@@ -89,7 +89,7 @@ fn end_one(pid: i32, run_dir: &Path) -> io::Result<()> {
     if !readable_by(&pidfd, Instant::now() + PATIENCE)? {
         return Err(io::ErrorKind::TimedOut.into());
     }
-    log::line(Level::Info, "", format_args!("process {pid}, which lost its shim, was ended"));
+    log::line(Level::Info, "", format_args!("orphaned process {pid} was killed"));
     Ok(())
 }
 

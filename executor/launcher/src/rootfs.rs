@@ -1,7 +1,7 @@
 //! The root file system of a container, put together in its shim's own mount namespace.
 //!
 //! In goes a reference; out comes a tree at RUN_DIR/containers/ID/rootfs that libcontainer binds and pivots into.
-//! Nothing of it is mounted on the host: when the shim's namespace goes, the mounts go. What the tree holds is
+//! The mounts are not on the host: when the shim's namespace goes, they go. What the tree holds is
 //! untrusted, so that every path in it is opened as if the tree were `/` (openat2).
 
 mod host;
@@ -43,14 +43,14 @@ pub(crate) struct Tree {
     root: OwnedFd,
     /// [`REAL`], and what file systems in memory are mounted on, open.
     real: Vec<OwnedFd>,
-    /// What the owners of files are on the host.
+    /// Map of the owners of files to the host's.
     ids: IdMap,
-    /// What the root file system lacks of what it is made of.
+    /// Parts of the image that the root file system lacks.
     warnings: Vec<String>,
 }
 
 impl Tree {
-    /// What of its image was left out, for who runs it.
+    /// Returns the parts of its image that were left out, as warnings.
     pub(crate) fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -220,7 +220,7 @@ impl Tree {
 }
 
 impl Tree {
-    /// Its root.
+    /// Root.
     pub(crate) fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
@@ -288,8 +288,7 @@ fn assemble_dir(lower: &Path, allowed: &[PathBuf], dirs: &Dirs, ids: &Ids) -> Re
     let held = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
     let lower = &std::fs::read_link(&held).map_err(|error| failed("rootfs", &error))?;
     if !allowed.is_empty() && !allowed.iter().any(|root| lower.starts_with(root)) {
-        let why =
-            format!("it leads to {}, which is below none of this daemon's configured rootfs_dirs", lower.display());
+        let why = format!("`{}` is not below one of the configured rootfs_dirs", lower.display());
         return Err(violation(why));
     }
     let model = std::fs::metadata(&held).map_err(|error| failed("rootfs", &error))?;
@@ -330,7 +329,7 @@ pub(crate) fn file_groups(
 }
 
 /// Makes the directory or the empty file that a mount goes onto, and the directories above it, where they are not there.
-/// They belong to the process's user (0755): what lies around a secret file is for its program to write.
+/// The process's user owns them (0755): what lies around a secret file is for its program to write.
 ///
 /// # Errors
 /// The tree is read-only, or changed under our hands.
@@ -368,7 +367,7 @@ fn own(parent: BorrowedFd<'_>, name: &Path, (uid, gid): (u32, u32)) -> io::Resul
 /// A small file below a root; empty where it is not there.
 ///
 /// # Errors
-/// It is too large.
+/// Too large a file.
 pub(crate) fn read_small(root: BorrowedFd<'_>, path: &Path) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let fd = match open_in_root(root, path, flags, Mode::empty(), Follow::LinksWithinRoot) {
@@ -397,7 +396,7 @@ fn field_of(plan: &Plan, mount: &MountPoint) -> String {
     plan.files.get(index).map_or_else(|| "volume_mounted_files".to_owned(), PlannedFile::path_field)
 }
 
-/// What stands in the place of a directory.
+/// Names an entry that stands in the place of a directory.
 fn no_directory(kind: Entry) -> &'static str {
-    if kind == Entry::Symlink { "a symbolic link" } else { "no directory" }
+    if kind == Entry::Symlink { "a symbolic link" } else { "not a directory" }
 }

@@ -20,7 +20,7 @@ use crate::files::ensure_dir;
 use crate::host::Host;
 use crate::rootfs::Tree;
 
-/// What a container may do with the directory: connect to what is in it.
+/// Attributes of the mount in a container: sockets in it can be connected to, and nothing else.
 const SHOWN: Attributes = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
 
 /// Makes the directory in the run directory, which the daemon is to listen in.

@@ -1,6 +1,6 @@
 //! The launcher's loop: requests of the daemon, shims that end, signals.
 //!
-//! One thread, one `poll`, nothing that waits: a daemon that does not read is let go, a shim is watched by its
+//! A single thread, a single `poll`, no other wait: a daemon that does not read is let go, a shim is watched by its
 //! descriptor, and a request that has to wait for a shim is put off. A shim that does not turn its loop is killed.
 
 mod execs;
@@ -49,15 +49,15 @@ const IDLE: Duration = Duration::from_secs(2);
 /// And how long a daemon has to connect at first.
 const FIRST_DAEMON: Duration = Duration::from_secs(30);
 
-/// How long the lock of a run directory may be another launcher's that only looks.
+/// Time that the lock of a run directory may be another launcher's that only looks.
 const LOOKED_AT: Duration = Duration::from_millis(200);
 
-/// How often files are tried on which somebody has a lease.
+/// Time between attempts to wipe files on which some process has a lease.
 const WIPE_AGAIN: Duration = Duration::from_secs(1);
 
-/// How often shims are looked at within the time that they have.
+/// Number of looks at a shim within the time that it has.
 const WATCHES: u32 = 6;
-/// How long a shim that was killed may take to end.
+/// Time that a shim that was killed may take to end.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A shim that was killed and has not ended.
@@ -100,7 +100,7 @@ struct Server {
     shutdown: bool,
 }
 
-/// What a turn of the loop is about.
+/// Events of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     /// A daemon connects.
@@ -317,7 +317,7 @@ impl Server {
         if !ended.is_empty()
             && let Err(error) = self.claims.give_back(&self.ranges(|_| true))
         {
-            log::line(Level::Warning, "", format_args!("ids stay claimed: {error}"));
+            log::line(Level::Warning, "", format_args!("unused ids were not given back: {error}"));
         }
     }
 
@@ -358,7 +358,7 @@ impl Server {
         self.daemons.retain(|daemon| daemon.send(&reply, &[]).is_ok());
     }
 
-    /// How often shims are looked at; `None` while there is none, or they are not watched.
+    /// Returns the time between looks at shims; `None` while there is none, or they are not watched.
     fn watch_period(&self) -> Option<Duration> {
         let patience = self.host.watchdog.filter(|_| !self.shims.is_empty() || !self.stuck.is_empty())?;
         Some(patience / WATCHES)
@@ -387,7 +387,7 @@ impl Server {
             log::line(
                 Level::Error,
                 id.as_str(),
-                "its shim was killed and does not end: its container is ended without it",
+                "its shim was killed and does not exit: its container is ended without it",
             );
             self.shim_has_ended(&id);
         }
@@ -418,8 +418,10 @@ impl Server {
                     let rivals: Vec<String> =
                         self.claims.rivals(&pool).iter().map(|run_dir| run_dir.display().to_string()).collect();
                     if !rivals.is_empty() {
-                        let told =
-                            format_args!("no range of ids is free in {pool}; others are of {}", rivals.join(", "));
+                        let told = format_args!(
+                            "no range of ids is free in {pool}; other launchers have claimed some: {}",
+                            rivals.join(", ")
+                        );
                         log::line(Level::Warning, "", told);
                     }
                 }
@@ -450,7 +452,7 @@ impl Server {
         }
     }
 
-    /// Processes of ours that are looked after one by one.
+    /// Returns the pids of children that are looked after one by one.
     fn children(&self) -> impl Iterator<Item = i32> + '_ {
         let execs = self.execs.iter().map(|exec| exec.pid);
         let stuck = self.stuck.iter().map(|stuck| stuck.pid);
@@ -544,7 +546,7 @@ fn make_run_dirs(host: &Host) -> io::Result<()> {
     crate::runtime::make_source(host).map_err(|error| at(&host.run_dir, &error))
 }
 
-/// One launcher for a run directory.
+/// Locks the run directory for this launcher.
 fn lock(run_dir: &Path) -> io::Result<File> {
     let path = run_dir.join("launcher.lock");
     let file =

@@ -32,11 +32,11 @@ use crate::log::{self, Level};
 use crate::orphans;
 use crate::watched::Shim;
 
-/// How long the kernel is given to end processes that were killed, all together.
+/// Time that the kernel is given to end processes that were killed, all together.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 /// The number of the question for a shim's handles.
 const SHARE: u64 = 1;
-/// How long shims are given to answer a launcher that has just started, all together.
+/// Time that shims are given to answer a launcher that has just started, all together.
 const SHARE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Secret files of a container that has ended, of which somebody outside of it may still have a lease.
@@ -65,12 +65,12 @@ impl Unwiped {
     }
 }
 
-/// What a sweep finds.
+/// Result of a sweep.
 #[derive(Default)]
 pub(crate) struct Swept {
     /// Shims that live.
     pub(crate) shims: Vec<Shim>,
-    /// What is to be wiped again.
+    /// Secret files that are to be wiped again.
     pub(crate) unwiped: Vec<Unwiped>,
 }
 
@@ -103,11 +103,11 @@ fn remains(host: &Host, id: &ContainerId, volume: Option<Volume>, inputs: Vec<Me
 /// A container without a shim, by what is on the disk.
 #[derive(Debug)]
 enum Found {
-    /// It has its exit record: only what is left over is to be removed.
+    /// The exit record is there: only leftovers are to be removed.
     Ended,
-    /// It was not made completely, or was being undone: nothing of it is to be kept.
+    /// Making was not completed, or was being undone: nothing is to be kept.
     NeverWas,
-    /// Its end is to be recorded.
+    /// The end is to be recorded.
     Lost(Box<ContainerRecord>),
 }
 
@@ -162,7 +162,7 @@ fn end(
 ) -> Outcome {
     let init = record.prepared.as_ref().map(|prepared| prepared.init.clone());
     let this_boot = identity::boot_id().is_ok_and(|boot| boot == record.shim.boot_id);
-    // Init is a child of ours now if its shim was. If it ended by itself, its status is still to be had.
+    // Init is a child of this process now if its shim was. If it ended by itself, its status is still to be had.
     let seen = init.as_ref().and_then(|init| {
         let by_itself = process::has_ended(init.pid).ok()?;
         if !by_itself && identity::alive(init) {
@@ -225,13 +225,17 @@ fn say_what_is_missing(record: &ContainerRecord, dirs: &Dirs, this_boot: bool) -
     true
 }
 
-/// What is left of its outputs: all, where the shim had captured them before it was lost, else nothing.
+/// Returns what is left of the outputs: all of them, where the shim had captured them before it was lost, else none.
 fn outputs(record: &ContainerRecord, remains: &Remains, this_boot: bool) -> OutputsRecord {
     if let Some(list) = remains.dirs.read_outputs() {
         return list.summary();
     }
     if let Err(error) = remains.dirs.remove_outputs() {
-        log::line(Level::Error, record.plan.id.as_str(), format_args!("half of the outputs was not removed: {error}"));
+        log::line(
+            Level::Error,
+            record.plan.id.as_str(),
+            format_args!("partially captured outputs were not removed: {error}"),
+        );
     }
     let who = if this_boot { "the shim was lost" } else { "the machine was stopped" };
     OutputsRecord { failure: Some(format!("{who} before the outputs were captured")), ..OutputsRecord::default() }
@@ -354,7 +358,7 @@ fn take_handles(host: &Host, shim: &mut Shim, deadline: Instant) -> io::Result<(
     while let Some(lifeline) = &shim.lifeline {
         let (length, fds) = match lifeline.recv_by(&mut buffer, deadline) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                let words = format_args!("its shim says nothing for {} s", SHARE_PATIENCE.as_secs());
+                let words = format_args!("its shim did not answer within {} s", SHARE_PATIENCE.as_secs());
                 log::line(Level::Error, shim.id.as_str(), words);
                 return Ok(());
             }
@@ -402,9 +406,9 @@ mod tests {
 
     #[test]
     fn what_went_wrong_is_told_by_what_is_known() {
-        let hung = || Some("has not turned its loop for 90 s".to_owned());
+        let hung = || Some("has not responded to a ping for 90 s".to_owned());
         let lost = "its shim was lost: the process was killed, its exit status is unknown";
-        let killed = "its shim has not turned its loop for 90 s, and was killed: the process was killed, its exit status \
+        let killed = "its shim has not responded to a ping for 90 s, and was killed: the process was killed, its exit status \
                       is unknown";
         let stopped = "the machine was stopped while it ran: its exit status is unknown";
         let cases = [

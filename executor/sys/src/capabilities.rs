@@ -38,12 +38,12 @@ pub(crate) fn is_effective(capability: Capability) -> io::Result<bool> {
     caps::has_cap(None, CapSet::Effective, capability).map_err(failed)
 }
 
-/// What happens to the bounding set where the caller has no privilege to change it.
+/// Treatment of the bounding set where the caller has no privilege to change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bounding {
-    /// It stays: what it still allows must not be had by other means (no_new_privs).
+    /// The set stays: what it still allows must not be had by other means (no_new_privs).
     IfAllowed,
-    /// It is an error.
+    /// An error.
     Required,
 }
 

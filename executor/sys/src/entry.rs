@@ -1,6 +1,6 @@
 //! The way into a container that runs: its namespaces, its user, and a process in it.
 //!
-//! A process of ours becomes what the container's own processes are *before* it can be seen in the container: it enters
+//! A process of the executor's becomes what the container's own processes are *before* it can be seen in the container: it enters
 //! every namespace, gives up all that they do not have, and only then makes the process that is in the container's pid
 //! namespace, too. What is seen there has nothing that is worth reaching (CVE-2016-9962).
 
@@ -23,7 +23,7 @@ const KINDS: [(&str, CloneFlags); 7] = [
     ("cgroup", CloneFlags::CLONE_NEWCGROUP),
 ];
 
-/// Which namespaces of a process are not the caller's own.
+/// Namespaces of a process that are not the caller's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Namespaces(CloneFlags);
 
@@ -31,7 +31,7 @@ impl Namespaces {
     /// Compares them. The caller makes sure that the pid is still the same process' afterwards.
     ///
     /// # Errors
-    /// There is no such process; no privilege.
+    /// No such process; no privilege.
     pub fn other_than_own(pid: i32) -> io::Result<Self> {
         let mut flags = CloneFlags::empty();
         for (name, flag) in KINDS {
@@ -49,8 +49,8 @@ impl Namespaces {
     }
 }
 
-/// Enters namespaces of the process of a descriptor, takes these credentials for good, and makes a process that is in the pid
-/// namespace as well: a child of the caller's own parent, so that the caller can end.
+/// Enters namespaces of the process of a descriptor, takes these credentials for good, and makes a process that is in the
+/// pid namespace as well: a child of the caller's own parent, so that the caller can end.
 ///
 /// # Errors
 /// The process has ended; a limit of the container's on processes; something is left that should not be. The caller must

@@ -7,7 +7,7 @@
 //!               act on the tokens that come back, and on what is due
 //! ```
 //! Registrations last for one turn and borrow the descriptors: none can be forgotten, and none outlives what it is about.
-//! That costs no system call, unlike the registrations of epoll. Signals come as a descriptor
+//! Unlike the registrations of epoll this costs no system call. Signals come as a descriptor
 //! ([`crate::process::SignalEvents`]).
 
 use std::io;
@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use crate::ready::until;
 
-/// What to wait for.
+/// Descriptors to wait for.
 #[derive(Debug)]
 pub struct Events<'fd, T> {
     fds: Vec<PollFd<'fd>>,
@@ -54,8 +54,8 @@ impl<'fd, T: Copy> Events<'fd, T> {
         self.due = self.due.into_iter().chain(at).min();
     }
 
-    /// Waits until something is ready, or due. Returns the tokens of what is ready, in the order of their registration: none
-    /// where something is due, or a signal interrupted the wait.
+    /// Waits until something is ready, or due. Returns the tokens of what is ready, in the order of their registration:
+    /// none where something is due, or a signal interrupted the wait.
     ///
     /// # Errors
     /// Out of memory; more descriptors than the process may have.

@@ -71,7 +71,7 @@ impl LoopDevice {
         Err(io::Error::new(io::ErrorKind::ResourceBusy, "no loop device is free"))
     }
 
-    /// Its name.
+    /// Name.
     pub fn path(&self) -> &Path {
         &self.path
     }

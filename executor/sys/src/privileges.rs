@@ -22,7 +22,7 @@ pub struct Credentials {
     pub groups: Vec<u32>,
     /// Permitted, effective and bounding capabilities.
     pub capabilities: CapsHashSet,
-    /// Whether the capabilities are inheritable and ambient, too.
+    /// Set where the capabilities are inheritable and ambient, too.
     pub ambient: bool,
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn become_within(credentials: &Credentials) -> io::Result<()> {
 /// it was. What the kernel makes meanwhile belongs to that user. The caller looks into no file of others meanwhile.
 ///
 /// # Errors
-/// That of what was done; no privilege to become it, or to come back: then the caller must end.
+/// The error of what was done; no privilege to become the user, or to come back: then the caller must end.
 pub(crate) fn acting_as<T>(id: u32, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let (users, groups, held) = (getresuid()?, getresgid()?, capabilities::effective()?);
     let become_effective = |user: Uid, group: Gid| -> io::Result<()> {
@@ -113,7 +113,7 @@ pub(crate) fn acting_as<T>(id: u32, act: impl FnOnce() -> io::Result<T>) -> io::
 /// itself can go, and what is made belongs to it.
 ///
 /// # Errors
-/// That of what was done; the caller is not root, or cannot be again: then the caller must end.
+/// The error of what was done; the caller is not root, or cannot be again: then the caller must end.
 pub fn as_user<T>(uid: u32, gid: u32, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let (users, groups, others) = (getresuid()?, getresgid()?, getgroups()?);
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
@@ -183,7 +183,7 @@ pub fn keep_out_of_swap(stays_privileged: bool) -> io::Result<bool> {
     Ok(true)
 }
 
-/// This process gets SIGTERM when the thread that made it ends; at once, where that has ended already. To be
+/// Has this process get SIGTERM when the thread that made it ends; at once, where that has ended already. To be
 /// asked for after the user was changed, because the kernel forgets it then. `parent` is the parent at the start.
 ///
 /// # Errors

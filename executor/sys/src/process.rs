@@ -11,7 +11,7 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{ForkResult, Pid};
 use rustix::process::PidfdFlags;
 
-/// Which side of a fork this is.
+/// Side of a fork.
 #[derive(Debug)]
 pub enum Fork {
     /// The new process.
@@ -176,7 +176,7 @@ pub fn close_all_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
 /// Keeps room for one more descriptor until it is dropped: before a fork, so that the child's [`pidfd`] is to be had.
 ///
 /// # Errors
-/// There is none.
+/// No descriptor is left.
 pub fn room_for_one(any: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     any.try_clone_to_owned()
 }
@@ -184,7 +184,7 @@ pub fn room_for_one(any: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// A descriptor of a process, readable when it has ended.
 ///
 /// # Errors
-/// There is none with this pid.
+/// No process has this pid.
 pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
     let pid = rustix::process::Pid::from_raw(pid).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
@@ -210,7 +210,7 @@ pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
 /// process has ended: [`enter_namespaces`] takes it.
 ///
 /// # Errors
-/// It has ended; no privilege.
+/// The process has ended; no privilege.
 pub fn mount_namespace(pid: i32) -> io::Result<OwnedFd> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     Ok(rustix::fs::open(format!("/proc/{pid}/ns/mnt"), flags, rustix::fs::Mode::empty())?)
@@ -219,7 +219,7 @@ pub fn mount_namespace(pid: i32) -> io::Result<OwnedFd> {
 /// Enters namespaces of the process of a descriptor, or the mount namespace that the descriptor itself is.
 ///
 /// # Errors
-/// It has ended; no privilege.
+/// The process has ended; no privilege.
 pub fn enter_namespaces(pidfd: BorrowedFd<'_>, mount: bool, network: bool) -> io::Result<()> {
     let mut namespaces = CloneFlags::empty();
     namespaces.set(CloneFlags::CLONE_NEWNS, mount);
@@ -250,10 +250,10 @@ pub fn become_root_of(user_namespace: BorrowedFd<'_>) -> io::Result<()> {
     forbid_dumps()
 }
 
-/// How a child ended.
+/// End of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It called exit.
+    /// Status that it called exit with.
     Code(i32),
     /// A signal ended it.
     Signal(i32),
@@ -262,7 +262,7 @@ pub enum Ended {
 /// Waits for a child.
 ///
 /// # Errors
-/// It is no child of this process.
+/// Not a child of this process.
 pub fn wait_for(pid: i32) -> io::Result<Ended> {
     loop {
         match waitpid(Pid::from_raw(pid), None) {
@@ -280,7 +280,7 @@ pub fn wait_for(pid: i32) -> io::Result<Ended> {
 /// Looks whether a child has ended, and leaves it to be waited for.
 ///
 /// # Errors
-/// It is no child of this process.
+/// Not a child of this process.
 pub fn has_ended(pid: i32) -> io::Result<bool> {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     Ok(waitid(Id::Pid(Pid::from_raw(pid)), flags)? != WaitStatus::StillAlive)
@@ -346,7 +346,7 @@ impl AsFd for SignalEvents {
     }
 }
 
-/// All signals blocked by [`SignalEvents`] come through again, and each does what it does by default: what a
+/// Unblocks all signals that [`SignalEvents`] blocked, and gives each its default action: what a
 /// program finds that is about to be executed.
 ///
 /// # Errors
@@ -359,7 +359,7 @@ pub fn reset_signals() -> io::Result<()> {
     const ALL: std::ops::RangeInclusive<i64> = 1..=64;
     let default_action = [0u64; 4]; // SIG_DFL, no flags, no mask: the kernel's own form, the same on all we build for
     for number in ALL.filter(|number| ![i64::from(libc::SIGKILL), i64::from(libc::SIGSTOP)].contains(number)) {
-        // SAFETY: the kernel reads what the second argument points to, which lives; the action runs no code of ours.
+        // SAFETY: the kernel reads what the second argument points to, which lives; the action runs no code here.
         let done = unsafe {
             libc::syscall(libc::SYS_rt_sigaction, number, default_action.as_ptr(), std::ptr::null_mut::<u64>(), 8usize)
         };
@@ -408,7 +408,7 @@ pub fn serve_as_init(child: i32) -> io::Result<Ended> {
     }
 }
 
-/// This process takes on orphans among its descendants.
+/// Has this process take on orphans among its descendants.
 ///
 /// # Errors
 /// None in practice.
@@ -416,7 +416,7 @@ pub fn become_subreaper() -> io::Result<()> {
     Ok(nix::sys::prctl::set_child_subreaper(true)?)
 }
 
-/// This process is killed when its parent ends; `parent` is whom it takes for that.
+/// Has this process killed when its parent ends. `parent` is the pid that the caller takes for its parent's.
 ///
 /// # Errors
 /// The parent has ended already.
@@ -445,9 +445,9 @@ pub fn forbid_dumps() -> io::Result<()> {
     Ok(nix::sys::prctl::set_dumpable(false)?)
 }
 
-/// Whether a filter on system calls is in force for this thread, and new privileges are not to be had.
+/// Returns whether a filter on system calls is in force for this thread and new privileges are not to be had.
 ///
-/// That there is a filter is not enough, for it can be that of who started us: one call that a container's filter denies
+/// Any filter is not enough, for it can be that of the caller's own parent: one call that a container's filter denies
 /// must be denied. It is one that everybody may make and that does nothing.
 ///
 /// # Errors

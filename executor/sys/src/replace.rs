@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Ending of the name of a file that is not whole yet.
 pub const PARTIAL: &str = ".new";
 
-/// How a file is replaced.
+/// A replacement of a file that is to be written.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing is written before `write`"]
 pub struct Replacement<'a> {

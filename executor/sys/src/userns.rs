@@ -51,7 +51,7 @@ fn map(pid: i32, start: u32, size: u32) -> io::Result<()> {
 /// The user namespace of a process.
 ///
 /// # Errors
-/// It has ended; no privilege.
+/// The process has ended; no privilege.
 pub fn open(pid: i32) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(format!("/proc/{pid}/ns/user"), flags, Mode::empty())?)

@@ -147,7 +147,7 @@ fn it_is_the_containers_user_who_reads_and_writes() {
     fs::create_dir_all(&tree).unwrap();
     fs::write(tree.join("f"), "").unwrap();
     let through = cp(&daemon, &[&home.path().join("tree/.").display().to_string(), "c:/tmp"]);
-    assert!(through.stderr.contains("/tmp/l: is there and is no directory"), "{through:?}");
+    assert!(through.stderr.contains("/tmp/l: exists and is not a directory"), "{through:?}");
     let asked = GetArchiveRequest { id: "c".into(), path: "relative\0".into(), ..GetArchiveRequest::default() };
     let told = daemon.api.block_on(daemon.api.rpc().get_archive(asked)).unwrap_err();
     assert_eq!(told.code(), Code::InvalidArgument);

@@ -35,11 +35,11 @@ pub(super) struct Target {
     /// Of its first process.
     pub(super) init: OwnedFd,
     pub(super) namespaces: Namespaces,
-    /// Its root directory.
+    /// Root directory.
     root: OwnedFd,
-    /// How its ids are mapped to the host's: `/proc/PID/uid_map` and `gid_map`.
+    /// Maps of its ids to the host's: `/proc/PID/uid_map` and `gid_map`.
     maps: [String; 2],
-    /// What its first process has, so that the kernel chooses among all of them as it chose before.
+    /// Score of its first process, so that the kernel chooses among all of them as before when memory runs out.
     pub(super) oom_score_adj: String,
 }
 
@@ -47,15 +47,14 @@ impl Target {
     /// Finds it.
     ///
     /// # Errors
-    /// It is not there, or not running.
+    /// Does not exist, or not running.
     pub(super) fn find(host: &Host, id: &ContainerId, created_at: Timestamp) -> Result<Self, Refused> {
         let record = Dirs::of(host, id).read_record().filter(|record| record.created_at == created_at);
-        let record =
-            record.ok_or_else(|| Refused::new(Reason::NotFound, format!("there is no container {id} that runs")))?;
+        let record = record.ok_or_else(|| Refused::new(Reason::NotFound, format!("no container {id} is running")))?;
         if !matches!(record.state, State::Running | State::Stopping) {
             return Err(not_running(id, &format!("is {}", record.state.name())));
         }
-        let ended = || not_running(id, "is coming to its end");
+        let ended = || not_running(id, "is ending");
         let prepared = record.prepared.clone().ok_or_else(ended)?;
         let pid = prepared.init.pid;
         // The descriptor first: what it stands for cannot change any more, and the record says whether it is meant.
@@ -84,7 +83,7 @@ impl Target {
     /// Whom the process runs as, by the container's own files.
     ///
     /// # Errors
-    /// There is no such user; it is not allowed at all.
+    /// No such user; it is not allowed at all.
     pub(super) fn user(&self, host: &Host, user: &str) -> Result<ResolvedUser, Refused> {
         let invalid = |violation| Refused::of_fields(Reason::Invalid, &[violation]);
         let Some(user) = exec_user(user, &host.policy).map_err(invalid)? else {

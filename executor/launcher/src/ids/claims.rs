@@ -26,14 +26,14 @@ use crate::errors::at;
 use crate::files::{ensure_dir, lock};
 use crate::log::{self, Level};
 
-/// Where launchers of one host tell one another.
+/// Directory of the claims of all launchers of a host.
 const DIR: &str = "/run/executor-ids";
 /// Largest file of claims.
 const CLAIM_MAX: u64 = 1 << 20;
-/// How long the lock may be another launcher's: it is held for a few system calls.
+/// Time that the lock may be another launcher's: it is held for a few system calls.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a launcher has claimed, as the others read it.
+/// Claim of a launcher, as the others read it.
 #[derive(Serialize, Deserialize)]
 struct Claim {
     run_dir: PathBuf,
@@ -49,8 +49,8 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// Takes up what an earlier launcher of the run directory claimed, as far as it lies in the pool or has ids of a container
-    /// that is still there. `used` are the ranges of those.
+    /// Takes up what an earlier launcher of the run directory claimed, as far as it lies in the pool or has ids of a
+    /// container that is still there. `used` are the ranges of those.
     ///
     /// # Errors
     /// The directory cannot be used.
@@ -72,7 +72,7 @@ impl Claims {
         for (other, block) in claims.others()? {
             if blocks.iter().any(|own| own.overlaps(&block)) {
                 let told =
-                    format_args!("the ids {} to {} are claimed by {}, too", block.0, block.1 - 1, other.display());
+                    format_args!("ids {} to {} are claimed by {} as well", block.0, block.1 - 1, other.display());
                 log::line(Level::Error, "", told);
             }
         }
@@ -80,7 +80,7 @@ impl Claims {
         Ok(claims)
     }
 
-    /// What is claimed.
+    /// Returns the claimed blocks.
     pub(crate) fn blocks(&self) -> &[Block] {
         &self.blocks
     }
@@ -159,7 +159,9 @@ impl Claims {
                     others.extend(claim.blocks.into_iter().map(|block| (claim.run_dir.clone(), block)));
                 }
                 Ok(_) => fs::remove_file(&path).map_err(|error| at(&path, &error))?,
-                Err(error) => log::line(Level::Error, "", format_args!("no claim of ids: {}", at(&path, &error))),
+                Err(error) => {
+                    log::line(Level::Error, "", format_args!("a claim of ids cannot be read: {}", at(&path, &error)));
+                }
             }
         }
         Ok(others)

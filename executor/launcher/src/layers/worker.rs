@@ -1,6 +1,6 @@
 //! The process that unpacks a layer: it reads what anybody may have written, and can do little else.
 //!
-//! It has the blob, its own directory and the layers below open. It has no network, no other process's memory, no
+//! Open are the blob, its own directory and the layers below. The process has no network, no other process's memory, no
 //! mount but its own, and of root's capabilities those to make files of any owner, mode and attribute. `CAP_SYS_ADMIN` is
 //! among them, because the kernel asks for it where an attribute of the overlay is set; a filter takes from it
 //! everything else that it would open.

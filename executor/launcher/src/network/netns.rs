@@ -16,7 +16,7 @@ use executor_sys::process::{self, Ended, Fork};
 use crate::files;
 use crate::host::Host;
 
-/// Where it is.
+/// Path.
 pub(super) fn path(host: &Host, id: &ContainerId) -> PathBuf {
     host.run_dir.join("netns").join(id.as_str())
 }
@@ -34,7 +34,7 @@ pub(super) fn pin(host: &Host, id: &ContainerId, init: i32) -> io::Result<()> {
     in_host_mounts(host, || Ok(rustix::mount::mount_bind(format!("/proc/{init}/ns/net"), &path)?))
 }
 
-/// Whether there is a namespace behind the name.
+/// Returns whether there is a namespace behind the name.
 pub(super) fn is_pinned(host: &Host, id: &ContainerId) -> bool {
     let path = path(host, id);
     in_host_mounts(host, || {

@@ -10,7 +10,7 @@ use executor_sys::ready::readable_by;
 use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 
-/// How long the kernel is given to answer.
+/// Time that the kernel is given to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// `AF_INET`, `AF_INET6` as nf_tables counts families.
 pub(super) const IPV4: u8 = 2;
@@ -25,9 +25,9 @@ const NESTED: u16 = 0x8000;
 /// A hook that a chain hangs on.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Hook {
-    /// What is passed on for others.
+    /// Packets that are forwarded.
     Forward,
-    /// What comes from processes.
+    /// Packets from processes.
     Output,
 }
 
@@ -130,7 +130,7 @@ fn encode(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> (Vec<u8>, usi
     (batch, answers)
 }
 
-/// One message. Those of the table ask to be acknowledged; the two ends of a batch have no sequence and do not.
+/// Encodes a message. Those of the table ask to be acknowledged; the two ends of a batch have no sequence and do not.
 fn message(kind: u16, sequence: u32, family: u8, resource: u16, body: &[u8]) -> Vec<u8> {
     const REQUEST: u16 = 0x1;
     const ACKNOWLEDGE_CREATE_APPEND: u16 = 0x4 | 0x400 | 0x800;

@@ -1,4 +1,4 @@
-//! One call of a plugin: a program of the operator's, run as root on the host's side of things, within bounds.
+//! A call of a plugin: a program of the operator's, run as root on the host's side of things, within bounds.
 //!
 //! In go what it is asked and its configuration; out comes its answer as JSON, or a [`Fault`]. It gets a clean
 //! environment, no descriptor but its three, the host's mounts, and a cgroup by which it can be ended with everything
@@ -26,9 +26,9 @@ use crate::host::Host;
 
 /// Longest answer, in bytes.
 const ANSWER_MAX: usize = 1 << 20;
-/// How much of its standard error is kept.
+/// Bytes of its standard error that are kept.
 const STDERR_KEPT: usize = 16 << 10;
-/// Where it finds programs like iptables.
+/// PATH for it, with programs like iptables.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Why a call was no success.
@@ -46,13 +46,13 @@ pub(super) enum Fault {
     /// It was killed.
     #[error("its answer has more than {ANSWER_MAX} bytes")]
     Flood,
-    /// It says so itself.
+    /// The plugin reported a failure.
     #[error("{}{}", .0.message, if .0.code == 0 { String::new() } else { format!(" (code {})", .0.code) })]
     Failed(PluginFailure),
-    /// It ended well and its answer is none.
+    /// The plugin succeeded with an answer that is not an object.
     #[error("its answer is not a JSON object: {0}")]
     Garbage(String),
-    /// It could not be run.
+    /// The plugin could not be run.
     #[error("{what}: {why}", what = .0, why = plain(.1))]
     System(&'static str, io::Error),
 }
@@ -200,12 +200,12 @@ fn input(config: &Value) -> io::Result<File> {
     Ok(file)
 }
 
-/// What is waited for while a plugin runs.
+/// Events while a plugin runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Event {
-    /// It has ended.
+    /// The plugin has ended.
     Ended,
-    /// It has written something, or closed its output.
+    /// The plugin has written something, or closed its output.
     Output,
 }
 

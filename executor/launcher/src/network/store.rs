@@ -1,4 +1,4 @@
-//! What is needed to take containers off their networks: STATE_DIR/networks/ID.json, root's alone.
+//! Records to take containers off their networks: STATE_DIR/networks/ID.json, root's alone.
 //!
 //! Beside the containers' own directories and not in them: a plugin that fails at a container's end must not keep the
 //! container, and is tried again when that is long gone.

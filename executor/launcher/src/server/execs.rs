@@ -23,13 +23,13 @@ pub(super) struct Supervisor {
     container: ContainerId,
     pub(super) pid: i32,
     pidfd: OwnedFd,
-    /// It hands over its process here.
+    /// Connection over which the supervisor hands over its process.
     lifeline: Option<Seqpacket>,
     process: Option<OwnedFd>,
 }
 
 impl Supervisor {
-    /// What to wait for.
+    /// Descriptors to wait for.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.pidfd.as_fd()).chain(self.lifeline.iter().map(AsFd::as_fd))
     }
@@ -52,7 +52,7 @@ impl Server {
         let work = ArchiveWork::try_from(archive.work).ok();
         match (work.filter(|work| *work != ArchiveWork::Nothing), archive.exec) {
             (work @ Some(_), Some(exec)) => self.exec(exec, work, fds),
-            _ => Err(Refused::new(Reason::Invalid, "it is not said what to copy")),
+            _ => Err(Refused::new(Reason::Invalid, "an archive request names get or put, and a process")),
         }
     }
 
@@ -66,7 +66,7 @@ impl Server {
         let id: ContainerId =
             exec.container_id.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("container id: {bad}")))?;
         let Ok([session, payload]) = <[OwnedFd; 2]>::try_from(fds) else {
-            return Err(Refused::new(Reason::Invalid, "an exec comes with two descriptors"));
+            return Err(Refused::new(Reason::Invalid, "an exec needs two descriptors: session and payload"));
         };
         let invalid = |error: io::Error| Refused::new(Reason::Invalid, error.to_string());
         let payload = MemFile::from_fd_to_wipe(payload, BYTES_MAX as u64).map_err(invalid)?;
@@ -75,7 +75,7 @@ impl Server {
         let in_container = self.execs.iter().filter(|exec| exec.container == id).count();
         if in_container >= EXECS_MAX || self.execs.len() >= EXECS_MAX_IN_ALL {
             let why = format!(
-                "{in_container} processes are executed in container {id} and {} in all; at most {EXECS_MAX} and \
+                "{in_container} processes run in container {id} by exec and {} in all; at most {EXECS_MAX} and \
                  {EXECS_MAX_IN_ALL}",
                 self.execs.len()
             );

@@ -47,12 +47,12 @@ struct Connection {
     socket: Seqpacket,
     /// The peer is gone, or does not read. Commands that it sent before still count, unanswered.
     gone: bool,
-    /// It connected as root. Of a socket that somebody passed that cannot be told: its credentials may be of whoever
-    /// bound the other end.
+    /// Set where the peer connected as root. Never set for a socket that was passed: its credentials may be those of
+    /// whoever bound the other end.
     root: bool,
 }
 
-/// What a peer asks of the container.
+/// A command of a peer.
 pub(super) enum Command {
     /// End it.
     Stop(Stop),
@@ -72,7 +72,7 @@ pub(super) struct Asked {
     answer: Answer,
 }
 
-/// Where an answer goes.
+/// Destination of an answer.
 pub(super) struct Answer {
     sequence: u64,
     connection: usize,
@@ -101,7 +101,7 @@ impl Control {
         }
     }
 
-    /// What is told of the shim's pace.
+    /// Returns the shim's pace.
     pub(super) fn pace(&self) -> &Pace {
         &self.pace
     }
@@ -196,7 +196,7 @@ impl Control {
         // One that is gone asks again.
         let sent = connection.is_some_and(|peer| !peer.gone && peer.socket.send(&report, &fds).is_ok());
         if let Some(Err(error)) = file.filter(|_| !sent).map(|file| file.wipe()) {
-            log::line(Level::Error, "", format_args!("an answer that nobody took was not wiped: {error}"));
+            log::line(Level::Error, "", format_args!("an undelivered answer was not wiped: {error}"));
         }
     }
 
@@ -246,7 +246,7 @@ impl Control {
             Some(ShimCall::ReadSecrets(asked)) => Command::ReadSecrets(asked),
             Some(ShimCall::Attach(asked)) => Command::Attach(asked, fds),
             None => {
-                let refused = Refused::new(Reason::Invalid, "a request that this shim does not know");
+                let refused = Refused::new(Reason::Invalid, "unknown request: this shim is older than its peer");
                 let report = ShimReport { sequence: request.sequence, news: Some(ShimNews::Refused(refused)) };
                 let _ = self.connections[connection].socket.send(&report.encode_to_vec(), &[]);
                 return None;

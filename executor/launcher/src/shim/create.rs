@@ -70,7 +70,7 @@ pub(super) fn create(
         .map(|builder| builder.with_stdin(stdin).with_stdout(stdout).with_stderr(stderr).with_executor(init))
         .and_then(|builder| builder.as_init(&bundle).with_systemd(false).with_detach(true).build())
         .map_err(|error| {
-            reap(); // an init that failed half-way stays a zombie of ours
+            reap(); // an init that failed half-way stays a zombie of this process
             failed_by(format!("create: {}", log::chain(&error)))
         })?;
     let pid =

@@ -1,4 +1,4 @@
-//! The secret inputs, for the holder of the container's runtime token (secrets.md, rule 4).
+//! The secret inputs, for the holder of the container's runtime token.
 //!
 //! In goes the digest of a token that somebody presented to the daemon; out comes a memory file with the values, read
 //! straight from the volume into it. The shim knows the token by its digest alone: a daemon that was taken over gets

@@ -26,7 +26,7 @@ pub(super) enum NotDone {
     Failed {
         /// The system's error number; 0 where there is none.
         errno: i32,
-        /// All of it in one line.
+        /// The whole failure in one line.
         words: String,
     },
     /// The kernel killed the helper, which it does when the cgroup's memory is used up.
@@ -91,7 +91,9 @@ pub(super) fn run_passing(
             let words = String::from_utf8_lossy(words).into_owned();
             Err(NotDone::Failed { errno: i32::from_le_bytes(*errno), words })
         }
-        (ended, _) => Err(NotDone::Failed { errno: 0, words: format!("a helper ended with {ended:?}") }),
+        (ended, _) => {
+            Err(NotDone::Failed { errno: 0, words: format!("a helper process ended unexpectedly ({ended:?})") })
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! The last of a container's output, to clients who read more slowly than the process wrote: it has ended, and its secrets
 //! may be wiped already, but its end is not told before lossless clients have everything.
 //!
-//! They have as much time as they need. After a Stop they have what is left of its grace period, and [`LAST_WORDS`] at least;
-//! so have all other clients.
+//! Clients have as much time as they need. After a Stop they have what is left of its grace period, [`LAST_WORDS`] at
+//! least; so have all other clients.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Longest wait in one go.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// What goes on between the end of a process and the end of its container.
+/// The time between the end of a process and the end of its container.
 pub(super) struct Last<'a> {
     clients: &'a mut Attached,
     grace: Duration,
@@ -30,13 +30,13 @@ pub(super) struct Last<'a> {
 }
 
 impl<'a> Last<'a> {
-    /// Of a container with this grace period, whose process has just ended; `stop_at` is when the time of an earlier stop is
-    /// over.
+    /// Of a container with this grace period, whose process has just ended; `stop_at` is when the time of an earlier stop
+    /// is over.
     pub(super) fn new(clients: &'a mut Attached, grace: Duration, stop_at: Option<Instant>) -> Self {
         Self { clients, grace, stop_at, stop_asked: None, ended: Instant::now() }
     }
 
-    /// When the time of a stop is over that came since the process ended.
+    /// Returns when the time of a stop is over that came since the process ended.
     pub(super) fn stop_asked(&self) -> Option<Instant> {
         self.stop_asked
     }

@@ -1,6 +1,6 @@
-//! Which of a plan's limits and privileges this host can hold.
+//! Limits and privileges of a plan that this host can enforce or give.
 //!
-//! What it cannot is refused by the field's name, or told as a warning where the operator wants that
+//! Others are refused by the field's name, or told as a warning where the operator wants that
 //! (`unenforceable_limits`). A number of open files above the host's own limit is lowered to it, and told: the container
 //! gets less than it asked for, never more.
 
@@ -24,7 +24,7 @@ pub(super) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
     let mut held = |controller: &str, field: &str, limit: u64| {
         let is_held = limit == 0 || controllers.contains(controller);
         if !is_held {
-            let why = format!("cannot be held: this host has no cgroup controller {controller}");
+            let why = format!("cannot be enforced: this host has no cgroup controller {controller}");
             lacking.push(Violation::new(field, why));
         }
         is_held
@@ -37,8 +37,7 @@ pub(super) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
     limits.cpu_weight = if held("cpu", "limits.cpu_weight", asked.cpu_weight.into()) { asked.cpu_weight } else { 0 };
     limits.io_weight = if held("io", "limits.io_weight", asked.io_weight.into()) { asked.io_weight } else { 0 };
     if limits.memory_bytes > 0 && !host.hierarchies.holds_swap() {
-        let why =
-            "cannot be held: this host has swap and does not account it (boot with swapaccount=1, or use cgroup v2)";
+        let why = "cannot be enforced: this host has swap and does not account it (boot with swapaccount=1, or use cgroup v2)";
         lacking.push(Violation::new("limits.memory_bytes", why));
     }
     if !lacking.is_empty() && host.policy.unenforceable_limits == Unenforceable::Refuse {
@@ -77,6 +76,6 @@ pub(super) fn can_be_given(plan: &Plan, held: &Held) -> Result<(), Refused> {
         return Ok(());
     }
     let field = if plan.isolation.privileged { "privileged" } else { "capabilities.add" };
-    let why = format!("the launcher does not hold {} itself, and cannot give it", lacking.join(", "));
+    let why = format!("the launcher lacks {} itself", lacking.join(", "));
     Err(Refused::of_fields(Reason::Precondition, &[Violation::new(field, why)]))
 }

@@ -47,7 +47,7 @@ use crate::network;
 use crate::rootfs::Tree;
 use crate::seccomp::Filter;
 
-/// What is asked for, but for the secrets.
+/// A request for a container, without the secrets.
 pub(super) struct Request {
     pub(super) id: ContainerId,
     pub(super) plan: MemFile,
@@ -100,7 +100,7 @@ pub(super) fn prepare(
     }
 }
 
-/// What there is to undo.
+/// Everything that is to be undone after a failure.
 struct Site {
     /// Pid of init, once there is one.
     init: Option<i32>,
@@ -148,7 +148,7 @@ fn admit(host: &Host, request: &Request) -> Result<Admitted, Refused> {
     let dirs = Dirs::of(host, &plan.id);
     dirs.create().map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {
-            Refused::new(Reason::Exists, format!("container {} is there already", plan.id))
+            Refused::new(Reason::Exists, format!("container {} exists already", plan.id))
         }
         _ => failed("", &error),
     })?;
@@ -194,7 +194,7 @@ fn docker_socket<'a>(host: &'a Host, plan: &Plan) -> Result<Option<&'a Path>, Re
     match std::fs::metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => Ok(Some(path)),
         found => {
-            let why = found.map_or_else(|error| error.to_string(), |_| "it is no socket".to_owned());
+            let why = found.map_or_else(|error| error.to_string(), |_| "not a socket".to_owned());
             let why = format!("{} cannot be given to a container: {why}", path.display());
             Err(Refused::of_fields(Reason::Precondition, &[Violation::new("docker_socket", why)]))
         }
@@ -216,7 +216,7 @@ struct Assembled {
     user: Arc<ResolvedUser>,
     file_groups: BTreeMap<String, u32>,
     mounts: Vec<MountPoint>,
-    /// What to tell of a limit on its disk that cannot be held.
+    /// Warning of a limit on its disk that cannot be enforced.
     unheld: Option<String>,
 }
 

@@ -1,12 +1,12 @@
-//! What a container prints, masked, into its log file.
+//! The output of a container, masked, into its log file.
 //!
 //! Secrets are masked before a byte leaves this process (see [`super::watch`]). What may be the beginning of one is
 //! held back until it is decided, or until nothing came for a moment.
 //!
-//! The file is bounded: at its limit it becomes `log.1` and a new one begins, which says how much came before it. A file has
-//! its name only when its owner and mode are right: executord opens it at any time. A disk that is full loses output and
-//! says so in the log when there is room again; it never stops the container. What attached clients get does not go through
-//! the file (see [`super::attach`]).
+//! The file is bounded: at its limit it becomes `log.1` and a new one begins, which says how much came before it. A file
+//! has its name only when its owner and mode are right: executord opens it at any time. A disk that is full loses output
+//! and says so in the log when there is room again; it never stops the container. What attached clients get does not go
+//! through the file (see [`super::attach`]).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -42,7 +42,7 @@ pub(super) struct Log {
     size: u64,
     header: u64,
     size_max: u64,
-    /// Where the log is in the whole of the output.
+    /// Place of the log's end in the whole of the output.
     place: Place,
     source: String,
     suppressed: bool,
@@ -55,12 +55,12 @@ pub(super) struct Log {
     lost: u64,
 }
 
-/// One of the container's outputs.
+/// An output of the container.
 struct Pipe {
     stream: Stream,
     file: File,
     masked: redact::Stream,
-    /// When what is held back goes out, if nothing comes.
+    /// Time when what is held back goes out, if nothing comes.
     flush_at: Option<Instant>,
 }
 
@@ -122,7 +122,7 @@ impl Log {
     pub(super) fn keep_terminal(&mut self, terminal: OwnedFd) {
         match terminal.try_clone() {
             Ok(sink) => self.attached.expect(Sink::Terminal(sink)),
-            Err(error) => log::line(Level::Error, &self.id, format_args!("nobody can type: {error}")),
+            Err(error) => log::line(Level::Error, &self.id, format_args!("the terminal takes no input: {error}")),
         }
         let masked = redact::Stream::default();
         self.pipes.push(Pipe { stream: Stream::Stdout, file: File::from(terminal), masked, flush_at: None });
@@ -141,7 +141,7 @@ impl Log {
         self.attached.attend();
     }
 
-    /// When a client has had its time.
+    /// Returns when a client has had its time.
     pub(super) fn clients_due(&self) -> Option<Instant> {
         self.attached.due()
     }
@@ -206,7 +206,7 @@ impl Log {
         self.redactor.text(words)
     }
 
-    /// When something that is held back is due.
+    /// Returns when something that is held back is due.
     pub(super) fn flush_at(&self) -> Option<Instant> {
         self.pipes.iter().filter_map(|pipe| pipe.flush_at).min()
     }
@@ -288,7 +288,7 @@ impl Log {
             Ok(()) => (self.place, self.lost) = (place, 0),
             Err(error) => {
                 if told == 0 {
-                    let why = format_args!("output is lost: {}: {}", self.path.display(), plain(&error));
+                    let why = format_args!("output was lost: {}: {}", self.path.display(), plain(&error));
                     log::line(Level::Warning, &self.id, why);
                 }
                 // What told of earlier losses is written again.

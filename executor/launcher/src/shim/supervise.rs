@@ -26,7 +26,7 @@ pub(super) const SIGNALS: [nix::sys::signal::Signal; 4] = [
 /// Longest wait in one go, so that a deadline that was computed wrongly cannot matter for ever.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// What a turn of the loop is about.
+/// Events of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     /// The container's first process has ended.
@@ -142,7 +142,7 @@ fn carry_out(
                 ));
             }
             if !(1..=64).contains(&signal) {
-                return Err(Refused::new(Reason::Invalid, format!("{signal} is no signal")));
+                return Err(Refused::new(Reason::Invalid, format!("signal {signal} is not between 1 and 64")));
             }
             signal_init(ready, signal);
             Ok(None)

@@ -41,15 +41,15 @@ use crate::log::{self, Level};
 use crate::rootfs::file_groups;
 use swap::Swap;
 
-/// How long an old generation stays. A program that opens two files through one directory of it does so within
+/// Time that an old generation stays. A program that opens two files through one directory of it does so within
 /// microseconds; half a second lets one through that is not scheduled meanwhile, and is short enough for an old
 /// credential to be gone before anybody counts on it.
 const LINGER: Duration = Duration::from_millis(500);
-/// When a generation is tried again on a file of which somebody has a lease.
+/// Time until a generation is wiped again of which some process has a lease on a file.
 const LEASED: Duration = Duration::from_secs(1);
 /// Most old generations at a time: with [`LINGER`], 64 updates a second can go on for ever.
 const LINGERING_MAX: usize = 32;
-/// What part of its memory old generations of a container may hold.
+/// Part of its memory that old generations of a container may hold, as a divisor.
 const LINGERING_SHARE: u64 = 8;
 /// Bytes that the kernel takes for a file beside its pages, rounded up: inode, entry, links.
 const FILE_OVERHEAD: u64 = 2048;
@@ -77,7 +77,7 @@ struct Lingering {
 }
 
 impl Generations {
-    /// When the next old generation is to be wiped.
+    /// Returns when the next old generation is to be wiped.
     pub(super) fn due(&self) -> Option<Instant> {
         self.0.iter().map(|old| old.due).min()
     }
@@ -123,7 +123,7 @@ pub(super) fn carry_out(host: &Host, ready: &mut Ready, update: Update) -> Resul
     let result = if (0..=64).contains(&signal) {
         judge(host, ready, &list).and_then(|judged| replace(host, ready, &judged, &contents))
     } else {
-        Err(Refused::new(Reason::Invalid, format!("{signal} is no signal")))
+        Err(Refused::new(Reason::Invalid, format!("signal {signal} is not between 1 and 64")))
     };
     if let Err(error) = contents.wipe() {
         let id = ready.record.plan.id.as_str();
@@ -135,7 +135,7 @@ pub(super) fn carry_out(host: &Host, ready: &mut Ready, update: Update) -> Resul
 /// The list as JSON, and the contents.
 fn take(fds: Vec<OwnedFd>) -> Result<(MemFile, MemFile), Refused> {
     let Ok([list, contents]) = <[OwnedFd; UPDATE_FDS.len()]>::try_from(fds) else {
-        return Err(Refused::new(Reason::Invalid, "an update comes with two descriptors"));
+        return Err(Refused::new(Reason::Invalid, "an update needs two descriptors: list and contents"));
     };
     let invalid = |error: io::Error| Refused::new(Reason::Invalid, error.to_string());
     let contents = MemFile::from_fd_to_wipe(contents, BYTES_MAX as u64).map_err(invalid)?;
@@ -204,7 +204,7 @@ fn place(
     let mounts = record.prepared.as_ref().map_or(&[][..], |prepared| &prepared.mounts);
     let placed = update.place(&record.plan, mounts).map_err(unfit)?;
     if placed.changes.is_empty() {
-        return Err(invalid(&"nothing changes"));
+        return Err(invalid(&"no file changes"));
     }
     let alone = singles(update, &placed);
     if !alone.is_empty() && !replaces_mounts() {
@@ -236,7 +236,11 @@ fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) 
     let overhead = FILE_OVERHEAD * update.files.len() as u64;
     make_room(host, ready, old, new + overhead)?;
     keep_records(ready, record)?;
-    let volume = ready.remains.volumes.first().ok_or_else(|| Refused::new(Reason::Internal, "there is no volume"))?;
+    let volume = ready
+        .remains
+        .volumes
+        .first()
+        .ok_or_else(|| Refused::new(Reason::Internal, "the container has no secret files"))?;
     grow(host, volume, &record.plan)?;
 
     let id = record.plan.id.as_str();
@@ -275,7 +279,11 @@ fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) 
                 discard(id, rotation);
             }
             Err(error) => {
-                log::line(Level::Error, id, format_args!("a swap could not be taken back: {}", error.message));
+                log::line(
+                    Level::Error,
+                    id,
+                    format_args!("the old secret files could not be put back: {}", error.message),
+                );
             }
         }
         return Err(refused);
@@ -342,9 +350,9 @@ fn make_room(host: &Host, ready: &Ready, old: u64, new: u64) -> Result<(), Refus
 #[derive(Debug, PartialEq, Eq)]
 enum Room {
     Enough,
-    /// There will be, when generations that linger have gone.
+    /// Enough, when generations that linger have gone.
     Later,
-    /// There is none in the container's memory.
+    /// None in the container's memory.
     None,
 }
 
@@ -422,7 +430,7 @@ fn write(
     if head == payload::head(update.changed.len()) {
         Ok(())
     } else {
-        Err(Failed("contents".into(), io::Error::other("they were taken back")))
+        Err(Failed("contents".into(), io::Error::other("they were overwritten meanwhile")))
     }
 }
 
@@ -507,7 +515,7 @@ mod tests {
             ("both", update(&["/etc/key", "db/user"], &[]), true, Ok(2)),
             ("a removal", update(&[], &["db/user"]), false, Ok(1)),
             ("stale", stale, true, refused(Reason::Stale, "generation 3, not 2")),
-            ("nothing", nothing, true, refused(Reason::Invalid, "nothing changes")),
+            ("nothing", nothing, true, refused(Reason::Invalid, "no file changes")),
             ("a file that was not changed is another", forged, true, refused(Reason::Invalid, "update: ")),
             ("an old kernel", update(&["/etc/key"], &[]), false, refused(Reason::Precondition, "Linux 6.5")),
             ("no mount point", update(&["/srv/x"], &[]), true, refused(Reason::Precondition, "files[0].path")),

@@ -25,7 +25,7 @@ use crate::log::{self, Level};
 /// Looks at the container's mounts, where it moves them while they are looked at.
 const ATTEMPTS: u32 = 100;
 
-/// How long the way through the container may take: its root may be on a server that does not answer.
+/// Time that the way through the container may take: its root may be on a server that does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Handles on the volume of a container whose init still lives. Empty where there is none, or it cannot be reached:
@@ -44,7 +44,7 @@ pub(super) fn volumes(host: &Host, record: &ContainerRecord) -> Vec<Volume> {
             log::line(
                 Level::Error,
                 record.plan.id.as_str(),
-                format_args!("its secret files cannot be reached: {error}"),
+                format_args!("the secret files cannot be reached: {error}"),
             );
             Vec::new()
         }
@@ -106,7 +106,7 @@ fn send_handles(init: i32, socket: &Seqpacket) -> io::Result<()> {
 /// what is mounted over it, as the runtime socket's directory is.
 ///
 /// # Errors
-/// It is not there any more, or was covered.
+/// Does not exist any more, or was covered.
 fn open(place: &Mount, root: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let shown = open_in_root(root, &place.point, OFlags::PATH, Mode::empty(), Follow::NoLinks)?;
     if fstat(&shown)?.st_dev == place.device {

@@ -15,7 +15,7 @@ use crate::errors::{is_full, plain};
 
 /// Bytes that are copied between two looks at the clock.
 const PIECE: u64 = 1 << 20;
-/// So many files are synced one by one; more of them with all of the file system.
+/// Most files that are synced one by one; more are synced with all of the file system.
 const SYNCED_ALONE_MAX: usize = 32;
 const NO_ROOM: &str = "no room on the executor's disk";
 
@@ -88,11 +88,11 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Its size, where it may be captured.
+    /// Size, where it may be captured.
     fn judge(&self, path: &str, file: &File) -> Result<u64, String> {
         let stat = fstat(file).map_err(|error| plain(&error.into()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err("no regular file".into());
+            return Err("not a regular file".into());
         }
         if self.secret_devices.contains(&stat.st_dev) {
             return Err("a secret file".into());
@@ -165,7 +165,7 @@ impl<'a> Store<'a> {
         self.list.skip(file.path, reason);
     }
 
-    /// What is not on the disk afterwards is not in the list.
+    /// Syncs the files. A file that cannot be synced is taken off the list.
     fn sync(&mut self) {
         if self.list.files.len() > SYNCED_ALONE_MAX {
             let synced = File::open(&self.directory).and_then(|directory| Ok(rustix::fs::syncfs(directory)?));
