@@ -1,25 +1,25 @@
-//! Deletes containers: on a caller's word, or because they have been kept long enough.
+//! Deletes containers: on a caller's request, or because their retention is over. And forgets them: the one place that takes
+//! a container out of the registry, the ledger and the sight of its watchers.
 
 use std::sync::Arc;
 
 use executor_core::lifecycle::State;
 use executor_core::protocol::{ShimCall, Stop};
 
-use crate::container::{Handle, Known};
-use crate::events::What;
+use crate::container::{Handle, Presence};
+use crate::events::EventKind;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 
-/// Deletes a container with its logs and its record. With `force` one that lives is killed first.
+/// Deletes a container with its logs and its record. With `force` a living one is killed first.
 ///
 /// # Errors
-/// It lives, and `force` is not given; there is no launcher; the launcher could not remove it.
+/// The container lives, and `force` is not given; there is no launcher; the launcher cannot remove the files.
 pub async fn delete(node: &Arc<Node>, handle: Arc<Handle>, force: bool) -> Result<(), Problem> {
-    // A task of its own: once begun it is not left half done because a caller went away.
+    // A task of its own: a caller that goes away does not leave a deletion half done.
     let task = tokio::spawn(delete_whole(Arc::clone(node), handle, force));
-    let done = async { task.await.map_err(|error| Problem::new(Kind::Internal, error.to_string()))? };
     tokio::select! {
-        done = done => done,
+        done = task => done?,
         () = node.until_stopping() => Err(Problem::stopping()),
     }
 }
@@ -34,7 +34,7 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
                 format!("container {id} is {}: stop it first, or delete it with force", state.name()),
             ));
         }
-        // Before anything is killed for nothing.
+        // Checked before anything is killed: without a launcher nothing can be removed afterwards.
         node.launcher.session()?;
         if let Some(link) = handle.shim() {
             // A shim that is gone has no process any more.
@@ -48,10 +48,91 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
     let _alone = handle.deleting.lock().await;
     let facts = handle.facts().ok_or_else(|| Problem::no_container(id.as_str()))?;
     node.launcher.remove(id).await?;
-    node.registry.remove(id);
-    node.ledger.forget(id);
-    handle.publish(Known::Deleted(facts));
     tracing::info!(container = %id, "deleted");
-    node.events.append(id, What::Deleted, None, crate::now());
+    forget(&node, &handle, Presence::Deleted(facts));
     Ok(())
+}
+
+/// Forgets a container of which nothing is left on disk, and tells its watchers the `last` that is to be known of it.
+///
+/// The order matters, because the id is free as soon as the registry has forgotten it: the event of the deletion stands
+/// before any event of a later container of that id, the ledger forgets the old container and not the later one, and whoever
+/// learns of the deletion finds the id free. The event comes before the ledger's forgetting, so that a crash between the two
+/// loses neither.
+pub(crate) fn forget(node: &Node, handle: &Handle, last: Presence) {
+    let id = handle.id();
+    node.registry.remove(id, || {
+        node.events.append(id, EventKind::Deleted, None, crate::now());
+        node.ledger.forget(id);
+    });
+    handle.publish(last);
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_core::validate::{Draft, Policy, validate};
+
+    use super::*;
+    use crate::cli::Args;
+    use crate::config::Config;
+    use crate::event_log::Position;
+    use crate::facts::Facts;
+    use crate::registry::Admission;
+
+    fn node(dir: &std::path::Path) -> Arc<Node> {
+        let path = |name| Some(dir.join(name));
+        let config = Config::load(&Args { run_dir: path("run"), state_dir: path("state"), ..Args::default() }).unwrap();
+        std::fs::create_dir_all(config.paths.ledger()).unwrap();
+        Node::open(Arc::new(config)).unwrap().0
+    }
+
+    fn facts(tag: &str) -> Facts {
+        let plan = validate(&Draft { id: "a", path: "/bin/true", ..Draft::default() }, &Policy::default()).unwrap();
+        Facts::admitted(plan, tag.into(), crate::now(), "boot".into())
+    }
+
+    /// Another thread takes the id in the moment in which it is free: the ledger keeps the new container, and its events come
+    /// after the deletion. A follower of the events that sees the deletion does not find the container any more.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_container_is_forgotten_before_its_id_is_free() {
+        const ROUNDS: u64 = 300;
+        let dir = tempfile::tempdir().unwrap();
+        let node = node(dir.path());
+        let admit = |tag: &str| loop {
+            let facts = facts(tag);
+            if let Admission::New(handle) = node.registry.admit(facts.clone()).unwrap() {
+                node.events.append(handle.id(), EventKind::Reached(State::Reserved), None, crate::now());
+                node.ledger.put(Arc::new(facts));
+                return handle;
+            }
+        };
+        let mut handle = admit("0");
+        for round in 1..=ROUNDS {
+            let id = handle.id().clone();
+            let deleted = node.events.newest() + 1;
+            handle = std::thread::scope(|scope| {
+                let next = scope.spawn(|| admit(&round.to_string()));
+                let follower = scope.spawn(|| {
+                    while node.events.newest() < deleted {
+                        std::thread::yield_now();
+                    }
+                    let found = node.registry.get(&id);
+                    assert!(found.is_none_or(|found| !Arc::ptr_eq(&found, &handle)), "round {round}");
+                });
+                forget(&node, &handle, Presence::Refused(Problem::no_container("a")));
+                follower.join().unwrap();
+                next.join().unwrap()
+            });
+        }
+        let batch = node.events.after(Position::behind(0), None, usize::MAX);
+        for (index, (event, _)) in batch.events.iter().enumerate() {
+            assert_eq!(event.kind == EventKind::Deleted, index % 2 == 1, "event {index}");
+        }
+        node.ledger.close(node.events.close());
+        drop(handle);
+        let ledger = node.config.paths.ledger();
+        let (_, loaded) = crate::ledger::Ledger::open(&ledger).unwrap();
+        let tags: Vec<&str> = loaded.containers.iter().map(|facts| &*facts.request_tag).collect();
+        assert_eq!(tags, [ROUNDS.to_string()]);
+    }
 }

@@ -24,8 +24,8 @@ use executor_sys::quota;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountAttrFlags;
 
-use crate::dirs::{Dirs, plain, remove_tree};
-use crate::rootfs::failed;
+use crate::errors::{failed, plain};
+use crate::files::{make_dir, remove_tree};
 
 /// Directory of a layer that has a limit, in the container's state directory.
 const DISK: &str = "disk";
@@ -54,24 +54,24 @@ const WORDS_MAX: usize = 300;
 pub(crate) fn lay_out(
     policy: &Policy,
     plan: &Plan,
-    dirs: &Dirs,
+    state: &Path,
     project: Option<u32>,
 ) -> Result<(PathBuf, Option<String>), Refused> {
     let bytes = plan.limits.disk_bytes;
     // The host's programs are shown read-only: nothing of the container reaches the disk.
     if bytes == 0 || plan.rootfs == Rootfs::Host {
-        return Ok((dirs.state.clone(), None));
+        return Ok((state.to_owned(), None));
     }
-    let place = place(&dirs.state);
+    let place = place(state);
     let system = |error: io::Error| failed("state directory", &error);
-    dirs.private(&place).map_err(system)?;
+    make_dir(&place, 0o700, None).map_err(system)?;
     let dir = File::open(&place).map_err(system)?;
     if let Some(project) = project.filter(|_| quota::enforces_projects(dir.as_fd())) {
         let limited = quota::set_project(dir.as_fd(), project)
             .and_then(|()| quota::limit_project(dir.as_fd(), project, bytes, inodes(bytes)));
         return limited.map(|()| (place, None)).map_err(|error| failed("project quota", &error));
     }
-    match image(&dirs.state, bytes) {
+    match image(state, bytes) {
         Ok(mount) => {
             open_dir(&place).and_then(|place| attach(mount.as_fd(), place.as_fd())).map_err(system)?;
             Ok((place, None))

@@ -6,6 +6,7 @@
 
 mod claims;
 
+use crate::errors::failed;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
@@ -19,8 +20,6 @@ use executor_sys::mount::{Attributes, clone_tree, map_ids, set_attributes};
 use executor_sys::userns;
 
 pub(crate) use claims::Claims;
-
-use crate::rootfs::failed;
 
 /// Where the host says who has which ids.
 const HOSTS_FILES: [&str; 4] = ["/etc/passwd", "/etc/group", "/etc/subuid", "/etc/subgid"];

@@ -20,13 +20,14 @@ use executor_core::protocol::{
 use executor_layers::stream::Compression;
 use executor_layers::{DiffId, Limits, Store, UnpackError};
 use executor_sys::process::{self, Ended, Fork};
+use executor_sys::ready::is_readable;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 
-use crate::dirs::{Dirs, plain};
+use crate::dirs::Dirs;
+use crate::errors::{failed, plain};
 use crate::host::Host;
 use crate::log::{self, Level};
-use crate::rootfs::failed;
 use crate::sweep;
 
 /// Processes at work at a time. Each can keep a processor and a disk busy.
@@ -179,8 +180,8 @@ impl Layers {
     }
 
     /// Takes those that have ended, and answers.
-    pub(crate) fn look_after(&mut self, has_ended: impl Fn(&OwnedFd) -> bool) {
-        let (ended, running) = std::mem::take(&mut self.running).into_iter().partition(|one| has_ended(&one.pidfd));
+    pub(crate) fn look_after(&mut self) {
+        let (ended, running) = std::mem::take(&mut self.running).into_iter().partition(|one| is_readable(&one.pidfd));
         self.running = running;
         let ended: Vec<Running> = ended;
         for one in ended {

@@ -41,9 +41,9 @@ use executor_sys::identity;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::errors::failed;
 use crate::host::Host;
 use crate::log::{self, Level};
-use crate::rootfs::failed;
 use plugin::{Call, Fault};
 pub(crate) use ports::Reserved;
 
@@ -107,7 +107,7 @@ enum Trouble {
     HostPort(String, &'static str),
     #[error("no version of the interface is spoken by its configuration and by all of its plugins")]
     NoVersion,
-    #[error("{what}: {why}", what = .0, why = crate::dirs::plain(.1))]
+    #[error("{what}: {why}", what = .0, why = crate::errors::plain(.1))]
     System(&'static str, io::Error),
 }
 
@@ -230,7 +230,7 @@ fn negotiate(host: &Host, id: &ContainerId, network: &Network, patience: Patienc
 /// What each plugin that failed has said.
 pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Result<(), String> {
     let plugins = cgroup(host, id);
-    let system = |what: &str, error: &io::Error| format!("{what}: {}", crate::dirs::plain(error));
+    let system = |what: &str, error: &io::Error| format!("{what}: {}", crate::errors::plain(error));
     let attachment = match store::read(host, id) {
         Ok(Some(attachment)) => attachment,
         // One that was asked for its version only, and its shim lost.

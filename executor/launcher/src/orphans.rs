@@ -13,16 +13,17 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use executor_sys::process;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use executor_sys::ready::readable_by;
 
 use crate::cli::RUN_DIR_DEFAULT;
 use crate::log::{self, Level};
 use crate::memfd_exec;
 
 /// How long the kernel may take to end a process that was killed.
-const PATIENCE_S: i64 = 10;
+const PATIENCE: Duration = Duration::from_secs(10);
 /// A process that was killed cannot clone; one that was cloned just before is found in the next round.
 const ROUNDS_MAX: usize = 100;
 
@@ -85,14 +86,11 @@ fn end_one(pid: i32, run_dir: &Path) -> io::Result<()> {
         return Ok(()); // another one has its number now, or it is a program of the container's, and goes with that
     }
     process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL)?;
-    let mut ended = [PollFd::new(&pidfd, PollFlags::IN)];
-    match poll(&mut ended, Some(&Timespec { tv_sec: PATIENCE_S, tv_nsec: 0 }))? {
-        0 => Err(io::ErrorKind::TimedOut.into()),
-        _ => {
-            log::line(Level::Info, "", format_args!("process {pid}, which lost its shim, was ended"));
-            Ok(())
-        }
+    if !readable_by(&pidfd, Instant::now() + PATIENCE)? {
+        return Err(io::ErrorKind::TimedOut.into());
     }
+    log::line(Level::Info, "", format_args!("process {pid}, which lost its shim, was ended"));
+    Ok(())
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ impl StartFailure {
     /// As it goes over the socket: the error number, then the words.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let code = self.error.raw_os_error().unwrap_or(0);
-        let mut words = format!("{}: {}", self.what, crate::dirs::plain(&self.error));
+        let mut words = format!("{}: {}", self.what, crate::errors::plain(&self.error));
         words.truncate(words.floor_char_boundary(FAILURE_MAX - 4));
         [&code.to_le_bytes(), words.as_bytes()].concat()
     }

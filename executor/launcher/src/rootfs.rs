@@ -4,28 +4,27 @@
 //! Nothing of it is mounted on the host: when the shim's namespace goes, the mounts go. What the tree holds is
 //! untrusted, so that every path in it is opened as if the tree were `/` (openat2).
 
-mod dir;
 mod host;
 mod image;
 mod overlay;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use executor_core::idmap::IdMap;
 use executor_core::placement::{Content, Entry, MountPoint, PlacementError, PlacementRequest, RootfsView, place};
 use executor_core::plan::{Plan, PlannedFile, Principal, Rootfs};
 use executor_core::protocol::{Reason, Refused};
-use executor_core::shortage::{self, Shortage};
 use executor_core::spec;
 use executor_core::users::{self, ResolvedUser};
 use executor_core::validate::Violation;
 use executor_sys::mount::{Attributes, Follow, attach, clone_tree, open_dir, open_in_root, set_attributes};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid, chownat, fstat, mkdirat};
 
-use crate::dirs::{Dirs, plain};
+use crate::dirs::Dirs;
+use crate::errors::{failed, plain};
 use crate::host::Host;
 use crate::ids::Ids;
 
@@ -66,7 +65,7 @@ impl Tree {
         let mut warnings = Vec::new();
         match rootfs {
             Rootfs::Host => host::assemble(at, ids).map_err(|error| failed("rootfs `host`", &error))?,
-            Rootfs::Dir(lower) => dir::assemble(lower, &of.policy.rootfs_dirs, dirs, ids)?,
+            Rootfs::Dir(lower) => assemble_dir(lower, &of.policy.rootfs_dirs, dirs, ids)?,
             Rootfs::Image(image) => warnings = image::assemble(image, &of.layers(), dirs, ids)?,
         }
         let root = open_dir(at).map_err(|error| failed("rootfs", &error))?;
@@ -279,6 +278,24 @@ impl RootfsView for Tree {
     }
 }
 
+/// Mounts the root of a `dir:/absolute/path`: an overlay of a prepared directory, which is never written to, where that is
+/// one that the operator allows.
+fn assemble_dir(lower: &Path, allowed: &[PathBuf], dirs: &Dirs, ids: &Ids) -> Result<(), Refused> {
+    let violation = |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("rootfs", why)]);
+    let opened = open_dir(lower).map_err(|error| violation(format!("`dir:{}`: {}", lower.display(), plain(&error))))?;
+    // Where links lead is what the operator allowed, or not. From here on the directory is what was opened: whoever
+    // exchanges it for a link, or a directory above it, is too late.
+    let held = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+    let lower = &std::fs::read_link(&held).map_err(|error| failed("rootfs", &error))?;
+    if !allowed.is_empty() && !allowed.iter().any(|root| lower.starts_with(root)) {
+        let why =
+            format!("it leads to {}, which is below none of this daemon's configured rootfs_dirs", lower.display());
+        return Err(violation(why));
+    }
+    let model = std::fs::metadata(&held).map_err(|error| failed("rootfs", &error))?;
+    overlay::assemble(&format!("dir:{}", lower.display()), &[opened.as_fd()], Some(&model), dirs, ids)
+}
+
 /// Adds to `known` what groups of files by their names are in a root, whose group file may be anything.
 ///
 /// # Errors
@@ -383,39 +400,4 @@ fn field_of(plan: &Plan, mount: &MountPoint) -> String {
 /// What stands in the place of a directory.
 fn no_directory(kind: Entry) -> &'static str {
     if kind == Entry::Symlink { "a symbolic link" } else { "no directory" }
-}
-
-/// A refusal for an error of the system, told with what it was about.
-pub(crate) fn failed(about: &str, error: &io::Error) -> Refused {
-    let words = format!("{about}: {}", plain(error));
-    match shortage::of(error) {
-        Some(what) => exhausted(what, words),
-        None if error.kind() == io::ErrorKind::AlreadyExists => Refused::new(Reason::Exists, words),
-        None => Refused::new(Reason::Internal, words),
-    }
-}
-
-/// The same for an error of which there are only words: a library's, or a helper's.
-pub(crate) fn failed_by(words: String) -> Refused {
-    match shortage::named(&words) {
-        Some(what) => exhausted(what, words),
-        None => Refused::new(Reason::Internal, words),
-    }
-}
-
-fn exhausted(what: Shortage, words: String) -> Refused {
-    match what {
-        Shortage::Descriptors | Shortage::HostDescriptors => {
-            Refused::new(Reason::Exhausted, format!("{}: {what}: {words}", own_name()))
-        }
-        Shortage::Disk | Shortage::Memory => Refused::new(Reason::Exhausted, words),
-    }
-}
-
-/// Which process this is: the launcher, a shim, or one of their helpers.
-fn own_name() -> String {
-    match rustix::thread::name() {
-        Ok(name) if name.as_c_str() != c"executor-launch" => name.to_string_lossy().into_owned(),
-        _ => "executor-launcher".to_owned(),
-    }
 }

@@ -16,7 +16,7 @@ use executor_core::validate::Violation;
 use executor_sys::mount::{self, Attributes, Follow, clone_tree, open_dir, open_in_root, set_attributes};
 use rustix::fs::{Mode, OFlags, mkdirat};
 
-use crate::dirs::make_dir;
+use crate::files::ensure_dir;
 use crate::host::Host;
 use crate::rootfs::Tree;
 
@@ -26,10 +26,7 @@ const SHOWN: Attributes = Attributes { read_only: true, no_suid: true, no_dev: t
 /// Makes the directory in the run directory, which the daemon is to listen in.
 pub(crate) fn make_source(host: &Host) -> io::Result<()> {
     let path = host.run_dir.join(RUNTIME_SOURCE);
-    match make_dir(&path, 0o755, None) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        made => made?,
-    }
+    ensure_dir(&path, 0o755)?;
     std::os::unix::fs::lchown(&path, Some(host.daemon_uid), Some(host.daemon_gid))
 }
 

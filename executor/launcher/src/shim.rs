@@ -48,11 +48,11 @@ use executor_sys::process::{self, SignalEvents};
 use executor_sys::pulse::Pulse;
 use executor_sys::seqpacket::Seqpacket;
 
+use crate::errors::failed;
 use crate::finish::{Outcome, Remains, now};
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::network;
-use crate::rootfs::failed;
 use crate::seccomp::Filter;
 use control::Control;
 use pace::Pace;

@@ -49,6 +49,23 @@ pub(crate) struct Shim {
 }
 
 impl Shim {
+    /// Takes what it has told. Its volume is of this kind.
+    pub(crate) fn hear(&mut self, kind: VolumeKind) {
+        let mut buffer = [0; 4096];
+        while let Some(lifeline) = &self.lifeline {
+            match lifeline.recv(&mut buffer) {
+                Ok(Some((length, fds))) => {
+                    if let Ok(report) = ShimReport::decode(&buffer[..length]) {
+                        self.take(report, fds, kind);
+                    }
+                }
+                // A line at its end would be readable for ever; the descriptor of the process tells of the shim's own end.
+                Ok(None) => self.lifeline = None,
+                Err(_) => return, // nothing more has come
+            }
+        }
+    }
+
     /// Takes what it tells, and the handles that come with that: on its volume, which is of this kind, and its signs of life.
     pub(crate) fn take(&mut self, report: ShimReport, fds: Vec<OwnedFd>, kind: VolumeKind) {
         let mut fds = fds.into_iter();

@@ -4,6 +4,7 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
@@ -25,9 +26,7 @@ pub enum Fork {
 /// Out of processes or memory; or the caller has more than one thread, in which case the child could find a
 /// lock held by a thread that it does not have.
 pub fn fork() -> io::Result<Fork> {
-    if threads()? != 1 {
-        return Err(io::Error::other("fork is for processes of one thread"));
-    }
+    OneThread::check()?;
     // SAFETY: there is one thread (checked above), so that every lock and every invariant of the copy is as the
     // one thread that goes on left it.
     Ok(match unsafe { nix::unistd::fork() }? {
@@ -36,18 +35,32 @@ pub fn fork() -> io::Result<Fork> {
     })
 }
 
-/// As [`fork`], with the child in new namespaces of these kinds from its first moment on.
+/// Proof that the calling process has one thread: a copy of it finds every lock as that thread left it. Nothing here makes
+/// another thread.
+pub(crate) struct OneThread(());
+
+impl OneThread {
+    /// Looks at /proc. A process that enters a container looks before: /proc is the container's afterwards.
+    pub(crate) fn check() -> io::Result<Self> {
+        match threads()? {
+            1 => Ok(Self(())),
+            more => {
+                Err(io::Error::other(format!("this process has {more} threads; only one of a single thread is copied")))
+            }
+        }
+    }
+}
+
+/// Forks with further flags of clone(2): new namespaces of the child, or CLONE_PARENT.
 ///
 /// # Errors
 /// As [`fork`]; the kernel makes no such namespace.
-pub fn clone_into(namespaces: i32) -> io::Result<Fork> {
-    if threads()? != 1 {
-        return Err(io::Error::other("clone is for processes of one thread"));
-    }
-    let flags = libc::c_long::from(namespaces | libc::SIGCHLD);
+pub(crate) fn clone(flags: i32, _: &OneThread) -> io::Result<Fork> {
+    let flags = libc::c_long::from(flags | libc::SIGCHLD);
+    // No library has this call without a stack of the child's own.
     // SAFETY: without shared memory and without a stack of its own the child goes on here with a copy of everything, as
-    // after a fork; there is one thread (checked above), so that every lock and every invariant of the copy is as it
-    // left it.
+    // after a fork; there is one thread (see `OneThread`), so that every lock and every invariant of the copy is as
+    // it left it. What glibc's own fork does beyond that concerns its handlers and its threads, of which there are none.
     match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Fork::Child),
@@ -208,7 +221,10 @@ pub fn mount_namespace(pid: i32) -> io::Result<OwnedFd> {
 /// # Errors
 /// It has ended; no privilege.
 pub fn enter_namespaces(pidfd: BorrowedFd<'_>, mount: bool, network: bool) -> io::Result<()> {
-    setns(pidfd, if mount { libc::CLONE_NEWNS } else { 0 } | if network { libc::CLONE_NEWNET } else { 0 })
+    let mut namespaces = CloneFlags::empty();
+    namespaces.set(CloneFlags::CLONE_NEWNS, mount);
+    namespaces.set(CloneFlags::CLONE_NEWNET, network);
+    Ok(setns(pidfd, namespaces)?)
 }
 
 /// Enters the namespace of IPC of the process of a descriptor.
@@ -216,7 +232,7 @@ pub fn enter_namespaces(pidfd: BorrowedFd<'_>, mount: bool, network: bool) -> io
 /// # Errors
 /// As [`enter_namespaces`].
 pub fn enter_ipc(pidfd: BorrowedFd<'_>) -> io::Result<()> {
-    setns(pidfd, libc::CLONE_NEWIPC)
+    Ok(setns(pidfd, CloneFlags::CLONE_NEWIPC)?)
 }
 
 /// Enters a user namespace, by its own descriptor or that of a process in it, and becomes its root: with every
@@ -225,18 +241,13 @@ pub fn enter_ipc(pidfd: BorrowedFd<'_>) -> io::Result<()> {
 /// # Errors
 /// No privilege; it has no root; it is the caller's own.
 pub fn become_root_of(user_namespace: BorrowedFd<'_>) -> io::Result<()> {
-    setns(user_namespace, libc::CLONE_NEWUSER)?;
+    setns(user_namespace, CloneFlags::CLONE_NEWUSER)?;
     nix::unistd::setgroups(&[])?;
     let (user, group) = (nix::unistd::Uid::from_raw(0), nix::unistd::Gid::from_raw(0));
     nix::unistd::setresgid(group, group, group)?;
     nix::unistd::setresuid(user, user, user)?;
     // A change of the user made this process one that others of that user may look into.
     forbid_dumps()
-}
-
-fn setns(fd: BorrowedFd<'_>, flags: i32) -> io::Result<()> {
-    // SAFETY: a plain system call on integers. The caller has one thread and shares no file system information.
-    if unsafe { libc::setns(fd.as_raw_fd(), flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// How a child ended.
@@ -275,11 +286,12 @@ pub fn has_ended(pid: i32) -> io::Result<bool> {
     Ok(waitid(Id::Pid(Pid::from_raw(pid)), flags)? != WaitStatus::StillAlive)
 }
 
-/// Takes one child that has ended, if there is one. `except` is left alone.
+/// Takes one child that has ended, if there is one. One that is `kept` is left to be waited for, and no other is looked for
+/// behind it.
 ///
 /// # Errors
-/// None but faults of ours; no children at all is `None`.
-pub fn reap_one(except: Option<i32>) -> io::Result<Option<(i32, Ended)>> {
+/// None in practice; no children at all is `None`.
+pub fn reap_one(kept: impl Fn(i32) -> bool) -> io::Result<Option<(i32, Ended)>> {
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     let pid = match waitid(Id::All, look) {
         Ok(WaitStatus::StillAlive) | Err(nix::errno::Errno::ECHILD) => return Ok(None),
@@ -287,7 +299,7 @@ pub fn reap_one(except: Option<i32>) -> io::Result<Option<(i32, Ended)>> {
         Err(error) => return Err(error.into()),
     };
     match pid {
-        Some(pid) if Some(pid.as_raw()) == except => Ok(None),
+        Some(pid) if kept(pid.as_raw()) => Ok(None),
         Some(pid) => Ok(ended(waitpid(pid, Some(WaitPidFlag::WNOHANG))?)),
         None => Ok(None),
     }
@@ -374,7 +386,7 @@ pub fn hold_signals() -> io::Result<()> {
 pub fn serve_as_init(child: i32) -> io::Result<Ended> {
     let all = SigSet::all();
     loop {
-        while let Some((pid, ended)) = reap_one(None)? {
+        while let Some((pid, ended)) = reap_one(|_| false)? {
             if pid == child {
                 return Ok(ended);
             }
@@ -443,7 +455,7 @@ pub fn forbid_dumps() -> io::Result<()> {
 pub fn is_confined() -> io::Result<bool> {
     // SAFETY: PR_GET_SECCOMP takes no arguments; it answers 2 in filter mode.
     let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
-    let denied = nix::sched::unshare(nix::sched::CloneFlags::empty()) == Err(nix::errno::Errno::EPERM);
+    let denied = unshare(CloneFlags::empty()) == Err(nix::errno::Errno::EPERM);
     Ok(mode == 2 && denied && nix::sys::prctl::get_no_new_privs()?)
 }
 

@@ -14,13 +14,14 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
     recvmsg, sendmsg, socket_with, socketpair,
 };
+
+use crate::ready::readable_by;
 
 /// Most descriptors in one message.
 pub const FDS_MAX: usize = 8;
@@ -127,7 +128,9 @@ impl Seqpacket {
         let received = loop {
             match recvmsg(&self.fd, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC | wait) {
                 Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+                // The peer closed its end without having read everything. The kernel says so once, before what the peer
+                // sent itself.
+                Err(rustix::io::Errno::CONNRESET) => {}
                 Err(error) => return Err(error.into()),
                 Ok(received) => break received,
             }
@@ -153,13 +156,8 @@ impl Seqpacket {
     /// As [`Seqpacket::recv`]; `TimedOut`.
     pub fn recv_by(&self, buffer: &mut [u8], deadline: Instant) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&timeout)) {
-                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-                Ok(_) => {}
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
+            if !readable_by(&self.fd, deadline)? {
+                return Err(io::ErrorKind::TimedOut.into());
             }
             match self.recv(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -265,6 +263,18 @@ mod tests {
         drop(a);
         assert!(b.recv(&mut buffer).unwrap().is_none());
         assert_eq!(b.send(b"x", &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    /// The last words of a peer are heard also where it did not read what it was sent.
+    #[test]
+    fn last_words_are_heard() {
+        let (a, b) = Seqpacket::pair().unwrap();
+        b.send(b"unread", &[]).unwrap();
+        a.send(b"last words", &[]).unwrap();
+        drop(a);
+        let mut buffer = [0; 64];
+        assert_eq!(b.recv(&mut buffer).unwrap().unwrap().0, 10);
+        assert!(b.recv(&mut buffer).unwrap().is_none());
     }
 
     /// A peer that keeps its own descriptor of the socket that it passed decides nothing about whether this end waits.

@@ -155,7 +155,7 @@ fn it_is_the_containers_user_who_reads_and_writes() {
     daemon.api.stop("c", Some(0)).unwrap();
     daemon.api.wait("c").unwrap();
     assert!(cp(&daemon, &["c:/tmp/mine", &out]).stderr.contains("declared no outputs"));
-    assert!(cp(&daemon, &[&file, "c:/tmp"]).stderr.contains("one that runs"));
+    assert!(cp(&daemon, &[&file, "c:/tmp"]).stderr.contains("a running container only"));
     let closed = Setup::default().config("[policy]\nallow_exec = false\n").start();
     closed.api.started(sleeper("c"));
     assert!(cp(&closed, &["c:/etc/passwd", &out]).stderr.contains("allow_exec"));

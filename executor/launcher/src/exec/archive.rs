@@ -31,7 +31,7 @@ use executor_sys::seqpacket::Seqpacket;
 use nix::sys::signal::{SigSet, Signal};
 use rustix::fs::Mode;
 
-use crate::dirs::plain;
+use crate::errors::plain;
 use crate::program::{StartFailure, confine};
 use crate::seccomp::Filter;
 

@@ -3,7 +3,7 @@
 //! Everything is looked up by the container's first process, which its record names by pid, start time and boot: never by
 //! a bare pid, which could be another process' by now.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use executor_core::ident::ContainerId;
@@ -14,16 +14,19 @@ use executor_core::record::{ContainerRecord, Prepared};
 use executor_core::spec::Held;
 use executor_core::time::Timestamp;
 use executor_core::users::{self, ResolvedUser};
-use executor_core::validate::{CAPABILITIES, Violation, exec_user};
-use executor_sys::entry::{Identity, Namespaces, capability_set};
+use executor_core::validate::{Violation, exec_user};
+use executor_sys::capabilities;
+use executor_sys::entry::Namespaces;
 use executor_sys::mount::{Follow, open_dir, open_in_root};
+use executor_sys::privileges::Credentials;
+use executor_sys::ready::is_readable;
 use executor_sys::{identity, process};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, fstat};
 
 use crate::dirs::Dirs;
+use crate::errors::failed;
 use crate::host::Host;
-use crate::rootfs::{failed, read_small};
+use crate::rootfs::read_small;
 
 /// A container that runs.
 pub(super) struct Target {
@@ -68,7 +71,7 @@ impl Target {
         };
         let looked = look();
         // All of that was this process' own, if it has not ended meanwhile.
-        if has_ended(init.as_fd()) {
+        if is_readable(&init) {
             return Err(ended());
         }
         let (namespaces, root, maps, oom_score_adj) = looked.map_err(|error| match error.raw_os_error() {
@@ -96,16 +99,18 @@ impl Target {
         })
     }
 
-    /// What a process of this user is within: as the container's own would be.
-    pub(super) fn identity(user: &ResolvedUser, held: &Held) -> Identity {
-        let numbers = CAPABILITIES.iter().enumerate().filter(|(_, name)| held.names.contains(*name));
-        Identity {
+    /// Returns the credentials of a process of this user: those that the container's own processes have.
+    ///
+    /// # Errors
+    /// A capability that this program does not know.
+    pub(super) fn credentials(user: &ResolvedUser, held: &Held) -> std::io::Result<Credentials> {
+        Ok(Credentials {
             uid: user.uid,
             gid: user.gid,
             groups: user.groups.clone(),
-            capabilities: capability_set(numbers.fold(0, |bits, (number, _)| bits | 1 << number)),
+            capabilities: capabilities::named(held.names.iter().copied())?,
             ambient: held.ambient,
-        }
+        })
     }
 
     /// File systems of its secret files, by where these are mounted.
@@ -144,11 +149,6 @@ impl Target {
 /// A container that is not there to execute anything in.
 pub(super) fn not_running(id: &ContainerId, how: &str) -> Refused {
     Refused::new(Reason::Precondition, format!("container {id} {how}: a process is executed in one that runs"))
-}
-
-pub(super) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
 /// An id of a user namespace on the host, by lines of `inside outside count`.

@@ -12,8 +12,9 @@ use std::path::Path;
 
 use executor_core::limits::CORE_FILE_MAX;
 use executor_core::protocol::ArchiveWork;
-use executor_sys::entry::{self, Identity};
+use executor_sys::entry;
 use executor_sys::memfile::MemFile;
+use executor_sys::privileges::Credentials;
 use executor_sys::process::{self, Fork};
 use executor_sys::pty::{self, Terminal, Window};
 use executor_sys::seqpacket::Seqpacket;
@@ -38,7 +39,7 @@ pub(super) struct Entrant<'a> {
     pub(super) host: &'a Host,
     pub(super) filter: &'a Filter,
     pub(super) target: &'a Target,
-    pub(super) identity: &'a Identity,
+    pub(super) credentials: &'a Credentials,
     pub(super) home: &'a Path,
     /// The size of its terminal, where it gets one.
     pub(super) terminal: Option<Window>,
@@ -84,7 +85,7 @@ impl Entrant<'_> {
         pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).map_err(|error| ("standard input", error))?;
         process::close_all_but(&[socket.as_fd(), payload.as_fd(), init.as_fd()])
             .map_err(|error| ("close descriptors", error))?;
-        entry::enter(init.as_fd(), *namespaces, self.identity).map_err(|error| ("enter the container", error))
+        entry::enter(init.as_fd(), *namespaces, self.credentials).map_err(|error| ("enter the container", error))
     }
 
     /// What the second process does. Comes back only with a failure.

@@ -11,18 +11,19 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use executor_core::idmap::{Block, Pool};
+use executor_sys::replace::Replacement;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::dirs::{at, make_dir};
-use crate::locks;
+use crate::errors::at;
+use crate::files::{ensure_dir, lock};
 use crate::log::{self, Level};
 
 /// Where launchers of one host tell one another.
@@ -58,10 +59,7 @@ impl Claims {
     }
 
     fn open_in(dir: &Path, run_dir: &Path, pool: &Pool, used: &BTreeSet<u32>) -> io::Result<Self> {
-        match make_dir(dir, 0o700, None) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => made?,
-        }
+        ensure_dir(dir, 0o700)?;
         let mut claims = Self { dir: dir.to_owned(), run_dir: run_dir.to_owned(), blocks: Vec::new() };
         let _lock = claims.lock()?;
         let used: Vec<Block> = used.iter().map(|start| Block::of_range(*start)).collect();
@@ -144,7 +142,7 @@ impl Claims {
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
         let file = options.open(&path).map_err(|error| at(&path, &error))?;
-        locks::exclusive(&file, PATIENCE).map_err(|error| at(&path, &error.into()))?;
+        lock(&file, PATIENCE).map_err(|error| at(&path, &error.into()))?;
         Ok(file)
     }
 
@@ -168,12 +166,9 @@ impl Claims {
     }
 
     fn write(&mut self, blocks: Vec<Block>) -> io::Result<()> {
-        let (path, ahead) = (self.path(), self.path().with_extension("new"));
+        let path = self.path();
         let claim = Claim { run_dir: self.run_dir.clone(), blocks };
-        let mut options = OpenOptions::new();
-        options.create(true).truncate(true).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        let written = options.open(&ahead).and_then(|mut file| file.write_all(&serde_json::to_vec(&claim)?));
-        written.and_then(|()| fs::rename(&ahead, &path)).map_err(|error| at(&ahead, &error))?;
+        Replacement::of(&path).write(&serde_json::to_vec(&claim)?).map_err(|error| at(&path, &error))?;
         self.blocks = claim.blocks;
         Ok(())
     }

@@ -7,13 +7,13 @@
 
 use executor_core::protocol::Refused;
 use executor_layers::{Request, Store, UnpackError};
+use executor_sys::capabilities::Capability;
 use executor_sys::privileges::keep_root_with;
 use executor_sys::process;
 use executor_sys::seqpacket::Seqpacket;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, setrlimit};
 use prost::Message;
-use rustix::thread::CapabilitySet;
 
 use super::{Work, limits, refused};
 use crate::seccomp::Filter;
@@ -22,6 +22,16 @@ use crate::seccomp::Filter;
 const MEMORY_MAX: u64 = 1 << 30;
 /// Descriptors: the layers below, and a few.
 const FILES_MAX: u64 = 256;
+
+/// Capabilities that are left.
+const KEPT: [Capability; 6] = [
+    Capability::CAP_CHOWN,
+    Capability::CAP_DAC_OVERRIDE,
+    Capability::CAP_FOWNER,
+    Capability::CAP_FSETID,
+    Capability::CAP_SETFCAP,
+    Capability::CAP_SYS_ADMIN,
+];
 
 /// System calls that are left: files by descriptor, memory, and the end.
 const CALLS: [i64; 67] = [
@@ -133,16 +143,8 @@ fn act(store: &Store, work: Work, parent: u32, devices: bool) -> Result<(), Unpa
 
 /// Gives up what is not needed from here on, for good.
 fn confine(devices: bool) -> std::io::Result<()> {
-    let mut kept = CapabilitySet::CHOWN
-        | CapabilitySet::DAC_OVERRIDE
-        | CapabilitySet::FOWNER
-        | CapabilitySet::FSETID
-        | CapabilitySet::SETFCAP
-        | CapabilitySet::SYS_ADMIN;
-    if devices {
-        kept |= CapabilitySet::MKNOD;
-    }
-    keep_root_with(kept)?;
+    let kept = KEPT.into_iter().chain(devices.then_some(Capability::CAP_MKNOD)).collect();
+    keep_root_with(&kept)?;
     let filter = Filter::of_calls(&CALLS).map_err(std::io::Error::other)?;
     filter.install().map_err(std::io::Error::other)
 }

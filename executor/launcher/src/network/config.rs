@@ -1,13 +1,12 @@
 //! The operator's networks: files of a directory, the first one in the order of their names unless one is named.
 
+use crate::errors::plain;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use executor_core::cni::{CONFIG_MAX, Network, is_config_name};
-
-use crate::dirs::plain;
 
 /// Most entries of the directory.
 const ENTRIES_MAX: usize = 1000;

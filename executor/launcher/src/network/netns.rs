@@ -13,7 +13,7 @@ use executor_core::ident::ContainerId;
 use executor_sys::mount;
 use executor_sys::process::{self, Ended, Fork};
 
-use crate::dirs;
+use crate::files;
 use crate::host::Host;
 
 /// Where it is.
@@ -23,10 +23,7 @@ pub(super) fn path(host: &Host, id: &ContainerId) -> PathBuf {
 
 /// Makes the directory.
 pub(super) fn make_dir(host: &Host) -> io::Result<()> {
-    match dirs::make_dir(&host.run_dir.join("netns"), 0o700, None) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        made => made,
-    }
+    files::ensure_dir(&host.run_dir.join("netns"), 0o700)
 }
 
 /// Gives the network namespace of a process its name.

@@ -4,9 +4,9 @@
 //! are those of `linux/netfilter/nf_tables.h`.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use executor_sys::ready::readable_by;
 use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 
@@ -70,8 +70,7 @@ pub(super) fn commit(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> io
     let mut buffer = vec![0; 64 << 10];
     let mut seen = 0;
     while seen < answers {
-        let timeout = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-        if poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&timeout))? == 0 {
+        if !readable_by(&socket, Instant::now() + PATIENCE)? {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let (length, _) = recv(&socket, &mut buffer[..], RecvFlags::empty())?;

@@ -11,11 +11,12 @@ use executor_core::protocol::{
 };
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Fork};
+use executor_sys::ready::is_readable;
 use executor_sys::seqpacket::Seqpacket;
 
-use super::{Server, has_ended, hung_up};
+use super::Server;
+use crate::errors::failed;
 use crate::exec;
-use crate::rootfs::failed;
 
 /// A supervisor.
 pub(super) struct Supervisor {
@@ -35,11 +36,12 @@ impl Supervisor {
 
     fn hear(&mut self) {
         let mut buffer = [0; 8];
-        while let Some(Ok(Some((_, fds)))) = self.lifeline.as_ref().map(|lifeline| lifeline.recv(&mut buffer)) {
-            self.process = fds.into_iter().next().or(self.process.take());
-        }
-        if self.lifeline.as_ref().is_some_and(hung_up) {
-            self.lifeline = None;
+        while let Some(lifeline) = &self.lifeline {
+            match lifeline.recv(&mut buffer) {
+                Ok(Some((_, fds))) => self.process = fds.into_iter().next().or(self.process.take()),
+                Ok(None) => self.lifeline = None,
+                Err(_) => return, // nothing more has come
+            }
         }
     }
 }
@@ -101,7 +103,7 @@ impl Server {
     pub(super) fn look_after_execs(&mut self) {
         self.execs.retain_mut(|exec| {
             exec.hear();
-            if !has_ended(&exec.pidfd) {
+            if !is_readable(&exec.pidfd) {
                 return true;
             }
             exec.hear(); // its last words

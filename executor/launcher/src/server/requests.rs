@@ -15,15 +15,16 @@ use executor_secrets::TagKey;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Fork};
 use executor_sys::pulse::Pulse;
+use executor_sys::ready::is_readable;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 
-use super::{Server, has_ended};
+use super::Server;
 use crate::dirs::Dirs;
+use crate::errors::failed;
 use crate::layers::Client;
 use crate::log::{self, Level};
 use crate::network::{self, Patience};
-use crate::rootfs::failed;
 use crate::shim;
 use crate::watched::{Shim, Watch};
 
@@ -110,7 +111,7 @@ impl Server {
 
     /// How long a request may wait for a shim that is about to listen, or to end; `None` where it need not wait.
     fn waits_for_a_shim(&self, call: &LauncherCall) -> Option<Duration> {
-        let shim = |id: &str| self.shims.get(&id.parse::<ContainerId>().ok()?).filter(|shim| !has_ended(&shim.pidfd));
+        let shim = |id: &str| self.shims.get(&id.parse::<ContainerId>().ok()?).filter(|shim| !is_readable(&shim.pidfd));
         match call {
             // It takes a shim a moment from its fork to there, and a daemon that is welcomed meanwhile would take it for
             // lost.
@@ -188,7 +189,7 @@ impl Server {
         let id: ContainerId =
             launch.container_id.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("container id: {bad}")))?;
         self.hear_shims();
-        if self.shims.get(&id).is_some_and(|shim| has_ended(&shim.pidfd)) {
+        if self.shims.get(&id).is_some_and(|shim| is_readable(&shim.pidfd)) {
             self.shim_has_ended(&id);
         }
         if self.shims.contains_key(&id) {
@@ -270,7 +271,7 @@ impl Server {
     fn remove(&mut self, id: &str) -> Result<LauncherAnswer, Refused> {
         let id: ContainerId =
             id.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("container id: {bad}")))?;
-        if self.shims.get(&id).is_some_and(|shim| has_ended(&shim.pidfd)) {
+        if self.shims.get(&id).is_some_and(|shim| is_readable(&shim.pidfd)) {
             self.shim_has_ended(&id);
         }
         if self.host.containers_run().join(id.as_str()).exists() {

@@ -19,9 +19,10 @@ use std::time::{Duration, Instant};
 
 use executor_core::logline::Stream;
 use executor_core::protocol::{ATTACHED_PACKET_MAX, Attach, FromShim, Reason, Refused, ToShim, position_packet};
+use executor_sys::events::Events;
 use executor_sys::pty::{self, Window as TerminalSize};
+use executor_sys::ready::hung_up;
 use executor_sys::seqpacket::Seqpacket;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use window::Window;
 use zeroize::Zeroizing;
 
@@ -255,15 +256,21 @@ impl Attached {
         self.awaited.into_iter().chain(self.absent.iter().map(|absent| absent.until)).min()
     }
 
-    /// What to wait for.
-    pub(super) fn fds(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let clients = self.clients.iter().map(|client| {
-            let heard = if self.pending.is_empty() { PollFlags::IN } else { PollFlags::RDHUP };
-            let sends = client.wants_to_send(&self.window, self.over);
-            PollFd::new(&client.socket, heard | if sends { PollFlags::OUT } else { PollFlags::empty() })
-        });
-        let sink = self.sink.fd().filter(|_| !self.pending.is_empty());
-        clients.chain(sink.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::OUT)))
+    /// Registers the clients, and where their input goes, for a turn of a loop.
+    pub(super) fn register<'fd, T: Copy>(&'fd self, events: &mut Events<'fd, T>, token: T) {
+        for client in &self.clients {
+            let socket = client.socket.as_fd();
+            match self.pending.is_empty() {
+                true => events.read(socket, token),
+                false => events.hangup(socket, token),
+            }
+            if client.wants_to_send(&self.window, self.over) {
+                events.write(socket, token);
+            }
+        }
+        if let Some(sink) = self.sink.fd().filter(|_| !self.pending.is_empty()) {
+            events.write(sink, token);
+        }
     }
 
     /// Sends what was kept, takes what came, forgets who did not come back. Never waits.
@@ -395,12 +402,6 @@ fn hear_the_last(client: &mut Client) {
     while let Ok(Some((1.., _))) = client.socket.recv(&mut *buffer) {
         client.left |= ToShim::of(buffer[0]) == Some(ToShim::Leave);
     }
-}
-
-fn hung_up(socket: &Seqpacket) -> bool {
-    let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 #[cfg(test)]

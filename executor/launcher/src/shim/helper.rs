@@ -3,6 +3,7 @@
 //! Out comes that it was done, or what failed and on what. A helper does not outlive its shim: what it would still
 //! write then nobody would wipe. The secret files that it writes it passes to the shim while they are open.
 
+use crate::errors::plain;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -10,8 +11,6 @@ use executor_core::protocol::{Reason, Refused};
 use executor_secrets::volume::Pass;
 use executor_sys::process::{self, Ended, Fork};
 use executor_sys::seqpacket::Seqpacket;
-
-use crate::dirs::plain;
 
 /// Longest account of a failure, in bytes.
 const TOLD_MAX: usize = 8192;
@@ -108,7 +107,7 @@ impl From<NotDone> for Refused {
         match not_done {
             NotDone::Killed => Self::new(Reason::Internal, "a helper was killed"),
             NotDone::Failed { errno: libc::ENOSPC | libc::ENOMEM, words } => Self::new(Reason::Exhausted, words),
-            NotDone::Failed { words, .. } => crate::rootfs::failed_by(words),
+            NotDone::Failed { words, .. } => crate::errors::failed_by(words),
         }
     }
 }

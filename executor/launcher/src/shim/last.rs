@@ -4,11 +4,12 @@
 //! They have as much time as they need. After a Stop they have what is left of its grace period, and [`LAST_WORDS`] at least;
 //! so have all other clients.
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use executor_core::protocol::{Reason, Refused};
+use executor_sys::events::Events;
 use executor_sys::process::SignalEvents;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::attach::Attached;
 use super::control::{Command, Control};
@@ -40,19 +41,17 @@ impl<'a> Last<'a> {
         self.stop_asked
     }
 
-    /// What to wait for.
-    pub(super) fn fds<'b>(
-        &'b self,
-        control: &'b Control,
-        signals: &'b SignalEvents,
-    ) -> impl Iterator<Item = PollFd<'b>> + 'b {
-        let commands = control.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        std::iter::once(PollFd::new(signals, PollFlags::IN)).chain(commands).chain(self.clients.fds())
-    }
-
-    /// When something is due.
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.clients.due().into_iter().chain(self.stop_asked).min()
+    /// Registers signals, commands, clients and what is due for a turn of a loop.
+    pub(super) fn register<'fd>(
+        &'fd self,
+        events: &mut Events<'fd, ()>,
+        control: &'fd Control,
+        signals: &'fd SignalEvents,
+    ) {
+        events.read(signals.as_fd(), ());
+        control.register(events, ());
+        self.clients.register(events, ());
+        events.due(self.clients.due().into_iter().chain(self.stop_asked));
     }
 
     /// Attends to clients, commands, and the end of the machine. Never waits.
@@ -94,14 +93,12 @@ impl<'a> Last<'a> {
             if self.clients.is_delivered() || is_late || (self.clients.is_settled() && least <= now) {
                 return;
             }
-            let slow = self.clients.is_settled().then_some(least);
-            let next = [self.due(), stop, slow].into_iter().flatten().min();
-            let left = next.map_or(WAIT_MAX, |at| at.saturating_duration_since(now).min(WAIT_MAX));
-            let left = left + Duration::from_millis(1);
-            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            let mut fds: Vec<PollFd<'_>> = self.fds(control, signals).collect();
+            let mut events = Events::default();
+            self.register(&mut events, control, signals);
+            events.due(stop.into_iter().chain(self.clients.is_settled().then_some(least)));
+            events.due([now + WAIT_MAX]);
             control.pace().rest();
-            let _ = poll(&mut fds, Some(&timeout)); // interrupted: looked at again
+            let _ = events.wait(); // what happened is looked at
         }
     }
 }

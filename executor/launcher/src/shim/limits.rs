@@ -4,16 +4,14 @@
 //! (`unenforceable_limits`). A number of open files above the host's own limit is lowered to it, and told: the container
 //! gets less than it asked for, never more.
 
-use std::collections::BTreeSet;
-
 use executor_core::plan::{Limits, Plan, UserNamespace};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::spec::Held;
 use executor_core::validate::{Unenforceable, Violation};
+use executor_sys::capabilities::is_in_bounding_set;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::host::Host;
-use crate::rootfs::failed;
 
 /// Descriptors of a shim beside its container's files: connections, clients, pipes.
 const DESCRIPTORS: u64 = 256;
@@ -73,12 +71,8 @@ pub(super) fn can_be_given(plan: &Plan, held: &Held) -> Result<(), Refused> {
     if plan.isolation.user_namespace == UserNamespace::Own {
         return Ok(());
     }
-    let status = std::fs::read_to_string("/proc/self/status").map_err(|error| failed("/proc/self/status", &error))?;
-    let bounding = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapBnd:")?.trim(), 16).ok());
-    let bounding = bounding.unwrap_or(0);
-    let known = executor_core::validate::CAPABILITIES.iter().enumerate();
-    let ours: BTreeSet<&str> = known.filter(|(number, _)| bounding >> number & 1 == 1).map(|(_, name)| *name).collect();
-    let lacking: Vec<&str> = held.names.difference(&ours).copied().collect();
+    let can_give = |name: &str| name.parse().is_ok_and(is_in_bounding_set);
+    let lacking: Vec<&str> = held.names.iter().copied().filter(|name| !can_give(name)).collect();
     if lacking.is_empty() {
         return Ok(());
     }

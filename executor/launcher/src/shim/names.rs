@@ -18,9 +18,9 @@ use executor_sys::mount::{Follow, open_in_root};
 use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fchown, openat, unlinkat};
 use rustix::io::Errno;
 
-use crate::dirs::plain;
+use crate::errors::{failed, plain};
 use crate::network::OnNetwork;
-use crate::rootfs::{Tree, failed};
+use crate::rootfs::Tree;
 
 const ETC: &str = "/etc";
 

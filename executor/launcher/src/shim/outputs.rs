@@ -26,16 +26,17 @@ use std::time::{Duration, Instant};
 use executor_core::outputs::OutputsList;
 use executor_core::plan::{OutputSource, Plan, PlannedOutputs, UserNamespace};
 use executor_core::record::{ContainerRecord, OutputsRecord};
+use executor_sys::events::Events;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended, SignalEvents};
+use executor_sys::ready::{is_readable, readable_by};
 use executor_sys::seqpacket::Seqpacket;
 use executor_sys::userns;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 
 use super::control::Control;
 use super::last::Last;
-use crate::dirs::plain;
+use crate::errors::plain;
 use crate::finish::Remains;
 use crate::host::Host;
 use crate::log::{self, Level};
@@ -192,8 +193,7 @@ impl Helper {
 
     /// What it says; `None` where nothing is there yet.
     fn hear(&self) -> Result<Option<(Found, Option<OwnedFd>)>, String> {
-        let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
-        if !poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0) {
+        if !is_readable(&self.socket) {
             return Ok(None);
         }
         let mut buffer = vec![0; walk::MESSAGE_MAX];
@@ -211,9 +211,7 @@ impl Helper {
     fn end(self, id: &str) {
         let Ok(pidfd) = process::pidfd(self.pid) else { return };
         let _ = process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
-        let mut ended = [PollFd::new(&pidfd, PollFlags::IN)];
-        let patience = Timespec { tv_sec: HELPER_PATIENCE.as_secs() as i64, tv_nsec: 0 };
-        if poll(&mut ended, Some(&patience)).is_ok_and(|count| count > 0) {
+        if readable_by(&pidfd, Instant::now() + HELPER_PATIENCE).unwrap_or(false) {
             let _: io::Result<Ended> = process::wait_for(self.pid);
         } else {
             log::line(Level::Error, id, "the helper that looks for outputs does not end");
@@ -232,14 +230,12 @@ struct Attention<'a, 'b> {
 impl Attention<'_, '_> {
     /// Waits until the helper speaks or something else happens. Says why it is over, where it is.
     fn wait(&mut self, helper: &Seqpacket) -> Option<&'static str> {
-        let mut fds = vec![PollFd::new(helper, PollFlags::IN)];
-        fds.extend(self.last.fds(self.control, self.signals));
-        let ends = self.last.due().map_or(self.ends, |due| due.min(self.ends));
-        let left = ends.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let mut events = Events::default();
+        events.read(helper.as_fd(), ());
+        self.last.register(&mut events, self.control, self.signals);
+        events.due([self.ends]);
         self.control.pace().rest();
-        let _ = poll(&mut fds, Some(&timeout)); // what happened is looked at below
-        drop(fds);
+        let _ = events.wait(); // what happened is looked at
         self.look()
     }
 

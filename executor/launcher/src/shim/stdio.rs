@@ -10,20 +10,21 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use executor_core::logline::{CHUNK_MAX, Entry, Place, Stream, split, write, write_place};
 use executor_core::plan::{Plan, Redaction};
 use executor_core::protocol::{Attach, Reason, Refused};
 use executor_secrets::redact::{self, Redactor};
-use rustix::event::PollFd;
+use executor_sys::events::Events;
 use rustix::fs::{Gid, Mode, OFlags, Uid, fchown};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::attach::{Attached, Sink};
-use crate::dirs::{Dirs, plain};
+use crate::dirs::Dirs;
+use crate::errors::plain;
 use crate::finish::now;
 use crate::log::{self, Level};
 
@@ -70,7 +71,7 @@ impl Log {
         let main = plan.main();
         Ok(Self {
             id: plan.id.to_string(),
-            file: begin_file(dirs, &path, &[])?,
+            file: dirs.replacement(&path).write(&[])?,
             dirs: dirs.clone(),
             path,
             size: 0,
@@ -145,20 +146,22 @@ impl Log {
         self.attached.due()
     }
 
-    /// What to wait for of clients.
-    pub(super) fn client_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
-        self.attached.fds()
+    /// Registers the clients for a turn of a loop.
+    pub(super) fn register_clients<'fd, T: Copy>(&'fd self, events: &mut Events<'fd, T>, token: T) {
+        self.attached.register(events, token);
     }
 
-    /// What to wait for.
-    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    /// Registers the process's output for a turn of a loop, unless a client holds it up.
+    pub(super) fn register_output<'fd, T: Copy>(&'fd self, events: &mut Events<'fd, T>, token: T) {
         let pipes = if self.attached.holds_up() { &[] } else { &self.pipes[..] };
-        pipes.iter().map(|pipe| pipe.file.as_fd())
+        pipes.iter().for_each(|pipe| events.read(pipe.file.as_fd(), token));
     }
 
-    /// Takes some of what is there, of each stream. Tells whether there may be more.
-    pub(super) fn pump(&mut self) -> bool {
-        !self.attached.holds_up() && self.take_some()
+    /// Takes some of what is there, of each stream, unless a client holds it up.
+    pub(super) fn pump(&mut self) {
+        if !self.attached.holds_up() {
+            self.take_some();
+        }
     }
 
     /// Takes all that is there: nothing more comes, and nobody is waited for.
@@ -166,6 +169,7 @@ impl Log {
         while self.take_some() {}
     }
 
+    /// Takes some of each stream. Returns whether there may be more.
     fn take_some(&mut self) -> bool {
         let mut more = false;
         let mut pipes = std::mem::take(&mut self.pipes);
@@ -320,21 +324,8 @@ impl Log {
         }
         let mut header = Vec::new();
         write_place(now(), self.place, &mut header);
-        self.file = begin_file(&self.dirs, &self.path, &header)?;
+        self.file = self.dirs.replacement(&self.path).write(&header)?;
         (self.size, self.header) = (header.len() as u64, header.len() as u64);
         Ok(())
     }
-}
-
-/// Makes a file that gets its name when its owner, its mode and its first line are there.
-fn begin_file(dirs: &Dirs, path: &Path, header: &[u8]) -> io::Result<File> {
-    let ahead = path.with_file_name(".log");
-    match std::fs::remove_file(&ahead) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = dirs.open_new(&ahead)?;
-    file.write_all(header)?;
-    std::fs::rename(&ahead, path)?;
-    Ok(file)
 }

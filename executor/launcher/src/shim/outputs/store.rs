@@ -4,13 +4,14 @@
 //! removed and told; the others go on. The list is written last, so that what is listed is there.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::PathBuf;
 
 use executor_core::outputs::{CapturedFile, DISK_RESERVE, LIST, OutputsList};
 use rustix::fs::{FileType, fstat};
 
-use crate::dirs::{Dirs, is_full, plain};
+use crate::dirs::Dirs;
+use crate::errors::{is_full, plain};
 
 /// Bytes that are copied between two looks at the clock.
 const PIECE: u64 = 1 << 20;
@@ -184,15 +185,7 @@ impl<'a> Store<'a> {
     }
 
     fn write_list(&self) -> io::Result<()> {
-        let ahead = self.directory.join(format!("{LIST}.new"));
-        let _ = fs::remove_file(&ahead); // of an attempt before
-        let mut file = self.dirs.open_new(&ahead)?;
-        let written = file.write_all(&serde_json::to_vec(&self.list)?).and_then(|()| file.sync_all());
-        if let Err(error) = written {
-            let _ = fs::remove_file(&ahead);
-            return Err(error);
-        }
-        fs::rename(&ahead, self.directory.join(LIST))?;
-        File::open(&self.directory)?.sync_all()
+        let path = self.directory.join(LIST);
+        self.dirs.replacement(&path).durable().write(&serde_json::to_vec(&self.list)?).map(drop)
     }
 }

@@ -22,7 +22,7 @@ use rustix::fs::{Dir, FileType, Mode, OFlags, fstat};
 use serde::{Deserialize, Serialize};
 
 use super::Namespaces;
-use crate::dirs::plain;
+use crate::errors::plain;
 use crate::kernel_files::is_of_the_kernel;
 
 /// Largest message: a path, each byte written with six, and a few words.

@@ -1,4 +1,4 @@
-//! Ports, names and addresses of a request, which are text on the wire.
+//! Ports, names and addresses of a request, which are strings in the interface.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use executor_core::validate::Violation;
 use executor_core::validate::ViolationReason::{InvalidFormat, OutOfRange, UnknownValue};
 use executor_proto::v1::{PortMapping, RunRequest, port_mapping};
 
-/// What of it can be taken over, and what cannot as violations.
+/// Returns ports, names and addresses; those that cannot be translated become violations.
 pub(super) fn of(request: &RunRequest, violations: &mut Vec<Violation>) -> Connectivity {
     let dns = request.dns.clone().unwrap_or_default();
     let ports = request.ports.iter().enumerate();
@@ -33,7 +33,7 @@ fn port(index: usize, asked: &PortMapping, violations: &mut Vec<Violation>) -> O
     let host_ip = (!asked.host_ip.is_empty()).then(|| address(&field("host_ip"), &asked.host_ip, violations)).flatten();
     let mut number = |name: &str, number: u32| {
         u16::try_from(number).ok().filter(|number| *number > 0).unwrap_or_else(|| {
-            let why = OutOfRange.because(format!("is {number}; 1 to 65535 is allowed"));
+            let why = OutOfRange.because(format!("is {number}; 1 to 65535 are allowed"));
             violations.push(Violation::new(field(name), why));
             0
         })
@@ -45,7 +45,7 @@ fn port(index: usize, asked: &PortMapping, violations: &mut Vec<Violation>) -> O
         Ok(port_mapping::Protocol::Udp) => Protocol::Udp,
         Ok(port_mapping::Protocol::Sctp) => Protocol::Sctp,
         Err(_) => {
-            let why = format!("is {}; 0 (tcp), 1 (udp) and 2 (sctp) are known", asked.protocol);
+            let why = format!("is {}; 0 (tcp), 1 (udp) and 2 (sctp) are allowed", asked.protocol);
             violations.push(Violation::new(field("protocol"), UnknownValue.because(why)));
             Protocol::Tcp
         }
@@ -53,11 +53,11 @@ fn port(index: usize, asked: &PortMapping, violations: &mut Vec<Violation>) -> O
     (violations.len() == before).then_some(PublishedPort { host_ip, host_port, container_port, protocol })
 }
 
-fn address(field: &str, text: &str, violations: &mut Vec<Violation>) -> Option<IpAddr> {
+pub(super) fn address(field: &str, text: &str, violations: &mut Vec<Violation>) -> Option<IpAddr> {
     let parsed = text.parse().ok();
     if parsed.is_none() {
         let shown: String = text.chars().take(80).collect();
-        violations.push(Violation::new(field, InvalidFormat.because(format!("{shown:?} is no address"))));
+        violations.push(Violation::new(field, InvalidFormat.because(format!("{shown:?} is not a valid IP address"))));
     }
     parsed
 }

@@ -1,7 +1,7 @@
-//! What is known of a container, at every moment of its life and after it.
+//! Facts of a container, at every moment of its life and after it.
 //!
-//! One value serves the registry, the ledger and the interface. It is made of what the daemon admitted and of
-//! what the shim's records tell; it holds no secret, because neither of these does.
+//! One value serves the registry, the ledger and the interface. It is made of the plan that the daemon admitted and of the
+//! shim's records; it holds no secret, because neither of these does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,68 +14,68 @@ use executor_core::record::{
 use executor_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// A container as far as it is known.
+/// Facts of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
-    /// What was asked for.
+    /// Plan that was admitted.
     pub plan: Arc<Plan>,
     /// Keyed hash of the request.
     pub request_tag: String,
-    /// When it was admitted.
+    /// Time of admission.
     pub created_at: Timestamp,
-    /// The boot in which it was admitted.
+    /// Id of the boot in which it was admitted.
     pub boot_id: String,
-    /// How far it is.
+    /// State.
     pub state: State,
-    /// Set from `created` on.
+    /// Result of the preparation, from `created` on.
     pub prepared: Option<Prepared>,
-    /// Set from `running` on.
+    /// Start of the process, from `running` on.
     pub started_at: Option<Timestamp>,
-    /// It was asked to stop.
+    /// True when it was told to stop.
     pub stopped: bool,
-    /// As in the record.
+    /// Generation of the secret files, as in the record.
     #[serde(default)]
     pub files_generation: u64,
-    /// As in the record.
+    /// Time of the last update of the secret files, as in the record.
     #[serde(default)]
     pub files_updated_at: Option<Timestamp>,
-    /// As in the record.
+    /// First id of the container's range of host ids, as in the record.
     #[serde(default)]
     pub id_range_start: Option<u32>,
-    /// Set from `completed` on, and only then.
+    /// End of the container, set when it is completed.
     pub end: Option<Arc<End>>,
 }
 
-/// How a container ended.
+/// End of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
-    /// How its process ended; unset where it never ran or nobody saw it.
+    /// Exit of the process; unset where it never ran or its exit was not observed.
     pub exit: Option<Exit>,
-    /// The kernel killed for want of memory.
+    /// True when the kernel killed a process for lack of memory.
     pub oom_killed: bool,
-    /// It was asked to stop.
+    /// True when it was told to stop.
     pub stopped: bool,
-    /// What went wrong.
+    /// Failure, if there was one.
     pub failure: Option<Failure>,
-    /// Where the time went.
+    /// Durations of the phases.
     pub timings: Timings,
-    /// What was wiped.
+    /// Receipt of the wipe.
     pub wipe: Option<WipeRecord>,
-    /// What was captured.
+    /// Outputs that were captured.
     #[serde(default)]
     pub outputs: Option<OutputsRecord>,
-    /// The last of the output may not be in the log.
+    /// True when the last of the output may not be in the log.
     #[serde(default)]
     pub output_incomplete: bool,
-    /// When all was done.
+    /// Time of completion.
     pub finished_at: Timestamp,
-    /// There is an exit record of it. Without one nobody was left who could write it.
+    /// True when there is an exit record. Without one no process was left that could write it.
     #[serde(default)]
     pub recorded: bool,
 }
 
 impl Facts {
-    /// A container that was admitted just now.
+    /// Makes the facts of a newly admitted container.
     pub fn admitted(plan: Plan, request_tag: String, created_at: Timestamp, boot_id: String) -> Self {
         Self {
             plan: Arc::new(plan),
@@ -93,8 +93,8 @@ impl Facts {
         }
     }
 
-    /// A container that this daemon hears of for the first time from its record.
-    pub fn found(record: ContainerRecord) -> Self {
+    /// Makes the facts of a container that only its record tells of.
+    pub fn from_record(record: ContainerRecord) -> Self {
         Self {
             plan: Arc::new(record.plan),
             request_tag: record.request_tag,
@@ -112,8 +112,8 @@ impl Facts {
         }
     }
 
-    /// Takes over what the shim's record says. The state is the caller's to advance.
-    pub fn learn(&mut self, record: ContainerRecord) {
+    /// Takes over the shim's record. The caller advances the state.
+    pub fn update(&mut self, record: ContainerRecord) {
         if record.files_generation != self.files_generation {
             self.plan = Arc::new(record.plan);
         }
@@ -127,7 +127,7 @@ impl Facts {
 
     /// Takes over the exit record.
     pub fn conclude(&mut self, record: ExitRecord) {
-        self.learn(record.container);
+        self.update(record.container);
         self.end = Some(Arc::new(End {
             exit: record.exit,
             oom_killed: record.oom_killed,
@@ -142,7 +142,7 @@ impl Facts {
         }));
     }
 
-    /// Concludes without an exit record: nobody is left who could write one.
+    /// Concludes without an exit record, when no process is left that could write one.
     pub fn conclude_without_record(&mut self, kind: FailureKind, message: impl Into<String>, now: Timestamp) {
         self.end = Some(Arc::new(End {
             exit: None,
@@ -158,12 +158,12 @@ impl Facts {
         }));
     }
 
-    /// The answer to Run is due: the process ran, or it is certain that it never will.
+    /// True when Run can answer: the process ran, or certainly never will.
     pub fn start_is_decided(&self) -> bool {
         (self.started_at.is_some() && self.state >= State::Running) || self.state == State::Completed
     }
 
-    /// When the process ended, where that is known.
+    /// Returns the time of the process's end, where it is known.
     pub fn process_finished_at(&self) -> Option<Timestamp> {
         let (started, end) = (self.started_at?, self.end.as_ref()?);
         end.exit?;
@@ -171,7 +171,7 @@ impl Facts {
         Some(Timestamp(started.0.saturating_add(run)))
     }
 
-    /// How long ago it was completed; `None` while it is not.
+    /// Returns the time since completion; `None` before it.
     pub fn completed_for(&self, now: Timestamp) -> Option<Duration> {
         Some(now.since(self.end.as_ref()?.finished_at))
     }

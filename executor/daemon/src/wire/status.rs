@@ -37,27 +37,27 @@ impl From<Problem> for Status {
     }
 }
 
-/// As many as fit; where some do not, the last one tells how many.
+/// Converts as many violations as fit; where some do not, the last one has their number.
 fn violations(problem: &Problem) -> Vec<FieldViolation> {
     let mut size = 0;
-    let mut told = Vec::new();
+    let mut fields = Vec::new();
     for violation in &problem.violations {
         let description = cut(&violation.description, MESSAGE_MAX);
         let reason = violation.reason.name();
         size += violation.field.len() + description.len() + reason.len() + 18;
         if size > DETAILS_MAX {
-            let left = problem.violations.len() - told.len();
-            let description = format!("{left} more violations do not fit an answer");
-            told.push(told_as("", description, ViolationReason::MoreViolations.name()));
+            let left = problem.violations.len() - fields.len();
+            let description = format!("{left} more violations do not fit into the answer");
+            fields.push(field("", description, ViolationReason::MoreViolations.name()));
             break;
         }
-        told.push(told_as(&violation.field, description, reason));
+        fields.push(field(&violation.field, description, reason));
     }
-    told
+    fields
 }
 
-fn told_as(field: &str, description: String, reason: &str) -> FieldViolation {
-    FieldViolation { reason: reason.to_owned(), ..FieldViolation::new(field, description) }
+fn field(name: &str, description: String, reason: &str) -> FieldViolation {
+    FieldViolation { reason: reason.to_owned(), ..FieldViolation::new(name, description) }
 }
 
 fn cut(text: &str, most: usize) -> String {
@@ -92,7 +92,7 @@ mod tests {
         let last = details.field_violations.last().unwrap();
         let told = details.field_violations.len() - 1;
         assert_eq!(last.reason, "MORE_VIOLATIONS");
-        assert_eq!(last.description, format!("{} more violations do not fit an answer", 10_000 - told));
+        assert_eq!(last.description, format!("{} more violations do not fit into the answer", 10_000 - told));
         assert!(status.details().len() * 4 / 3 + status.message().len() < 8000);
     }
 

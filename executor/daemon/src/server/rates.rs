@@ -1,28 +1,27 @@
-//! How fast connections of one owner are taken: who comes without end is sent away at once, so that the queue that all
-//! share stays short.
+//! Rates of connections by owner: an owner beyond its rate is refused at once, so that the queue that all share stays short.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::places::Owner;
+use super::slots::Owner;
 
-/// Owners that are remembered. Who came longer ago than a full refill is forgotten first.
+/// Most owners that are remembered. Those whose allowance is whole again are forgotten first.
 const OWNERS_MAX: usize = 4096;
 
-/// Bounds of one owner.
+/// Rate of one owner.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
     /// Connections at once, after a pause.
     pub(super) burst: u32,
-    /// Between two from then on.
+    /// Interval between two connections from then on.
     pub(super) interval: Duration,
 }
 
-/// What each owner has used up.
+/// Used allowance of each owner.
 #[derive(Debug)]
 pub(super) struct Rates {
     rate: Rate,
-    /// When an owner's allowance is whole again.
+    /// Time at which an owner's allowance is whole again.
     whole_at: HashMap<u64, Instant>,
 }
 
@@ -31,7 +30,7 @@ impl Rates {
         Self { rate, whole_at: HashMap::new() }
     }
 
-    /// Whether a connection of this owner is taken now.
+    /// Admits a connection of this owner now; `false` where it is beyond the rate.
     pub(super) fn admit(&mut self, owner: Owner, now: Instant) -> bool {
         let Rate { burst, interval } = self.rate;
         let whole_at = self.whole_at.get(&owner.number()).copied().unwrap_or(now).max(now);
@@ -53,7 +52,7 @@ mod tests {
     const RATE: Rate = Rate { burst: 3, interval: Duration::from_millis(10) };
 
     #[test]
-    fn who_comes_without_end_is_sent_away_and_nobody_else_is() {
+    fn an_owner_beyond_its_rate_is_refused_and_others_are_not() {
         let (mut rates, begun) = (Rates::new(RATE), Instant::now());
         let at = |milliseconds| begun + Duration::from_millis(milliseconds);
         let (one, other) = (Owner::Container(1), Owner::User(1));

@@ -1,23 +1,25 @@
-//! From the wire to what validation takes: nothing is copied that could be secret.
+//! Drafts of requests, as validation takes them. They borrow from the message: nothing is copied that could be secret.
 
 mod connectivity;
-mod surroundings;
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use executor_core::limits::GRACE_MAX;
-use executor_core::plan::{Isolation, Network, Redaction, UserNamespace};
+use executor_core::plan::{
+    ExtraHost, Isolation, Network, Redaction, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs, UserNamespace,
+};
 use executor_core::validate::ViolationReason::{Conflict, OutOfRange, Required, UnknownValue};
 use executor_core::validate::{Draft, DraftFile, DraftOutputs, Violation};
-use executor_proto::v1::{Action, EnvironmentVariable, File, Outputs, RunAction, RunRequest};
+use executor_proto::v1::{self, Action, EnvironmentVariable, File, Outputs, RunAction, RunRequest};
 
 use crate::problem::{Kind, Problem};
 
-/// The request as validation takes it, and what the wire allows and no type of ours does: to be told together
-/// with what validation finds.
+/// Makes the draft of a request. Returns the violations of fields that cannot be translated, too, so that they are reported
+/// together with those of validation.
 ///
 /// # Errors
-/// Not exactly one action, or one that is not carried out.
+/// The request has not exactly one action, or one that is not supported.
 pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Problem> {
     let run = action(request.action.as_ref())?;
     let (grace, network) = (duration("grace_period", request.grace_period.as_ref()), network(request.network));
@@ -29,7 +31,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
     let isolation = isolation(request, &mut violations);
     violations.extend(platform("platform", &request.platform).err());
     let connectivity = connectivity::of(request, &mut violations);
-    let surroundings = surroundings::of(request, &mut violations);
+    let surroundings = surroundings(request, &mut violations);
     let limits = request.limits.unwrap_or_default();
     let draft = Draft {
         id: &request.id,
@@ -50,7 +52,7 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
         network: network.ok(),
         log_source: &run.log_source,
         suppress_log_output: run.suppress_log_output,
-        files: files(request).map(|(field, file)| drafted(field, file)).collect(),
+        files: files(request).map(|(field, of)| file(field, of)).collect(),
         file_directories: request.file_directories.iter().map(String::as_str).collect(),
         writable_files: request.writable_files.map(|asked| asked.bytes_max),
         token_path: &request.runtime_token_path,
@@ -72,13 +74,41 @@ pub(crate) fn of(request: &RunRequest) -> Result<(Draft<'_>, Vec<Violation>), Pr
     Ok((draft, violations))
 }
 
+/// Returns file systems in memory, kernel settings and host names of a request.
+fn surroundings(request: &RunRequest, violations: &mut Vec<Violation>) -> Surroundings {
+    // A host without a valid address keeps its place: violations name others by their indices.
+    let host = |(index, host): (usize, &v1::ExtraHost)| {
+        let field = format!("extra_hosts[{index}].address");
+        let address = connectivity::address(&field, &host.address, violations);
+        ExtraHost { name: host.name.clone(), address: address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)) }
+    };
+    Surroundings {
+        extra_hosts: request.extra_hosts.iter().enumerate().map(host).collect(),
+        tmpfs: request.tmpfs.iter().map(tmpfs).collect(),
+        shm_bytes: request.shm_bytes,
+        init: request.init,
+        sysctls: request.sysctls.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+    }
+}
+
+fn tmpfs(asked: &v1::Tmpfs) -> Tmpfs {
+    Tmpfs {
+        path: asked.path.clone().into(),
+        bytes: asked.size_bytes,
+        mode: asked.mode.unwrap_or(TMPFS_MODE_DEFAULT),
+        uid: asked.uid,
+        gid: asked.gid,
+        exec: asked.exec,
+    }
+}
+
 fn isolation(request: &RunRequest, violations: &mut Vec<Violation>) -> Isolation {
     let capabilities = request.capabilities.clone().unwrap_or_default();
     let user_namespace = match request.user_namespace {
         0 => UserNamespace::Own,
         1 => UserNamespace::Host,
         number => {
-            let why = format!("is {number}; 0 (own) and 1 (host) are known");
+            let why = format!("is {number}; 0 (own) and 1 (host) are allowed");
             violations.push(Violation::new("user_namespace", UnknownValue.because(why)));
             UserNamespace::Own
         }
@@ -98,8 +128,8 @@ fn variables(variables: &[EnvironmentVariable]) -> Vec<(&str, &str)> {
     variables.iter().map(|variable| (&*variable.name, &*variable.value)).collect()
 }
 
-/// A file of a request under the name of its field.
-pub(crate) fn drafted(field: String, file: &File) -> DraftFile<'_> {
+/// Makes the draft of a file with the name of its field.
+pub(crate) fn file(field: String, file: &File) -> DraftFile<'_> {
     DraftFile {
         field,
         path: &file.path,
@@ -124,13 +154,13 @@ fn redaction(number: i32) -> Result<Redaction, Violation> {
         1 => Ok(Redaction::All),
         2 => Ok(Redaction::None),
         _ => {
-            let why = format!("is {number}; 0 (auto), 1 (all) and 2 (none) are known");
+            let why = format!("is {number}; 0 (auto), 1 (all) and 2 (none) are allowed");
             Err(Violation::new("redaction", UnknownValue.because(why)))
         }
     }
 }
 
-/// Every file of a request with the name of its field: the action's first, then the container's own.
+/// Returns every file of a request with the name of its field: the action's first, then the container's own.
 pub(crate) fn files(request: &RunRequest) -> impl Iterator<Item = (String, &File)> {
     let action = request.action.as_ref().and_then(|action| action.run.as_ref());
     let of_action = action.map_or(&[][..], |run| &run.volume_mounted_files).iter().enumerate();
@@ -140,9 +170,9 @@ pub(crate) fn files(request: &RunRequest) -> impl Iterator<Item = (String, &File
         .chain(own.map(|(index, file)| (format!("volume_mounted_files[{index}]"), file)))
 }
 
-/// The run action, where it is the one that is set.
+/// Returns the run action, if it is the only one that is set.
 fn action(action: Option<&Action>) -> Result<&RunAction, Problem> {
-    let missing = || Problem::invalid_field("action", Required.because("is not set: `action.run` says what to run"));
+    let missing = || Problem::invalid_field("action", Required.because("is not set: set `action.run`"));
     let action = action.ok_or_else(missing)?;
     let Action { download, upload, run, timeout, emit_progress, r#try, parallel, serial, codependent } = action;
     let all = [
@@ -161,11 +191,11 @@ fn action(action: Option<&Action>) -> Result<&RunAction, Problem> {
         (["run"], Some(run)) => Ok(run),
         ([other], _) => Err(Problem::new(
             Kind::Unimplemented,
-            format!("the action `{other}` is not carried out by this version; `run` is"),
+            format!("the action `{other}` is not supported by this version; use `run`"),
         )),
         ([], _) => Err(missing()),
         _ => {
-            let why = format!("has {} set; exactly one may be", set.join(", "));
+            let why = format!("has {} set; set exactly one action", set.join(", "));
             Err(Problem::invalid_field("action", Conflict.because(why)))
         }
     }
@@ -177,13 +207,13 @@ fn network(number: i32) -> Result<Network, Violation> {
         1 => Ok(Network::Host),
         2 => Ok(Network::Cni),
         _ => {
-            let why = format!("is {number}; 0 (none), 1 (host) and 2 (cni) are known");
+            let why = format!("is {number}; 0 (none), 1 (host) and 2 (cni) are allowed");
             Err(Violation::new("network", UnknownValue.because(why)))
         }
     }
 }
 
-/// What an image must be for: one that runs here.
+/// Checks that the platform of an image runs on this machine.
 pub(crate) fn platform(field: &str, text: &str) -> Result<(), Violation> {
     let (arch, variants): (&str, &[&str]) = match std::env::consts::ARCH {
         "x86_64" => ("amd64", &["v1"]),
@@ -210,7 +240,7 @@ pub(crate) fn platform(field: &str, text: &str) -> Result<(), Violation> {
     Err(Violation::new(field, format!("`{shown}` does not run on this machine, which is linux/{arch}")))
 }
 
-/// A duration of the wire, which can be negative or malformed.
+/// Converts a duration of the interface, which can be negative or malformed.
 pub(crate) fn duration(field: &str, duration: Option<&prost_types::Duration>) -> Result<Option<Duration>, Violation> {
     let Some(duration) = duration else { return Ok(None) };
     let (seconds, nanos) = (u64::try_from(duration.seconds), u32::try_from(duration.nanos));
@@ -219,12 +249,18 @@ pub(crate) fn duration(field: &str, duration: Option<&prost_types::Duration>) ->
             let duration = Duration::new(seconds, nanos);
             if duration > GRACE_MAX {
                 let (is, most) = (duration.as_secs(), GRACE_MAX.as_secs());
-                return Err(Violation::new(field, OutOfRange.because(format!("is {is} s; at most {most} s"))));
+                return Err(Violation::new(
+                    field,
+                    OutOfRange.because(format!("is {is} s; at most {most} s are allowed")),
+                ));
             }
             Ok(Some(duration))
         }
         _ => {
-            let why = format!("is {} s and {} ns; it must not be negative", duration.seconds, duration.nanos);
+            let why = format!(
+                "is {} s and {} ns; seconds must be 0 or more, nanoseconds 0 to 999999999",
+                duration.seconds, duration.nanos
+            );
             Err(Violation::new(field, OutOfRange.because(why)))
         }
     }

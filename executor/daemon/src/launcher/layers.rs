@@ -1,4 +1,4 @@
-//! The launcher as the one who unpacks.
+//! Layers of images, which the launcher unpacks.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,45 +10,44 @@ use executor_core::image::Digest;
 use executor_core::protocol::{LauncherAnswer, LauncherCall, Reason, Refused, RemoveLayer, UnpackLayer};
 use executor_images::{LayerNotes, LayerStore, LayerToUnpack, UnpackError};
 
-use crate::launcher::Launcher;
+use super::Launcher;
 use crate::locked;
 
-/// For a layer to be unpacked: the largest ones have gigabytes, and disks are slow.
+/// Time limit for unpacking or removing a layer: the largest ones have gigabytes, and disks are slow.
 const UNPACKING: Duration = Duration::from_secs(3600);
-/// For everything else.
-const SHORT: Duration = Duration::from_secs(60);
+/// Time limit for looking a layer up.
+const LOOKUP: Duration = Duration::from_secs(60);
 
-/// Most layers that are remembered.
-const KNOWN_MAX: usize = 4096;
+/// Most layers in the cache.
+const CACHED_MAX: usize = 4096;
 
-/// Layers, each with what it lies on, and what was left out of each.
-type Known = HashMap<(Digest, Vec<Digest>), Option<String>>;
+/// Layers that are there, by digest and parents, each with the warning about entries that were left out of it.
+type Cached = HashMap<(Digest, Vec<Digest>), Option<String>>;
 
-/// Layers, unpacked by the launcher.
+/// Store of layers behind the launcher.
 #[derive(Debug)]
 pub struct LauncherLayers {
     launcher: Arc<Launcher>,
-    /// Those that the launcher said are there, and to how many launchers it had been said hello by then: with a new one
-    /// it is asked anew.
-    known: Mutex<(u64, Known)>,
+    /// Layers that the launcher reported, and the number of greetings then: the cache does not outlive a launcher.
+    cache: Mutex<(u64, Cached)>,
 }
 
 impl LauncherLayers {
-    /// Layers behind a launcher.
+    /// Makes the store of layers behind a launcher.
     pub fn new(launcher: Arc<Launcher>) -> Self {
-        Self { launcher, known: Mutex::default() }
+        Self { launcher, cache: Mutex::default() }
     }
 
-    fn note<T>(&self, change: impl FnOnce(&mut Known) -> T) -> T {
+    fn cached<T>(&self, change: impl FnOnce(&mut Cached) -> T) -> T {
         let greeted = *self.launcher.watch_greetings().borrow();
-        let mut known = locked(&self.known);
-        if known.0 != greeted {
-            *known = (greeted, HashMap::new());
+        let mut cache = locked(&self.cache);
+        if cache.0 != greeted {
+            *cache = (greeted, HashMap::new());
         }
-        if known.1.len() > KNOWN_MAX {
-            known.1.clear();
+        if cache.1.len() > CACHED_MAX {
+            cache.1.clear();
         }
-        change(&mut known.1)
+        change(&mut cache.1)
     }
 
     async fn call(
@@ -62,14 +61,14 @@ impl LauncherLayers {
         match session.call_within(limit, call, fds).await {
             Ok(LauncherAnswer::Done(_)) => Ok(None),
             Ok(LauncherAnswer::Unpacked(unpacked)) => Ok(Some(unpacked.warning)),
-            Ok(LauncherAnswer::Refused(refused)) => Err((refused.reason(), said(refused))),
-            Ok(_) => Err((Reason::Internal, UnpackError::Internal("the launcher answers something else".into()))),
+            Ok(LauncherAnswer::Refused(refused)) => Err((refused.reason(), unpack_error(refused))),
+            Ok(_) => Err((Reason::Internal, UnpackError::Internal("the launcher gave an unexpected answer".into()))),
             Err(lost) => Err(absent(lost.to_string())),
         }
     }
 }
 
-fn said(refused: Refused) -> UnpackError {
+fn unpack_error(refused: Refused) -> UnpackError {
     let reason = refused.reason();
     let message = refused.message;
     match reason {
@@ -84,15 +83,15 @@ fn said(refused: Refused) -> UnpackError {
 impl LayerStore for LauncherLayers {
     async fn has(&self, diff_id: &Digest, parents: &[Digest]) -> Result<Option<LayerNotes>, UnpackError> {
         let entry = (diff_id.clone(), parents.to_vec());
-        if let Some(warning) = self.note(|known| known.get(&entry).cloned()) {
+        if let Some(warning) = self.cached(|layers| layers.get(&entry).cloned()) {
             return Ok(Some(LayerNotes { warning }));
         }
-        // Without a descriptor it only looks.
+        // Without a descriptor the launcher looks the layer up and unpacks nothing.
         let parents = parents.iter().map(|parent| hex_bytes(parent.hex())).collect();
         let look = UnpackLayer { diff_id: diff_id.to_string(), parents, ..UnpackLayer::default() };
-        match self.call(SHORT, LauncherCall::UnpackLayer(look), &[]).await {
+        match self.call(LOOKUP, LauncherCall::UnpackLayer(look), &[]).await {
             Ok(warning) => {
-                self.note(|known| known.insert(entry, warning.clone()));
+                self.cached(|layers| layers.insert(entry, warning.clone()));
                 Ok(Some(LayerNotes { warning }))
             }
             Err((Reason::NotFound, _)) => Ok(None),
@@ -109,13 +108,13 @@ impl LayerStore for LauncherLayers {
         };
         let done = self.call(UNPACKING, LauncherCall::UnpackLayer(order), &[blob.as_fd()]).await;
         let warning = done.map_err(|(_, error)| error)?;
-        self.note(|known| known.insert((layer.diff_id, layer.parents), warning.clone()));
+        self.cached(|layers| layers.insert((layer.diff_id, layer.parents), warning.clone()));
         Ok(LayerNotes { warning })
     }
 
     async fn remove(&self, diff_id: &Digest) -> Result<(), UnpackError> {
-        // First: whoever asks meanwhile asks the launcher.
-        self.note(|known| known.retain(|(layer, parents), _| layer != diff_id && !parents.contains(diff_id)));
+        // Before the call: lookups meanwhile go to the launcher.
+        self.cached(|layers| layers.retain(|(layer, parents), _| layer != diff_id && !parents.contains(diff_id)));
         let remove = RemoveLayer { diff_id: diff_id.to_string() };
         match self.call(UNPACKING, LauncherCall::RemoveLayer(remove), &[]).await {
             Ok(_) | Err((Reason::NotFound, _)) => Ok(()),
@@ -124,7 +123,7 @@ impl LayerStore for LauncherLayers {
     }
 }
 
-/// The bytes of hexadecimal digits.
+/// Decodes hexadecimal digits.
 fn hex_bytes(digits: &str) -> Vec<u8> {
     let value = |b: u8| char::from(b).to_digit(16).and_then(|digit| u8::try_from(digit).ok()).unwrap_or(0);
     digits.as_bytes().chunks(2).map(|pair| pair.iter().fold(0, |byte, b| byte << 4 | value(*b))).collect()
