@@ -13,13 +13,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use executor_core::backoff::Backoff;
 use executor_core::lifecycle::{State, advance};
 use executor_core::protocol::{self, LauncherAnswer, LauncherCall, ShimNews};
 use executor_core::record::{Exit, FailureKind};
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
 
-use crate::backoff::Backoff;
 use crate::container::link::ShimLink;
 use crate::container::{Handle, Presence, records};
 use crate::deletion::forget;

@@ -27,7 +27,6 @@ pub mod access;
 mod actor;
 pub mod admit;
 pub mod api;
-mod backoff;
 pub mod boot;
 pub mod cli;
 pub mod config;

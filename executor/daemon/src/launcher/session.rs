@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use executor_core::backoff::Backoff;
 use executor_core::ident::ContainerId;
 use executor_core::protocol::{
     LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, Refused, ShimLost, VERSION, Welcome,
@@ -15,7 +16,6 @@ use prost::Message as _;
 use tokio::time::timeout;
 
 use super::{Connection, Launcher};
-use crate::backoff::Backoff;
 use crate::locked;
 use crate::packets::{Packets, PendingCalls};
 

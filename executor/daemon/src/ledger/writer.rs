@@ -6,9 +6,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use executor_core::backoff::Backoff;
+
 use super::Batch;
 use super::store::{Begin, Store, StoreError};
-use crate::backoff::Backoff;
 use crate::locked;
 
 /// Time for which a batch gathers changes: an fsync costs milliseconds of a disk that containers use.
