@@ -1,5 +1,5 @@
-//! Deletes containers: on a caller's request, or because their retention is over. And forgets them: the one place that takes
-//! a container out of the registry, the ledger and the sight of its watchers.
+//! Deletes containers: on a caller's request, or because their retention is over. And forgets them: the one place that
+//! takes a container out of the registry, the ledger and the sight of its watchers.
 
 use std::sync::Arc;
 
@@ -56,9 +56,9 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
 /// Forgets a container of which nothing is left on disk, and tells its watchers the `last` that is to be known of it.
 ///
 /// The order matters, because the id is free as soon as the registry has forgotten it: the event of the deletion stands
-/// before any event of a later container of that id, the ledger forgets the old container and not the later one, and whoever
-/// learns of the deletion finds the id free. The event comes before the ledger's forgetting, so that a crash between the two
-/// loses neither.
+/// before any event of a later container of that id, the ledger forgets the old container and not the later one, and
+/// whoever learns of the deletion finds the id free. The event comes before the ledger's forgetting, so that a crash
+/// between the two loses neither.
 pub(crate) fn forget(node: &Node, handle: &Handle, last: Presence) {
     let id = handle.id();
     node.registry.remove(id, || {
@@ -91,8 +91,9 @@ mod tests {
         Facts::admitted(plan, tag.into(), crate::now(), "boot".into())
     }
 
-    /// Another thread takes each id in the moment in which it is free: the ledger keeps the new container, and its events come
-    /// after the deletion. A follower of the events that sees a deletion does not find the old container any more.
+    /// Another thread takes each id in the moment in which it is free: the ledger keeps the new container, and its
+    /// events come after the deletion. A follower of the events that sees a deletion does not find the old container
+    /// any more.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_container_is_forgotten_before_its_id_is_free() {
         const CONTAINERS: usize = 500;
