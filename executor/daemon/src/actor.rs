@@ -1,4 +1,5 @@
-//! The task that drives a container, from its launch or its recovery to its completion. No other task changes the container.
+//! The task that drives a container, from its launch or its recovery to its completion. No other task changes the
+//! container.
 //!
 //! ```text
 //!  launch ──> follow the shim's reports ──> exit record ──> completed
@@ -6,8 +7,8 @@
 //!    │               └──> exit record? shim again? else wait for the launcher, which finishes what a shim left
 //!    └─ refused ──> wiping, completed, deleted: the id is free, and the callers that wait get the reason
 //! ```
-//! Reports may come twice, late or not at all: `lifecycle::advance` alone decides which of them are new, and only an exit
-//! record completes a container, unless no process is left that could write one.
+//! Reports may come twice, late or not at all: `lifecycle::advance` alone decides which of them are new, and only an
+//! exit record completes a container, unless no process is left that could write one.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -66,7 +67,8 @@ struct Actor {
     node: Arc<Node>,
     handle: Arc<Handle>,
     facts: Facts,
-    /// Secrets that no shim has confirmed to have taken over. Overwritten when the container runs, is completed or refused.
+    /// Secrets that no shim has confirmed to have taken over. Overwritten when the container runs, is completed or
+    /// refused.
     unconfirmed: Vec<MemFile>,
 }
 
@@ -165,7 +167,8 @@ impl Actor {
                 );
             }
             if !greeted {
-                // A launcher's greeting says that every shim listens or is gone. It may have come before this task began.
+                // A launcher's greeting says that every shim listens or is gone. It may have come before this task
+                // began.
                 greeted = true;
                 let mut first = self.node.launcher.watch_greetings();
                 let _ = first.wait_for(|greetings| *greetings > 0).await;
@@ -179,11 +182,12 @@ impl Actor {
                         continue;
                     }
                     Err(error) => {
-                        tracing::error!(container = %self.handle.id(), %error, "cannot watch the connection to the container's shim")
+                        let id = self.handle.id();
+                        tracing::error!(container = %id, %error, "cannot watch the connection to the container's shim");
                     }
                 },
                 Err(error) => {
-                    tracing::debug!(container = %self.handle.id(), %error, "cannot connect to the container's shim")
+                    tracing::debug!(container = %self.handle.id(), %error, "cannot connect to the container's shim");
                 }
             }
             // The run directory is removed last: without it there is nothing left to finish.
@@ -218,12 +222,14 @@ impl Actor {
                     }
                     Some(state) => self.reached(state),
                     None => {
-                        tracing::debug!(container = %self.handle.id(), state = reached.state, "the container's shim reported an unknown state")
+                        let (id, state) = (self.handle.id(), reached.state);
+                        tracing::debug!(container = %id, state, "the container's shim reported an unknown state");
                     }
                 },
                 Ok(Some(ShimNews::Refused(refused))) if self.facts.started_at.is_none() => return Err(refused.into()),
                 Ok(Some(ShimNews::Refused(refused))) => {
-                    tracing::error!(container = %self.handle.id(), "the container's shim refused a container that runs: {}", refused.message);
+                    let (id, why) = (self.handle.id(), refused.message);
+                    tracing::error!(container = %id, "the container's shim refused a container that runs: {why}");
                 }
                 Ok(Some(ShimNews::Done(_))) => {}
                 Ok(None) => return Ok(FollowEnd::Lost),
@@ -243,7 +249,8 @@ impl Actor {
             Ok(Some(record)) => self.facts.update(record),
             Ok(None) => {} // the container is at its end: the exit record follows
             Err(error) => {
-                tracing::error!(container = %self.handle.id(), error = crate::chain(&error), "cannot use the container's record")
+                let (id, error) = (self.handle.id(), crate::chain(&error));
+                tracing::error!(container = %id, error, "cannot use the container's record");
             }
         }
         self.advance(reported);
@@ -297,7 +304,7 @@ impl Actor {
         if self.facts.state <= State::Initializing && self.facts.prepared.is_none() {
             return self.refuse(Problem::new(
                 Kind::Unavailable,
-                "the launcher or the container's shim was lost while the container was being made; nothing of the container is left",
+                "the launcher or the shim was lost while the container was being made; nothing of the container is left",
             ));
         }
         self.conclude_without_record(
@@ -347,7 +354,8 @@ impl Actor {
         self.node.completed.notify_one();
     }
 
-    /// Forgets a container whose files are gone: it was completed and deleted in the ledger's last moment before a kill.
+    /// Forgets a container whose files are gone: it was completed and deleted in the ledger's last moment before a
+    /// kill.
     fn vanish(&mut self) {
         self.wipe_unconfirmed();
         let id = self.handle.id();

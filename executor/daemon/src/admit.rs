@@ -1,8 +1,9 @@
 //! Run: from a request to a container.
 //!
-//! The decoded message goes in by value, because it holds the only copies of the secrets; the container comes out when its
-//! process was started. All that can fail without a trace (validation, descriptors, memory) is done before anything is
-//! taken; the id and the capacity are taken together; from there on a task of its own goes on, even if the caller goes away.
+//! The decoded message goes in by value, because it holds the only copies of the secrets; the container comes out when
+//! its process was started. All that can fail without a trace (validation, descriptors, memory) is done before anything
+//! is taken; the id and the capacity are taken together; from there on a task of its own goes on, even if the caller
+//! goes away.
 
 use std::sync::Arc;
 

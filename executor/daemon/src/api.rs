@@ -59,7 +59,8 @@ struct Service {
     node: Arc<Node>,
 }
 
-/// Returns the services of the control plane's socket: executor, images, health, reflection. Must be called on the runtime.
+/// Returns the services of the control plane's socket: executor, images, health, reflection. Must be called on the
+/// runtime.
 ///
 /// # Errors
 /// The built-in descriptor set is broken: an internal error.

@@ -4,8 +4,8 @@
 //! root:          directories, lock, listen, launcher  ──>  privileges dropped  ──>  serve
 //! unprivileged:  lock, listen or take the socket, launcher if it is there       ──>  serve
 //! ```
-//! All of it happens while there is one thread, before the runtime and before a byte of a client is read: privileges and
-//! capabilities belong to threads, and the code that reads clients' bytes must have none.
+//! All of it happens while there is one thread, before the runtime and before a byte of a client is read: privileges
+//! and capabilities belong to threads, and the code that reads clients' bytes must have none.
 
 mod account;
 mod dirs;
@@ -155,8 +155,8 @@ fn keep_out_of_swap(privileges_are_final: bool) {
     }
 }
 
-/// Raises the soft limit on descriptors to the hard one: each container takes a descriptor, and the soft limit is 1,024 on
-/// most machines.
+/// Raises the soft limit on descriptors to the hard one: each container takes a descriptor, and the soft limit is 1,024
+/// on most machines.
 fn raise_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);

@@ -68,8 +68,8 @@ struct File {
     server: Server,
     retention: Keep,
     images: images::Images,
-    /// Table of the launcher, read here so that unknown keys and invalid values are reported, and for the size of logs, which a
-    /// client that missed output is told.
+    /// Table of the launcher, read here so that unknown keys and invalid values are reported, and for the size of logs,
+    /// which a client that missed output is told.
     launcher: LauncherSettings,
 }
 
@@ -210,8 +210,8 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
     }
     let containers = file.capacity.containers.unwrap_or(1000);
     let memory_bytes = file.capacity.memory_bytes.map_or_else(host_memory, |bytes| Ok(bytes.0))?;
-    // A limit on processes is a ceiling that few containers come near: the default admits as many containers of the default
-    // size as there may be, and does not divide the kernel's own limit.
+    // A limit on processes is a ceiling that few containers come near: the default admits as many containers of the
+    // default size as there may be, and does not divide the kernel's own limit.
     let pids = file.capacity.pids.unwrap_or_else(|| containers.saturating_mul(file.policy.default_pids));
     check.at_least_one("capacity.containers", containers)?;
     check.at_least_one("capacity.memory_bytes", memory_bytes)?;

@@ -34,8 +34,8 @@ pub enum ServeError {
     Reflection(#[from] tonic_reflection::server::Error),
 }
 
-/// Serves until `stop` resolves. `connection` is a connection to the launcher, where one was made at the start; `obituary`
-/// says why a lost launcher will not come back; `ready` is called when clients are served.
+/// Serves until `stop` resolves. `connection` is a connection to the launcher, where one was made at the start;
+/// `obituary` says why a lost launcher will not come back; `ready` is called when clients are served.
 ///
 /// # Errors
 /// See [`ServeError`].

@@ -1,5 +1,5 @@
-//! Deletes containers: on a caller's request, or because their retention is over. And forgets them: the one place that takes
-//! a container out of the registry, the ledger and the sight of its watchers.
+//! Deletes containers: on a caller's request, or because their retention is over. And forgets them: the one place that
+//! takes a container out of the registry, the ledger and the sight of its watchers.
 
 use std::sync::Arc;
 
@@ -56,9 +56,9 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
 /// Forgets a container of which nothing is left on disk, and tells its watchers the `last` that is to be known of it.
 ///
 /// The order matters, because the id is free as soon as the registry has forgotten it: the event of the deletion stands
-/// before any event of a later container of that id, the ledger forgets the old container and not the later one, and whoever
-/// learns of the deletion finds the id free. The event comes before the ledger's forgetting, so that a crash between the two
-/// loses neither.
+/// before any event of a later container of that id, the ledger forgets the old container and not the later one, and
+/// whoever learns of the deletion finds the id free. The event comes before the ledger's forgetting, so that a crash
+/// between the two loses neither.
 pub(crate) fn forget(node: &Node, handle: &Handle, last: Presence) {
     let id = handle.id();
     node.registry.remove(id, || {
@@ -86,53 +86,66 @@ mod tests {
         Node::open(Arc::new(config)).unwrap().0
     }
 
-    fn facts(tag: &str) -> Facts {
-        let plan = validate(&Draft { id: "a", path: "/bin/true", ..Draft::default() }, &Policy::default()).unwrap();
+    fn facts(id: &str, tag: &str) -> Facts {
+        let plan = validate(&Draft { id, path: "/bin/true", ..Draft::default() }, &Policy::default()).unwrap();
         Facts::admitted(plan, tag.into(), crate::now(), "boot".into())
     }
 
-    /// Another thread takes the id in the moment in which it is free: the ledger keeps the new container, and its events come
-    /// after the deletion. A follower of the events that sees the deletion does not find the container any more.
+    /// Another thread takes each id in the moment in which it is free: the ledger keeps the new container, and its
+    /// events come after the deletion. A follower of the events that sees a deletion does not find the old container
+    /// any more.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_container_is_forgotten_before_its_id_is_free() {
-        const ROUNDS: u64 = 300;
+        const CONTAINERS: usize = 500;
         let dir = tempfile::tempdir().unwrap();
-        let node = node(dir.path());
-        let admit = |tag: &str| loop {
-            let facts = facts(tag);
+        let node = &node(dir.path());
+        let (old, new): (Vec<Facts>, Vec<Facts>) = (0..CONTAINERS)
+            .map(|index| (facts(&format!("c{index}"), "old"), facts(&format!("c{index}"), "new")))
+            .unzip();
+        let admit = |facts: &Facts| loop {
             if let Admission::New(handle) = node.registry.admit(facts.clone()).unwrap() {
                 node.events.append(handle.id(), EventKind::Reached(State::Reserved), None, crate::now());
-                node.ledger.put(Arc::new(facts));
+                node.ledger.put(Arc::new(facts.clone()));
+                node.registry.release(handle.id()); // there is not enough memory for all of them
                 return handle;
             }
         };
-        let mut handle = admit("0");
-        for round in 1..=ROUNDS {
-            let id = handle.id().clone();
-            let deleted = node.events.newest() + 1;
-            handle = std::thread::scope(|scope| {
-                let next = scope.spawn(|| admit(&round.to_string()));
-                let follower = scope.spawn(|| {
-                    while node.events.newest() < deleted {
-                        std::thread::yield_now();
-                    }
-                    let found = node.registry.get(&id);
-                    assert!(found.is_none_or(|found| !Arc::ptr_eq(&found, &handle)), "round {round}");
-                });
-                forget(&node, &handle, Presence::Refused(Problem::no_container("a")));
-                follower.join().unwrap();
-                next.join().unwrap()
+        let (next, taken) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for facts in &new {
+                    next.wait();
+                    admit(facts);
+                    taken.wait();
+                }
             });
-        }
+            scope.spawn(|| {
+                let (mut position, mut deleted) = (Position::behind(0), 0);
+                while deleted < CONTAINERS {
+                    let batch = node.events.after(position, None, 1);
+                    position = batch.position;
+                    for (event, _) in batch.events.iter().filter(|(event, _)| event.kind == EventKind::Deleted) {
+                        let found = node.registry.get(&event.container);
+                        assert!(found.is_none_or(|handle| handle.request_tag() == "new"), "{}", event.container);
+                        deleted += 1;
+                    }
+                }
+            });
+            for facts in &old {
+                let handle = admit(facts);
+                next.wait();
+                std::thread::yield_now();
+                forget(node, &handle, Presence::Refused(Problem::no_container("a")));
+                taken.wait();
+            }
+        });
         let batch = node.events.after(Position::behind(0), None, usize::MAX);
         for (index, (event, _)) in batch.events.iter().enumerate() {
-            assert_eq!(event.kind == EventKind::Deleted, index % 2 == 1, "event {index}");
+            assert_eq!(event.kind == EventKind::Deleted, index % 3 == 1, "event {index}");
         }
         node.ledger.close(node.events.close());
-        drop(handle);
-        let ledger = node.config.paths.ledger();
-        let (_, loaded) = crate::ledger::Ledger::open(&ledger).unwrap();
-        let tags: Vec<&str> = loaded.containers.iter().map(|facts| &*facts.request_tag).collect();
-        assert_eq!(tags, [ROUNDS.to_string()]);
+        let (_, loaded) = crate::ledger::Ledger::open(&node.config.paths.ledger()).unwrap();
+        let kept = loaded.containers.iter().filter(|facts| facts.request_tag == "new").count();
+        assert_eq!((kept, loaded.containers.len()), (CONTAINERS, CONTAINERS));
     }
 }

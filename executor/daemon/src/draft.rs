@@ -15,8 +15,8 @@ use executor_proto::v1::{self, Action, EnvironmentVariable, File, Outputs, RunAc
 
 use crate::problem::{Kind, Problem};
 
-/// Makes the draft of a request. Returns the violations of fields that cannot be translated, too, so that they are reported
-/// together with those of validation.
+/// Makes the draft of a request. Returns the violations of fields that cannot be translated, too, so that they are
+/// reported together with those of validation.
 ///
 /// # Errors
 /// The request has not exactly one action, or one that is not supported.

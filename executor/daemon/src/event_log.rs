@@ -1,9 +1,9 @@
 //! The event log: events of all containers in one order, numbered without end.
 //!
-//! State changes go in; events come out to every follower, from any point that is still kept. The number of an event (its
-//! cursor) never repeats, over restarts and crashes too: numbers are reserved in the ledger in blocks, before they are
-//! given out, and a start after a crash begins behind the block. A follower sees the jump as a gap, because events just
-//! before the crash may not have reached the disk.
+//! State changes go in; events come out to every follower, from any point that is still kept. The number of an event
+//! (its cursor) never repeats, over restarts and crashes too: numbers are reserved in the ledger in blocks, before they
+//! are given out, and a start after a crash begins behind the block. A follower sees the jump as a gap, because events
+//! just before the crash may not have reached the disk.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

@@ -1,8 +1,8 @@
 //! Executes a process in a container: from the request to a session with its supervisor.
 //!
-//! The decoded message goes in by value, because it holds the only copies of arguments and values; a running process with
-//! its own descriptors comes out. The launcher forks the supervisor; the process's input and output go through no other
-//! process of the executor.
+//! The decoded message goes in by value, because it holds the only copies of arguments and values; a running process
+//! with its own descriptors comes out. The launcher forks the supervisor; the process's input and output go through no
+//! other process of the executor.
 
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Facts of a container, at every moment of its life and after it.
 //!
-//! One value serves the registry, the ledger and the interface. It is made of the plan that the daemon admitted and of the
-//! shim's records; it holds no secret, because neither of these does.
+//! One value serves the registry, the ledger and the interface. It is made of the plan that the daemon admitted and of
+//! the shim's records; it holds no secret, because neither of these does.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -4,8 +4,8 @@
 //!  api::images ──> executor_images ──> LauncherLayers ──> launcher      fetch, take in, remove
 //!  admit ──> resolve ──> apply                                          from a reference to a plan's image
 //! ```
-//! `executor_images` fetches and verifies the bytes; the launcher unpacks them and verifies the layers once more. Nothing
-//! here looks into an image.
+//! `executor_images` fetches and verifies the bytes; the launcher unpacks them and verifies the layers once more.
+//! Nothing here looks into an image.
 
 mod apply;
 mod problem;

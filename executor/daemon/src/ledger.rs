@@ -1,13 +1,13 @@
 //! The ledger: containers and events, kept over restarts of the daemon.
 //!
-//! Containers' facts and events go in; after a restart they come out again. No request waits for the ledger: changes are
-//! collected, the newer replacing the older, and one thread writes them in batches, each durable as a whole. What a kill -9
-//! takes from the last batch is in the shims' own records, which are on disk before the daemon hears of them.
+//! Containers' facts and events go in; after a restart they come out again. No request waits for the ledger: changes
+//! are collected, the newer replacing the older, and one thread writes them in batches, each durable as a whole. What a
+//! kill -9 takes from the last batch is in the shims' own records, which are on disk before the daemon hears of them.
 //!
 //! A disk that is full or broken stops no container: the batch is kept, the store is opened again until it takes the
-//! batch, and meanwhile [`Ledger::trouble`] says why, so that no new container is admitted. A daemon that starts on a full
-//! disk goes on likewise: with what can be read, and where nothing can (a store that has to be repaired first), with the
-//! containers' own records.
+//! batch, and meanwhile [`Ledger::trouble`] says why, so that no new container is admitted. A daemon that starts on a
+//! full disk goes on likewise: with what can be read, and where nothing can (a store that has to be repaired first),
+//! with the containers' own records.
 
 mod store;
 mod writer;
@@ -98,9 +98,9 @@ impl Ledger {
     /// Opens the ledger in `dir`, reads it, and reserves cursors.
     ///
     /// # Errors
-    /// The directory is missing or not writable, or another process has the ledger open. A full disk is no error here, see
-    /// [`Ledger::trouble`]. A broken store is renamed with an error in the log, because the records on disk have most of it
-    /// again.
+    /// The directory is missing or not writable, or another process has the ledger open. A full disk is no error here,
+    /// see [`Ledger::trouble`]. A broken store is renamed with an error in the log, because the records on disk have
+    /// most of it again.
     pub fn open(dir: &Path) -> Result<(Self, Loaded), LedgerError> {
         let path = dir.join("executord.redb");
         let failed = |error| LedgerError::Store(dir.parent().unwrap_or(dir).to_owned(), error);
@@ -109,7 +109,8 @@ impl Ledger {
             Err(full) if full.is_full() => (Err(full), Loaded::default()),
             Err(error) if error.is_corruption() => {
                 let aside = dir.join(format!("executord.redb.broken-{}", now_micros()));
-                tracing::error!(%error, aside = %aside.display(), "the ledger is broken; it was renamed, and a new one begins");
+                let renamed = aside.display();
+                tracing::error!(%error, %renamed, "the ledger is broken; it was renamed, and a new one begins");
                 std::fs::rename(&path, &aside).map_err(|error| LedgerError::Aside(path.clone(), error))?;
                 let store = Store::open(&path).map_err(failed)?;
                 let mut loaded = store.load().map_err(failed)?;

@@ -11,13 +11,13 @@
 //!     ├────> logs, outputs                                 their output
 //!     └────> images ──> executor_images, launcher          their images
 //! ```
-//! Input: `executor.v1` over a unix socket, and the records that shims write. Output: requests to the launcher and to shims
-//! over SOCK_SEQPACKET, events, the ledger. The daemon serves without any privilege, and no secret stays in it longer than
-//! it takes to put it into a memory file.
+//! Input: `executor.v1` over a unix socket, and the records that shims write. Output: requests to the launcher and to
+//! shims over SOCK_SEQPACKET, events, the ledger. The daemon serves without any privilege, and no secret stays in it
+//! longer than it takes to put it into a memory file.
 //!
 //! Layers, from below: `facts` and `events` (what is known), `ledger` and `event_log` (what is kept), `container` and
-//! `registry`, `node` (all of it together), `deletion`, `actor`, `admit` and `rotate` (what is done), `api` (the services),
-//! `daemon`. A module needs only modules of layers below its own.
+//! `registry`, `node` (all of it together), `deletion`, `actor`, `admit` and `rotate` (what is done), `api` (the
+//! services), `daemon`. A module needs only modules of layers below its own.
 //!
 //! The binary is thin: [`boot`] prepares the process, [`daemon`] serves.
 
@@ -67,8 +67,8 @@ pub(crate) fn now() -> Timestamp {
     SystemTime::now().into()
 }
 
-/// Locks a mutex. A thread that panicked has ended the process (`panic = "abort"`), so that no shipped code leaves a lock
-/// poisoned.
+/// Locks a mutex. A thread that panicked has ended the process (`panic = "abort"`), so that no shipped code leaves a
+/// lock poisoned.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

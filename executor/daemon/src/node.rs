@@ -19,8 +19,8 @@ use crate::logs::watch::DirectoryWatch;
 use crate::problem::{Kind, Problem};
 use crate::registry::Registry;
 
-/// Least free bytes under the state directory at which a new container is taken: its exit record and the beginning of its
-/// log must find room.
+/// Least free bytes under the state directory at which a new container is taken: its exit record and the beginning of
+/// its log must find room.
 const STATE_FREE_MIN: u64 = 4 << 20;
 /// Least free inodes, for the same reason.
 const INODES_FREE_MIN: u64 = 8;

@@ -1,8 +1,8 @@
 //! Reads a container's captured outputs: the list, and each file in pieces.
 //!
-//! A process with more privilege than the daemon wrote them, from files that a container made. All the same every size is
-//! bounded and compared, no link is followed, and a file that differs from the list is an error and never a shorter or a
-//! longer answer. The functions block: they are not for the threads of the runtime.
+//! A process with more privilege than the daemon wrote them, from files that a container made. All the same every size
+//! is bounded and compared, no link is followed, and a file that differs from the list is an error and never a shorter
+//! or a longer answer. The functions block: they are not for the threads of the runtime.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};

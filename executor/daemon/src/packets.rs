@@ -15,8 +15,8 @@ use tokio::sync::oneshot;
 use crate::locked;
 
 thread_local! {
-    /// Buffer for received packets: one for each thread of the runtime rather than one for each connection, of which there
-    /// are as many as containers.
+    /// Buffer for received packets: one for each thread of the runtime rather than one for each connection, of which
+    /// there are as many as containers.
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; PACKET_MAX]);
 }
 

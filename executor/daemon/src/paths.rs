@@ -81,7 +81,8 @@ impl Paths {
     }
 }
 
-/// Lists the ids of the containers that have a directory in `dir`. Other names are left out; a missing directory is empty.
+/// Lists the ids of the containers that have a directory in `dir`. Other names are left out; a missing directory is
+/// empty.
 ///
 /// # Errors
 /// The directory cannot be read.

@@ -1,8 +1,8 @@
 //! Errors for callers: one line, a kind, and the invalid fields.
 //!
-//! A problem is made where the error occurs and becomes a gRPC status only at the edge (`wire::status`), so that nothing
-//! inside knows of gRPC. It holds no secret: descriptions come from validation, which repeats none, and from the launcher,
-//! whose messages have none.
+//! A problem is made where the error occurs and becomes a gRPC status only at the edge (`wire::status`), so that
+//! nothing inside knows of gRPC. It holds no secret: descriptions come from validation, which repeats none, and from
+//! the launcher, whose messages have none.
 
 use executor_core::protocol::{FieldViolation, Reason, Refused};
 use executor_core::shortage::{self, Shortage};
@@ -73,8 +73,8 @@ impl Problem {
         Self::new(Kind::NotFound, format!("there is no container {id:?}"))
     }
 
-    /// Makes the problem of an error of the system: RESOURCE_EXHAUSTED with the name of the resource where one ran out, else
-    /// an internal error. `about` names what the error is about.
+    /// Makes the problem of an error of the system: RESOURCE_EXHAUSTED with the name of the resource where one ran out,
+    /// else an internal error. `about` names what the error is about.
     pub fn of_system(about: &str, error: &(dyn std::error::Error + 'static)) -> Self {
         let told = format!("{about}: {}", crate::chain(error));
         match shortage::of(error) {

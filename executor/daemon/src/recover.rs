@@ -1,9 +1,10 @@
 //! Finds the containers of earlier daemons again.
 //!
-//! There are three sources: the ledger (containers that were admitted, and those that were completed), the run directory
-//! (containers with a shim) and the state directory (containers with an exit record). None is complete: the ledger lacks its
-//! last moment before a kill, the run directory goes with a reboot, an exit record comes last. Together they are registered
-//! before the first call is served; what is still open is decided by each container's own task, with the launcher's help.
+//! There are three sources: the ledger (containers that were admitted, and those that were completed), the run
+//! directory (containers with a shim) and the state directory (containers with an exit record). None is complete: the
+//! ledger lacks its last moment before a kill, the run directory goes with a reboot, an exit record comes last.
+//! Together they are registered before the first call is served; what is still open is decided by each container's own
+//! task, with the launcher's help.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,8 +27,8 @@ use crate::paths::containers_in;
 /// Time limit for shims to report their states. One that hangs must not keep the clients of others waiting.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Registers every container that is known from before, and resumes those that are not completed. `node.settled` becomes
-/// true when each of them is connected or completed.
+/// Registers every container that is known from before, and resumes those that are not completed. `node.settled`
+/// becomes true when each of them is connected or completed.
 pub fn recover(node: &Arc<Node>, remembered: Vec<Facts>) {
     let (deleted, remembered): (Vec<_>, Vec<_>) = remembered.into_iter().partition(|facts| was_deleted(node, facts));
     deleted.iter().for_each(|facts| node.ledger.forget(&facts.plan.id));
@@ -68,7 +69,8 @@ fn resume(node: &Arc<Node>, facts: Facts) -> Option<Arc<Handle>> {
     let handle = node.registry.adopt(facts.clone())?;
     node.ledger.put(Arc::new(facts.clone()));
     let link = Seqpacket::connect(&node.config.paths.shim_socket(handle.id())).and_then(ShimLink::new);
-    tracing::info!(container = %handle.id(), state = facts.state.name(), shim = link.is_ok(), "found a container of an earlier daemon");
+    let (id, state, shim) = (handle.id(), facts.state.name(), link.is_ok());
+    tracing::info!(container = %id, state, shim, "found a container of an earlier daemon");
     tokio::spawn(actor::resume(Arc::clone(node), Arc::clone(&handle), facts, link.ok()));
     Some(handle)
 }
@@ -109,8 +111,8 @@ fn merge(known: &mut BTreeMap<ContainerId, Facts>, record: ContainerRecord) {
 async fn settle(node: Arc<Node>, mut open: Vec<Arc<Handle>>) {
     // The time limit begins with the launcher's greeting.
     let _ = node.launcher.watch_greetings().wait_for(|greetings| *greetings > 0).await;
-    // By now the launcher has finished the containers that it found, and has forked those that an executord that died asked
-    // for last: there may be more than the three sources had before.
+    // By now the launcher has finished the containers that it found, and has forked those that an executord that died
+    // asked for last: there may be more than the three sources had before.
     let unknown = |directory: &Path| {
         let ids = containers(directory);
         ids.into_iter().filter(|id| node.registry.get(id).is_none()).collect::<Vec<_>>()

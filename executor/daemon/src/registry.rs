@@ -80,8 +80,8 @@ impl Registry {
         locked(&self.inner).account.release(id);
     }
 
-    /// Forgets a container, and gives back its capacity. `before` runs while the id is still taken and nobody can look the
-    /// container up; it must not use the registry.
+    /// Forgets a container, and gives back its capacity. `before` runs while the id is still taken and nobody can look
+    /// the container up; it must not use the registry.
     pub fn remove(&self, id: &ContainerId, before: impl FnOnce()) {
         let mut inner = locked(&self.inner);
         before();
@@ -89,8 +89,8 @@ impl Registry {
         inner.containers.remove(id);
     }
 
-    /// Calls `visit` for containers in the order of their ids, from behind `after` on, until it returns false. The registry
-    /// is not locked during a call.
+    /// Calls `visit` for containers in the order of their ids, from behind `after` on, until it returns false. The
+    /// registry is not locked during a call.
     pub fn visit(&self, after: Option<&ContainerId>, mut visit: impl FnMut(&Arc<Handle>) -> bool) {
         let mut at = after.cloned();
         loop {

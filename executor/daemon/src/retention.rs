@@ -1,4 +1,5 @@
-//! Deletes completed containers that nobody deletes: after a while, beyond a number, or at once where the request says so.
+//! Deletes completed containers that nobody deletes: after a while, beyond a number, or at once where the request says
+//! so.
 
 use std::sync::Arc;
 use std::time::Duration;

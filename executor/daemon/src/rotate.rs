@@ -1,8 +1,9 @@
 //! UpdateFiles: new secret files for a running container.
 //!
-//! The decoded message goes in by value, because it holds the only copies of the new contents; the container with its new
-//! generation comes out. The list is made from the shim's own record and validated at once; the shim validates it again.
-//! Updates of a container run one after the other, and each goes on once it has begun, even if its caller goes away.
+//! The decoded message goes in by value, because it holds the only copies of the new contents; the container with its
+//! new generation comes out. The list is made from the shim's own record and validated at once; the shim validates it
+//! again. Updates of a container run one after the other, and each goes on once it has begun, even if its caller goes
+//! away.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -47,8 +48,8 @@ impl Drop for Request {
 /// Replaces, adds and removes secret files.
 ///
 /// # Errors
-/// Those that the interface lists for UpdateFiles. The files are unchanged then, except after UNAVAILABLE where the shim's
-/// answer was lost.
+/// Those that the interface lists for UpdateFiles. The files are unchanged then, except after UNAVAILABLE where the
+/// shim's answer was lost.
 pub async fn update(node: &Arc<Node>, request: v1::UpdateFilesRequest) -> Result<Arc<Facts>, Problem> {
     let request = Request(request);
     let task = tokio::spawn({

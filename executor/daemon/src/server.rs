@@ -1,11 +1,11 @@
 //! The server: accepts connections, finds out whom they belong to, passes their calls on, and ends them.
 //!
-//! tonic's own server is not used, because nothing that a connection carries may stay in memory: so no content goes through
-//! the HTTP/2 library (see the module `wire`). A connection ends when its client ends it, gracefully when the daemon stops,
-//! and when others need its slot or the memory of its answers.
+//! tonic's own server is not used, because nothing that a connection carries may stay in memory: so no content goes
+//! through the HTTP/2 library (see the module `wire`). A connection ends when its client ends it, gracefully when the
+//! daemon stops, and when others need its slot or the memory of its answers.
 //!
-//! There are two sockets: the control plane's, and the one that containers see. Connections to the second are bounded apart
-//! from the first, in number, in number for each container, and in time.
+//! There are two sockets: the control plane's, and the one that containers see. Connections to the second are bounded
+//! apart from the first, in number, in number for each container, and in time.
 
 mod linger;
 mod rates;
@@ -70,8 +70,8 @@ const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(10);
 const RUNTIME_BOUNDS: Bounds = Bounds { connections: 128, streams: 4, message_bytes: RUNTIME_MESSAGE_MAX };
 /// Most connections of one container at once on the containers' socket.
 const RUNTIME_EACH: usize = 32;
-/// Pace of connections on the containers' socket: clients that connect as fast as they can take no more than a part of one
-/// processor from the control plane.
+/// Pace of connections on the containers' socket: clients that connect as fast as they can take no more than a part of
+/// one processor from the control plane.
 const RUNTIME_PACE: Pace = Pace { pause: Duration::from_millis(1), refused: 32 };
 /// Rate of one container's connections there: it connects once, or again after a rotation.
 const RUNTIME_RATE: Rate = Rate { burst: 64, interval: Duration::from_millis(20) };

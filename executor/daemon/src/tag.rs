@@ -1,7 +1,7 @@
 //! The tag of a request, by which a repeated request is recognised.
 //!
-//! Every field counts, secrets too, except the id, which compared requests have in common. The key hashes each part with its
-//! length, and each list begins with its number of entries, so that no two requests have the same encoding.
+//! Every field counts, secrets too, except the id, which compared requests have in common. The key hashes each part
+//! with its length, and each list begins with its number of entries, so that no two requests have the same encoding.
 
 use std::collections::{BTreeMap, HashMap};
 

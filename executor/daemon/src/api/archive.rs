@@ -1,8 +1,8 @@
 //! GetArchive and PutArchive: copy files out of a running container and into it.
 //!
-//! A process of the executor's own in the container reads or writes them (the launcher's `exec/archive.rs`). The archive goes
-//! through here in pieces, each when the one before was taken: a slow client delays the process, and a slow process its
-//! client. No piece is kept.
+//! A process of the executor's own in the container reads or writes them (the launcher's `exec/archive.rs`). The
+//! archive goes through here in pieces, each when the one before was taken: a slow client delays the process, and a
+//! slow process its client. No piece is kept.
 
 use std::sync::Arc;
 

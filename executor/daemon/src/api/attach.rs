@@ -1,6 +1,6 @@
-//! Attach: connects a client to a container's own process, by way of its shim, which has the process's terminal or pipes and
-//! masks the output. Output is read from the shim no faster than the client takes it, so that a lossless client delays its
-//! process.
+//! Attach: connects a client to a container's own process, by way of its shim, which has the process's terminal or
+//! pipes and masks the output. Output is read from the shim no faster than the client takes it, so that a lossless
+//! client delays its process.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;

@@ -23,8 +23,8 @@ use crate::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
 /// Bytes of output in a message.
 const CHUNK: usize = 16 << 10;
-/// Most bytes that are still read from a pipe or a terminal after the process has ended. Other processes may hold it open
-/// and write on.
+/// Most bytes that are still read from a pipe or a terminal after the process has ended. Other processes may hold it
+/// open and write on.
 const REST: usize = 1 << 20;
 /// Most messages of input that wait for the process to read.
 const INPUT_DEPTH: usize = 16;

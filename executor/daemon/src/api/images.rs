@@ -209,8 +209,8 @@ async fn attend(
     let _ = sender.send(last).await;
 }
 
-/// Follows a pull to its end, and reports its progress when the client reads: the credentials are not held for a client that
-/// does not. Returns the progress that was not reported yet, and the outcome.
+/// Follows a pull to its end, and reports its progress when the client reads: the credentials are not held for a client
+/// that does not. Returns the progress that was not reported yet, and the outcome.
 async fn follow(
     node: &Arc<Node>,
     reference: &ImageReference,

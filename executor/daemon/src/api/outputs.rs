@@ -1,5 +1,5 @@
-//! GetOutputs: the captured outputs of a completed container, as a stream: each file's description and content, then the
-//! skipped files.
+//! GetOutputs: the captured outputs of a completed container, as a stream: each file's description and content, then
+//! the skipped files.
 
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
 //! GetSecrets: the one call that answers values, to the holder of the container's runtime token (docs/adr/0008).
 //!
-//! The daemon knows no token. It sends the digest of the presented token to the shim of the container that the token names,
-//! and gets a memory file back; so a compromised daemon reads no secret of a running container without a token. The caller's
-//! identity does not matter, and a refusal reveals nothing: neither that a container exists nor that it has ended.
+//! The daemon knows no token. It sends the digest of the presented token to the shim of the container that the token
+//! names, and gets a memory file back; so a compromised daemon reads no secret of a running container without a token.
+//! The caller's identity does not matter, and a refusal reveals nothing: neither that a container exists nor that it
+//! has ended.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The user that the daemon serves as. Users and groups are looked up in /etc/passwd and /etc/group, not through the name
-//! services, whose libraries a static program cannot load.
+//! The user that the daemon serves as. Users and groups are looked up in /etc/passwd and /etc/group, not through the
+//! name services, whose libraries a static program cannot load.
 
 use executor_core::plan::{Principal, UserRef};
 use executor_core::users::{self, FILE_MAX};

@@ -1,8 +1,9 @@
 //! The daemon's directories, and the lock that keeps a second daemon off them.
 //!
-//! This runs as root in directories that the daemon's user can write to, and an attacker with that user's rights may have left
-//! anything there: links, hard links, pipes. So each directory is opened once, beneath the one that root alone can write to
-//! and without following a link; owners are changed by descriptor; and the lock is taken as the user.
+//! This runs as root in directories that the daemon's user can write to, and an attacker with that user's rights may
+//! have left anything there: links, hard links, pipes. So each directory is opened once, beneath the one that root
+//! alone can write to and without following a link; owners are changed by descriptor; and the lock is taken as the
+//! user.
 
 use std::fs::{DirBuilder, File, Permissions, TryLockError};
 use std::io::{self, Read as _};
@@ -25,8 +26,8 @@ use crate::paths::{IMAGES, LEDGER, Paths};
 
 const LOCK: &str = "lock";
 
-/// Makes missing directories. Existing ones keep their owners and modes, except those of the ledger and the images, which
-/// are the daemon's alone. Returns the ledger's directory.
+/// Makes missing directories. Existing ones keep their owners and modes, except those of the ledger and the images,
+/// which are the daemon's alone. Returns the ledger's directory.
 ///
 /// # Errors
 /// A directory cannot be made, or the account cannot reach it.
@@ -81,15 +82,15 @@ fn make_below(dir: &OwnedFd, name: &str, mode: RawMode) -> io::Result<OwnedFd> {
     Ok(opened)
 }
 
-/// Opens an entry of a directory that is not a symbolic link. Without openat2, which the sandbox of the daemon's unit denies
-/// (ENOSYS), because no filter can look into its arguments (systemd's RestrictSUIDSGID).
+/// Opens an entry of a directory that is not a symbolic link. Without openat2, which the sandbox of the daemon's unit
+/// denies (ENOSYS), because no filter can look into its arguments (systemd's RestrictSUIDSGID).
 fn open_one(dir: &OwnedFd, name: impl rustix::path::Arg, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
     Ok(openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)?)
 }
 
-/// Changes the owner of a directory to the account, and of the files in it that an earlier daemon left which served as another
-/// user, `levels` of directories deep. Entries with another owner than the directory, and files with other hard links, were
-/// not left by a daemon and stay unchanged.
+/// Changes the owner of a directory to the account, and of the files in it that an earlier daemon left which served as
+/// another user, `levels` of directories deep. Entries with another owner than the directory, and files with other hard
+/// links, were not left by a daemon and stay unchanged.
 fn hand_over(dir: &OwnedFd, levels: Option<usize>, account: &Account) -> io::Result<()> {
     let before = fstat(dir)?;
     let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
@@ -262,9 +263,9 @@ mod tests {
         check_reachable(Path::new("/usr"), &other).unwrap();
     }
 
-    /// The daemon's user planted links, hard links and pipes, and another daemon's user owned the directories before: nothing
-    /// outside changes, and the earlier daemon's files belong to the user. The test program runs itself again, because to act
-    /// as a user concerns the whole process.
+    /// The daemon's user planted links, hard links and pipes, and another daemon's user owned the directories before:
+    /// nothing outside changes, and the earlier daemon's files belong to the user. The test program runs itself again,
+    /// because to act as a user concerns the whole process.
     #[test]
     #[ignore = "needs root, to act as another user"]
     fn files_that_a_user_planted_are_not_touched() {

@@ -10,8 +10,8 @@ use executor_sys::startup::in_own_session;
 use super::{Account, BootError};
 use crate::config::Config;
 
-/// Time limit for the launcher to listen. Before that it removes what earlier ones left on networks, which alone may take
-/// 30 s.
+/// Time limit for the launcher to listen. Before that it removes what earlier ones left on networks, which alone may
+/// take 30 s.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval of polling: there is no event for a socket that begins to listen.
 const LOOK: Duration = Duration::from_millis(2);

@@ -46,8 +46,8 @@ pub(super) fn listener(
     Ok(listener)
 }
 
-/// Makes the socket for containers with a runtime token. Any user may connect: the token decides. Without the socket the
-/// daemon serves all the rest, and logs the reason.
+/// Makes the socket for containers with a runtime token. Any user may connect: the token decides. Without the socket
+/// the daemon serves all the rest, and logs the reason.
 pub(super) fn runtime(config: &Config, account: &Account, root: bool) -> Option<UnixListener> {
     let path = config.paths.runtime_socket();
     let listen = || -> Result<UnixListener, BootError> {
@@ -55,7 +55,8 @@ pub(super) fn runtime(config: &Config, account: &Account, root: bool) -> Option<
         let listener = bind(&path, 0o666).and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
         listener.map_err(|source| BootError::Path { what: "listen on", path: path.clone(), source })
     };
-    // The directory belongs to the daemon's user, whose processes may put anything in it: so the socket is made as that user.
+    // The directory belongs to the daemon's user, whose processes may put anything in it: so the socket is made as that
+    // user.
     let listened = if root && account.uid != 0 {
         as_user(account.uid, account.gid, || Ok(listen()))
             .unwrap_or_else(|source| Err(BootError::Path { what: "listen on", path: path.clone(), source }))
@@ -80,7 +81,8 @@ fn bind(path: &Path, mode: RawMode) -> io::Result<UnixListener> {
     listener
 }
 
-/// Changes owner and group of the socket that was just made. A file that another process put in its place is left alone.
+/// Changes owner and group of the socket that was just made. A file that another process put in its place is left
+/// alone.
 fn change_owner(path: &Path, mode: RawMode, owner: Option<u32>, group: u32) -> io::Result<()> {
     let made = openat(CWD, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let found = fstat(&made)?;
@@ -144,8 +146,8 @@ mod tests {
         assert!(path.exists());
     }
 
-    /// The owner of the runtime socket's directory puts links to a file of root's into the socket's place, in every moment of
-    /// a start: the file is never touched.
+    /// The owner of the runtime socket's directory puts links to a file of root's into the socket's place, in every
+    /// moment of a start: the file is never touched.
     #[test]
     #[ignore = "needs root, to act as another user"]
     fn a_link_in_the_place_of_the_runtime_socket_leads_nowhere() {

@@ -1,8 +1,8 @@
 //! Reads the records that shims write: a container's record while it lives, its exit record afterwards.
 //!
 //! The files are read whole at each report of a shim. They are small, in memory or in the page cache, and replaced by
-//! rename, so that a read is never torn. They come from a process with more privilege than the daemon and are checked only
-//! for what a newer version or a broken disk could have done to them.
+//! rename, so that a read is never torn. They come from a process with more privilege than the daemon and are checked
+//! only for what a newer version or a broken disk could have done to them.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};

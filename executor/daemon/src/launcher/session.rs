@@ -137,8 +137,8 @@ impl Session {
 }
 
 impl Launcher {
-    /// Keeps the connection up, for as long as the daemon lives. `first` is a connection made at the start; `lost_shim` is
-    /// called for containers that the launcher finished; `hint` says why a lost launcher may not come back.
+    /// Keeps the connection up, for as long as the daemon lives. `first` is a connection made at the start; `lost_shim`
+    /// is called for containers that the launcher finished; `hint` says why a lost launcher may not come back.
     pub async fn keep(
         self: Arc<Self>,
         mut first: Option<Seqpacket>,

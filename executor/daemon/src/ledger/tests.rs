@@ -125,8 +125,8 @@ fn a_full_disk_is_told_and_survived() {
     assert_eq!(loaded.events.next, 77);
 }
 
-/// A daemon that starts on a full disk reads its ledger, forgets containers that are deleted meanwhile, and writes all of it
-/// once there is room; cursors go on beyond those that an earlier one may have given out.
+/// A daemon that starts on a full disk reads its ledger, forgets containers that are deleted meanwhile, and writes all
+/// of it once there is room; cursors go on beyond those that an earlier one may have given out.
 #[test]
 #[ignore = "needs root, to mount"]
 fn a_disk_that_is_full_at_the_start_is_survived() {

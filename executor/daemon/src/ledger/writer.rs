@@ -1,5 +1,5 @@
-//! The thread that writes the ledger: it waits for a change, gathers more for a moment, and writes them all as one durable
-//! batch.
+//! The thread that writes the ledger: it waits for a change, gathers more for a moment, and writes them all as one
+//! durable batch.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};

@@ -1,11 +1,11 @@
 //! Reads a container's log from its beginning, over rotations: `log.1`, then `log`, then the files that replace `log`.
 //!
-//! A shim rotates by renaming `log` to `log.1` and making a new `log`. An open file is read to its end first, under either
-//! name; the next file is found by comparing inodes. Lines are given out when they are complete; lines that a crash cut off,
-//! and lines in another format, are left out.
+//! A shim rotates by renaming `log` to `log.1` and making a new `log`. An open file is read to its end first, under
+//! either name; the next file is found by comparing inodes. Lines are given out when they are complete; lines that a
+//! crash cut off, and lines in another format, are left out.
 //!
-//! The reader counts the output that it gives out. A file begins with its place in the whole output: where that is beyond the
-//! reader's own place, the output between was rotated away before it was read, and the reader reports a gap.
+//! The reader counts the output that it gives out. A file begins with its place in the whole output: where that is
+//! beyond the reader's own place, the output between was rotated away before it was read, and the reader reports a gap.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! Selects the entries of a log's last lines.
 //!
-//! A log is read from its beginning, twice: once to count its lines, once to give out the last ones. A line can have several
-//! entries, and entries of two streams can alternate; each belongs to the line that it is a part of.
+//! A log is read from its beginning, twice: once to count its lines, once to give out the last ones. A line can have
+//! several entries, and entries of two streams can alternate; each belongs to the line that it is a part of.
 
 use executor_core::logline::{Entry, Stream};
 

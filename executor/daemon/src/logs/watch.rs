@@ -1,7 +1,8 @@
 //! Notifies of changes in directories.
 //!
-//! There is one inotify instance for the whole daemon: a user has 128 of them by default, and a client may follow the logs of
-//! every container. A directory is watched once, however many subscriptions it has, and no longer than it has one.
+//! There is one inotify instance for the whole daemon: a user has 128 of them by default, and a client may follow the
+//! logs of every container. A directory is watched once, however many subscriptions it has, and no longer than it has
+//! one.
 
 use std::collections::HashMap;
 use std::io;

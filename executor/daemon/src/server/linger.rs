@@ -1,7 +1,7 @@
 //! A socket that stays open after the memory of its connection is freed, until its client has read the rest.
 //!
-//! A client that writes to a closed socket, if only a keepalive, gets an error before it has read the pending answers, and
-//! loses these.
+//! A client that writes to a closed socket, if only a keepalive, gets an error before it has read the pending answers,
+//! and loses these.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -27,8 +27,8 @@ impl LingeringSocket {
         Ok(Self(stream.as_fd().try_clone_to_owned()?))
     }
 
-    /// Ends the direction to the client. Resolves when the client has read everything or is gone, at the deadline at the
-    /// latest.
+    /// Ends the direction to the client. Resolves when the client has read everything or is gone, at the deadline at
+    /// the latest.
     pub(super) async fn until_read(self, deadline: Instant) {
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write); // it fails where the client is gone
         let read = async {

@@ -1,4 +1,5 @@
-//! Rates of connections by owner: an owner beyond its rate is refused at once, so that the queue that all share stays short.
+//! Rates of connections by owner: an owner beyond its rate is refused at once, so that the queue that all share stays
+//! short.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 //! Slots for connections: no owner can take all of them, and idle connections make room.
 //!
 //! An idle connection costs little, and control planes keep theirs for days: so it stays until its slot is needed. Then
-//! connections that never spoke go first, then idle ones, the oldest of the owner with the most. An owner with few connections
-//! finds a slot beyond the limit where all others are busy.
+//! connections that never spoke go first, then idle ones, the oldest of the owner with the most. An owner with few
+//! connections finds a slot beyond the limit where all others are busy.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -120,7 +120,8 @@ impl Slots {
         } else if is_user(owner) && taken.iter().filter(|one| is_user(one.owner)).count() >= users {
             give_up(&mut taken, |one| is_user(one.owner))?;
         } else if taken.len() >= all {
-            // Taken from the owner with most connections among those with idle ones, if it has more than the new one's owner.
+            // Taken from the owner with most connections among those with idle ones, if it has more than the new one's
+            // owner.
             let most = taken.iter().filter(|one| one.idleness().is_some()).map(|one| of(&taken, one.owner)).max();
             let counts: Vec<(Owner, usize)> = taken.iter().map(|one| (one.owner, of(&taken, one.owner))).collect();
             let has_most = |one: &Occupied| counts.contains(&(one.owner, most.unwrap_or(0)));

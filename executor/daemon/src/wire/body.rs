@@ -1,8 +1,8 @@
 //! Requests with their own fields and bodies, restored from the library's, and answers without theirs.
 //!
-//! A call comes from the HTTP/2 library as a path with the stream's id, and a body of zeros. The bytes are in [`Calls`]; for
-//! every zero that the library hands on one of them is taken, so that its flow control holds. A body is handed on message by
-//! message, each whole and checked before it is decoded.
+//! A call comes from the HTTP/2 library as a path with the stream's id, and a body of zeros. The bytes are in
+//! [`Calls`]; for every zero that the library hands on one of them is taken, so that its flow control holds. A body is
+//! handed on message by message, each whole and checked before it is decoded.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -85,8 +85,8 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    /// Answers. Returns the answer as the library gets it. `secrets` says that it holds some; the permit is given back when it
-    /// is written.
+    /// Answers. Returns the answer as the library gets it. `secrets` says that it holds some; the permit is given back
+    /// when it is written.
     pub(crate) fn answer(
         self,
         answer: http::Response<Body>,

@@ -1,7 +1,7 @@
 //! Memory for unread answers: a budget for each connection, or for all connections of a container, and one for all.
 //!
-//! A large answer is made when the budgets have room for it: until then its call waits. A client that reads nothing delays
-//! only its own calls; where others need the memory that it takes, its connection is closed.
+//! A large answer is made when the budgets have room for it: until then its call waits. A client that reads nothing
+//! delays only its own calls; where others need the memory that it takes, its connection is closed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -136,8 +136,8 @@ impl ConnectionBudget {
         }
     }
 
-    /// Resolves when others wait for room and this connection's client is stalled, with its unread bytes. `unread` returns the
-    /// unread bytes and the time of the last progress.
+    /// Resolves when others wait for room and this connection's client is stalled, with its unread bytes. `unread`
+    /// returns the unread bytes and the time of the last progress.
     pub(crate) async fn stalled(&self, unread: impl Fn() -> (usize, Instant)) -> usize {
         loop {
             self.all.0.pressed.notified().await;

@@ -1,9 +1,9 @@
 //! The calls of one connection, with the content that the HTTP/2 library must not hold.
 //!
-//! Requests come in from the reader of the socket ([`super::inbound`]) and are taken by the calls ([`super::body`]); answers
-//! come from the calls and are taken by the writer ([`super::outbound`]). The library carries zeros of the same length
-//! between them, so that it alone handles streams, flow control and their order. A stream's content is freed with its end, on
-//! either side.
+//! Requests come in from the reader of the socket ([`super::inbound`]) and are taken by the calls ([`super::body`]);
+//! answers come from the calls and are taken by the writer ([`super::outbound`]). The library carries zeros of the same
+//! length between them, so that it alone handles streams, flow control and their order. A stream's content is freed
+//! with its end, on either side.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,8 +23,8 @@ const PINGS_MAX: usize = 1024;
 const OWN_PINGS_MAX: usize = 4;
 /// Streams beyond the limit that the library has not refused yet.
 const STREAMS_SPARE: usize = 32;
-/// Most bytes of a connection's requests that no call has taken. The library's window is 1 MiB, and it closes a connection whose
-/// client sends more.
+/// Most bytes of a connection's requests that no call has taken. The library's window is 1 MiB, and it closes a
+/// connection whose client sends more.
 const UNREAD_MAX: usize = (1 << 20) + (64 << 10);
 
 /// Head of a request.
@@ -365,7 +365,8 @@ impl Calls {
         state.own_pings.push_front(payload);
     }
 
-    /// Notes that the library serves no newer streams than this one. Returns the error code, where the client broke a rule.
+    /// Notes that the library serves no newer streams than this one. Returns the error code, where the client broke a
+    /// rule.
     pub(super) fn goes_away(&self, last: u32) -> Option<u32> {
         let mut state = self.state();
         state.last = last;

@@ -1,8 +1,8 @@
 //! The messages of streaming calls, which are kept out of the gRPC library, too.
 //!
-//! The gRPC library decodes a stream's requests from one buffer and encodes its answers into another. Both stay for as long
-//! as the stream does, with their last content: typed input, printed output. So the library gets an empty message for each
-//! message, and the messages themselves are here, each in memory of its own.
+//! The gRPC library decodes a stream's requests from one buffer and encodes its answers into another. Both stay for as
+//! long as the stream does, with their last content: typed input, printed output. So the library gets an empty message
+//! for each message, and the messages themselves are here, each in memory of its own.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,9 +1,9 @@
 //! Blocks of header fields (RFC 7541), decoded into memory that is overwritten when it is freed.
 //!
-//! The HTTP/2 library's decoder keeps the entries of its dynamic table as slices of its read buffer, and decodes strings into a
-//! buffer that it keeps. This one copies. The settings forbid clients a dynamic table (SETTINGS_HEADER_TABLE_SIZE of 0);
-//! entries that a client adds before it knows the settings are kept in two halves, neither of which has a byte of the
-//! content, and dropped when the client acknowledges the settings.
+//! The HTTP/2 library's decoder keeps the entries of its dynamic table as slices of its read buffer, and decodes
+//! strings into a buffer that it keeps. This one copies. The settings forbid clients a dynamic table
+//! (SETTINGS_HEADER_TABLE_SIZE of 0); entries that a client adds before it knows the settings are kept in two halves,
+//! neither of which has a byte of the content, and dropped when the client acknowledges the settings.
 
 use std::collections::VecDeque;
 

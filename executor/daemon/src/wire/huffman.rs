@@ -1,7 +1,7 @@
 //! The Huffman code of header strings (RFC 7541, appendix B).
 //!
-//! The code is canonical: codes of one length are consecutive numbers, in the order of their symbols, and begin where those
-//! of the next shorter length end. So the lengths define the code.
+//! The code is canonical: codes of one length are consecutive numbers, in the order of their symbols, and begin where
+//! those of the next shorter length end. So the lengths define the code.
 
 /// Lengths in bits of each byte's code, then of the end of the string.
 #[rustfmt::skip]

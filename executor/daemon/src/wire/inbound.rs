@@ -1,9 +1,9 @@
 //! A client's frames: content goes to the calls, the shape to the HTTP/2 library.
 //!
-//! The library gets a frame for each meaningful frame: a header block with the stream's id, zeros for a body, numbers where
-//! the frame has numbers. Everything else that a client writes (fields, paddings, unknown frames and settings, debug data,
-//! PINGs) ends here. A frame that breaks the rules of this level reaches the library as a frame that breaks them, too, so that
-//! the library answers to it.
+//! The library gets a frame for each meaningful frame: a header block with the stream's id, zeros for a body, numbers
+//! where the frame has numbers. Everything else that a client writes (fields, paddings, unknown frames and settings,
+//! debug data, PINGs) ends here. A frame that breaks the rules of this level reaches the library as a frame that breaks
+//! them, too, so that the library answers to it.
 
 use std::io;
 

@@ -1,4 +1,5 @@
-//! The HTTP/2 library's frames, on their way to the socket: blocks of fields and bodies replace the library's placeholders.
+//! The HTTP/2 library's frames, on their way to the socket: blocks of fields and bodies replace the library's
+//! placeholders.
 
 use std::collections::VecDeque;
 

@@ -1,9 +1,9 @@
 //! The memory that a request takes once it is decoded, estimated before.
 //!
-//! An empty message has two bytes on the wire and some hundred in memory, and messages are nested: 1.9 MB of empty actions
-//! take 736 MB. So the bytes are walked first, by the interface's own description, without any allocation but a stack of
-//! positions. The walk finds strings that are not UTF-8, too: the decoder would refuse the first of them without its field,
-//! as an internal error.
+//! An empty message has two bytes on the wire and some hundred in memory, and messages are nested: 1.9 MB of empty
+//! actions take 736 MB. So the bytes are walked first, by the interface's own description, without any allocation but a
+//! stack of positions. The walk finds strings that are not UTF-8, too: the decoder would refuse the first of them
+//! without its field, as an internal error.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -134,8 +134,8 @@ impl Weigher {
     }
 }
 
-/// Finds the fields of a message, and of nested ones, whose strings are not UTF-8; the values are not repeated. `path` is the
-/// message's own, with the dot behind it. The depth was checked before.
+/// Finds the fields of a message, and of nested ones, whose strings are not UTF-8; the values are not repeated. `path`
+/// is the message's own, with the dot behind it. The depth was checked before.
 fn not_utf8(shape: usize, path: &str, mut rest: &[u8], found: &mut Vec<Violation>) {
     let mut seen: HashMap<u64, usize> = HashMap::new();
     let mut groups = 0_usize;
@@ -276,8 +276,8 @@ fn collect<'a>(scope: &str, messages: &'a [DescriptorProto], named: &mut Vec<(St
     }
 }
 
-/// Estimates the bytes of a message without the content behind pointers. `above` are the types around it: one of these again is
-/// behind a pointer.
+/// Estimates the bytes of a message without the content behind pointers. `above` are the types around it: one of these
+/// again is behind a pointer.
 fn size<'a>(
     message: &'a DescriptorProto,
     named: &[(String, &'a DescriptorProto)],

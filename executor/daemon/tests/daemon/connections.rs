@@ -54,8 +54,8 @@ async fn a_connection_serves_many_secrets_and_long_streams() {
     assert_eq!(made.load(Ordering::SeqCst), 1);
 }
 
-/// While a container runs, the daemon's process has no part of its secrets, although the client keeps its connection and a
-/// stream on it. The control: the same search finds the container's id.
+/// While a container runs, the daemon's process has no part of its secrets, although the client keeps its connection
+/// and a stream on it. The control: the same search finds the container's id.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root, to read the daemon's memory"]
 async fn the_daemon_keeps_no_secret_in_memory() {
@@ -100,8 +100,8 @@ async fn the_daemon_keeps_no_secret_in_memory() {
     }
 }
 
-/// More connections than the limit, of a client that sends nothing: they make room, and clients with long-lived connections
-/// keep those that they use.
+/// More connections than the limit, of a client that sends nothing: they make room, and clients with long-lived
+/// connections keep those that they use.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_send_nothing_lock_nobody_out() {
     let node = Node::start().await;
@@ -139,8 +139,8 @@ fn resident(node: &Node) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// Unread answers of a megabyte each are made when there is room for them. Other clients are answered meanwhile, and so is the
-/// same client once it reads.
+/// Unread answers of a megabyte each are made when there is room for them. Other clients are answered meanwhile, and so
+/// is the same client once it reads.
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_answers_take_little_memory() {
     let node = Node::start().await;

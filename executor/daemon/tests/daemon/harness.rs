@@ -1,8 +1,8 @@
-//! A node under test: the real daemon, with a launcher and shims that a test controls, for orders of events that rarely occur
-//! with the real ones.
+//! A node under test: the real daemon, with a launcher and shims that a test controls, for orders of events that rarely
+//! occur with the real ones.
 //!
-//! The launcher and the shims are threads of the test that speak the real protocol over real sockets and write real records.
-//! Works with and without root; as root the daemon drops its privileges.
+//! The launcher and the shims are threads of the test that speak the real protocol over real sockets and write real
+//! records. Works with and without root; as root the daemon drops its privileges.
 
 pub(crate) mod launcher;
 pub(crate) mod shim;

@@ -85,8 +85,8 @@ async fn without_a_ledger_the_records_tell_everything() {
     wait(&mut client, "lives").await;
 }
 
-/// The launcher starts later than the daemon, and writes the exit record of a container that is not in the ledger: the machine
-/// lost its power before the ledger was written.
+/// The launcher starts later than the daemon, and writes the exit record of a container that is not in the ledger: the
+/// machine lost its power before the ledger was written.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exit_record_of_a_later_launcher_is_taken_in() {
     let mut node = Node::start().await;

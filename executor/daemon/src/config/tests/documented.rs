@@ -1,8 +1,8 @@
-//! docs/executor.toml and docs/configuration.md have each key of the configuration, with the default and the bounds that
-//! hold, and no other key.
+//! docs/executor.toml and docs/configuration.md have each key of the configuration, with the default and the bounds
+//! that hold, and no other key.
 //!
-//! The keys are those that the structures themselves declare to serde, so that a new one without its documentation fails here,
-//! by its name.
+//! The keys are those that the structures themselves declare to serde, so that a new one without its documentation
+//! fails here, by its name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
