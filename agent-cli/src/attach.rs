@@ -1,24 +1,16 @@
 //! The streams of a container's own process, here: what it writes and reads.
 //!
-//! The process waits while its output is not read here, as if it wrote into our own pipe. Bytes of output are counted, so that
-//! after a restart of executord the next connection goes on at the byte where the last one broke. What a connection cannot
-//! give any more is in the log ([`Left::Behind`]).
+//! The process waits while its output is not read here, as if it wrote into this program's own pipe. After a restart of
+//! executord the streams go on where they were.
 
-use executor_proto::v1::attach_request::Part as Request;
-use executor_proto::v1::attach_response::Part as Response;
-use executor_proto::v1::{AttachPosition, AttachRequest, AttachStart, EndOfInput, StreamLogsRequest};
-use tokio::sync::mpsc;
-use tokio::time::Instant;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Status};
+use executor_client::{AttachOptions, Attached};
 
-use crate::connect::Patience;
 use crate::failure::Failure;
-use crate::feed::{DEPTH, Said, feed};
+use crate::feed::feed;
 use crate::logs::Printer;
 use crate::output::Stream;
 use crate::session::Session;
-use crate::status::is_away;
+use crate::status::Doing as _;
 use crate::terminal::{self, DetachKeys, Keyboard, Raw};
 
 /// What is wanted of a process.
@@ -46,11 +38,6 @@ pub(crate) enum Left {
     Behind(u64),
 }
 
-/// The output from a byte on.
-pub(crate) fn rest_of_log(id: &str, offset: u64) -> StreamLogsRequest {
-    StreamLogsRequest { id: id.to_owned(), follow: true, offset: Some(offset), ..StreamLogsRequest::default() }
-}
-
 /// Stays attached until the process's output has ended or the keys were pressed, also over a restart of executord.
 pub(crate) async fn stream(
     session: &Session,
@@ -59,101 +46,27 @@ pub(crate) async fn stream(
     printer: &mut Printer,
 ) -> Result<Left, Failure> {
     let doing = format!("attach to {id}");
-    let keys = wanted.terminal.then_some(wanted.keys.clone());
-    let _raw = (wanted.terminal && wanted.input).then(Raw::enter).transpose()?;
-    let mut keyboard = wanted.input.then(|| Keyboard::start(keys)).transpose()?;
-    let mut patience = Patience::default();
-    let mut again = false;
-    let mut place = wanted.from;
-    loop {
-        let begun = Instant::now();
-        let status = match once(session, id, &wanted, &mut keyboard, again, &mut place, printer).await? {
-            Ok(left) => return Ok(left),
-            Err(status) => status,
-        };
-        if !is_away(&status) {
-            // The container has ended, or its shim takes no client: what was written is in the log.
-            let ended = again && matches!(status.code(), Code::FailedPrecondition | Code::NotFound);
-            return match place {
-                Some(place) if ended || (wanted.from.is_some() && status.code() != Code::Aborted) => {
-                    Ok(Left::Behind(place))
-                }
-                _ if ended => Ok(Left::Ended),
-                _ => Err(session.client.failure(&doing, &status)),
-            };
-        }
-        again = true;
-        patience.since(begun);
-        if !patience.pause().await {
-            return Err(session.client.gave_up(&doing));
-        }
-    }
-}
-
-/// One connection.
-async fn once(
-    session: &Session,
-    id: &str,
-    wanted: &Wanted,
-    keyboard: &mut Option<Keyboard>,
-    again: bool,
-    place: &mut Option<u64>,
-    printer: &mut Printer,
-) -> Result<Result<Left, Status>, Failure> {
-    let (requests, receiver) = mpsc::channel(DEPTH);
-    let start = AttachStart {
-        id: id.to_owned(),
-        input: wanted.input,
-        // What a connection that broke left behind is our own.
-        take_over: wanted.take_over || again,
-        no_output: !wanted.output,
-        lossless: wanted.output && wanted.lossless,
-        resumable: wanted.output && wanted.lossless,
-        resume_at: place.filter(|_| wanted.output),
-    };
-    let size = wanted.terminal.then(terminal::window).flatten();
-    for part in std::iter::once(Request::Start(start)).chain(size.map(Request::Window)) {
-        let _ = requests.try_send(AttachRequest { part: Some(part) }); // there is room
-    }
-    let mut answers = match session.client.rpc().attach(ReceiverStream::new(receiver)).await {
-        Ok(answers) => answers.into_inner(),
-        Err(status) => return Ok(Err(status)),
-    };
-    let mut input = std::pin::pin!(feed(keyboard, wanted.terminal, &requests, |said| AttachRequest {
-        part: Some(match said {
-            Said::Bytes(bytes) => Request::Stdin(bytes),
-            Said::End => Request::EndOfInput(EndOfInput {}),
-            Said::Window(window) => Request::Window(window),
-        }),
-    }));
+    let Wanted { input, output, terminal, take_over, keys, lossless, from } = wanted;
+    let _raw = (terminal && input).then(Raw::enter).transpose()?;
+    let mut keyboard = input.then(|| Keyboard::start(terminal.then_some(keys))).transpose()?;
+    let window = terminal.then(terminal::window).flatten();
+    let options = AttachOptions { input, take_over, no_output: !output, lossless, from, window };
+    let mut attached = session.client.attach(id, options);
+    let input = attached.input();
     let heard = async {
         loop {
-            let (stream, bytes) = match answers.message().await {
-                Err(status) => return Err(status),
-                Ok(None) => return Ok(Left::Ended),
-                Ok(Some(answer)) => match answer.part {
-                    Some(Response::Stdout(bytes)) => (Stream::Out, bytes),
-                    Some(Response::Stderr(bytes)) => (Stream::Err, bytes),
-                    Some(Response::Position(AttachPosition { offset, missed })) => {
-                        if let Some(behind) = place.filter(|_| missed > 0 && wanted.lossless && !wanted.input) {
-                            return Ok(Left::Behind(behind));
-                        }
-                        *place = Some(offset);
-                        if missed > 0 {
-                            printer.dropped(missed, None);
-                        }
-                        continue;
-                    }
-                    Some(Response::Started(_)) | None => continue,
-                },
-            };
-            *place = place.map(|place| place + bytes.len() as u64);
-            printer.bytes(stream, bytes).await;
+            match attached.next().await.doing(&doing)? {
+                None => return Ok(Left::Ended),
+                Some(Attached::Stdout(bytes)) => printer.bytes(Stream::Out, bytes).await,
+                Some(Attached::Stderr(bytes)) => printer.bytes(Stream::Err, bytes).await,
+                Some(Attached::Missed(bytes)) => printer.dropped(bytes, None),
+                Some(Attached::RestInLog(offset)) => return Ok(Left::Behind(offset)),
+            }
         }
     };
     // Both at once: keys are heard while nobody reads the output.
     tokio::select! {
-        left = heard => Ok(left),
-        fed = &mut input => fed.map(|()| Ok(Left::Detached)),
+        left = heard => left,
+        fed = feed(&mut keyboard, terminal, &input) => fed.map(|()| Left::Detached),
     }
 }

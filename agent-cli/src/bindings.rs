@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::io::Read;
 
 use executor_bindings::{Bindings, Builder, DEFAULT_ROOT, Layout, ONE_FILE, Profile, Refused, VCAP_SERVICES};
-use executor_proto::v1::{self, EnvironmentVariable};
+use executor_client::v1::{self, EnvironmentVariable};
 
 use crate::failure::Failure;
 use crate::request::Request;

@@ -3,7 +3,7 @@
 //! They are `env`'s, `timeout`'s and Docker's, so that a script can treat `agent-cli run -- CMD` as it treats
 //! `CMD`. A process may itself exit with 125, 126 or 127; `--json` tells the two apart.
 
-use executor_proto::v1::{ExitStatus, Result as Ending, exit_status, failure};
+use executor_client::v1::{ExitStatus, Result as Ending, exit_status, failure};
 
 /// Something that is this program's, the daemon's or the caller's fault, not the process's.
 pub const OURS: u8 = 125;
@@ -93,7 +93,7 @@ pub fn after_signal(signal: i32) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use executor_proto::v1::Failure;
+    use executor_client::v1::Failure;
 
     #[test]
     fn statuses() {

@@ -6,8 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tonic::Code;
-use tonic_types::FieldViolation;
+use executor_client::{Code, Violation};
 
 use crate::text::plain;
 use crate::{exit, signals};
@@ -26,10 +25,10 @@ pub enum Failure {
     Refused { code: Code, message: String },
     /// The same with the fields that are at fault.
     #[error("{message}")]
-    Violated { code: Code, message: String, violations: Vec<FieldViolation> },
+    Violated { code: Code, message: String, violations: Vec<Violation> },
     /// The connection broke and did not come back.
-    #[error("{doing}: lost executord at {} and it did not come back within {} s", .socket.display(), .patience.as_secs())]
-    GaveUp { doing: String, socket: PathBuf, patience: Duration },
+    #[error("{doing}: lost executord at {} and it did not come back within {} s", .socket.display(), .waited.as_secs())]
+    GaveUp { doing: String, socket: PathBuf, waited: Duration },
     /// Our own output could not be written.
     #[error("cannot write to {stream}")]
     Output { stream: &'static str, source: io::Error },
@@ -162,7 +161,7 @@ impl Failure {
     }
 
     /// Fields of the request that executord names as being at fault.
-    pub fn violations(&self) -> &[FieldViolation] {
+    pub fn violations(&self) -> &[Violation] {
         match self {
             Self::Violated { violations, .. } => violations,
             _ => &[],

@@ -1,29 +1,13 @@
-//! What goes from here to a process: standard input, its end, and the size of the window.
+//! Input from here to a process: standard input, its end, and the size of the window.
 
-use executor_proto::v1::WindowSize;
+use executor_client::Input;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
 
 use crate::failure::Failure;
 use crate::terminal::{self, Keyboard, Typed};
 
-/// Messages that wait for executord.
-pub(crate) const DEPTH: usize = 4;
-
-/// One thing to be sent.
-pub(crate) enum Said {
-    Bytes(Vec<u8>),
-    End,
-    Window(WindowSize),
-}
-
-/// Sends what comes until the keys are pressed that leave the process to itself. Does not come back otherwise.
-pub(crate) async fn feed<T>(
-    keyboard: &mut Option<Keyboard>,
-    window: bool,
-    requests: &mpsc::Sender<T>,
-    message: impl Fn(Said) -> T,
-) -> Result<(), Failure> {
+/// Sends input until the keys are pressed that leave the process to itself. Does not return otherwise.
+pub(crate) async fn feed(keyboard: &mut Option<Keyboard>, window: bool, input: &Input) -> Result<(), Failure> {
     let mut changes = signal(SignalKind::window_change()).map_err(Failure::System)?;
     let mut ended = false;
     loop {
@@ -33,21 +17,21 @@ pub(crate) async fn feed<T>(
                 _ => std::future::pending().await,
             }
         };
-        let said = tokio::select! {
+        let goes_on = tokio::select! {
             typed = typed => match typed {
-                Typed::Bytes(mut bytes) => Said::Bytes(std::mem::take(&mut *bytes)),
+                Typed::Bytes(mut bytes) => input.send(std::mem::take(&mut *bytes)).await,
                 Typed::End => {
                     ended = true;
-                    Said::End
+                    input.end().await
                 }
                 Typed::Detach => return Ok(()),
             },
             _ = changes.recv(), if window => match terminal::window() {
-                Some(window) => Said::Window(window),
+                Some(window) => input.resize(window).await,
                 None => continue,
             },
         };
-        if requests.send(message(said)).await.is_err() {
+        if !goes_on {
             return std::future::pending().await; // the call is over, which its other side tells
         }
     }

@@ -1,7 +1,7 @@
 //! Limits of whatever is run.
 
 use clap::Args;
-use executor_proto::v1::Limits;
+use executor_client::v1::Limits;
 
 use crate::units;
 

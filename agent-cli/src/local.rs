@@ -19,9 +19,6 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
-use tonic_health::pb::HealthCheckRequest;
-use tonic_health::pb::health_check_response::ServingStatus;
-use tonic_health::pb::health_client::HealthClient;
 
 use crate::connect::Client;
 use crate::executables;
@@ -198,9 +195,7 @@ async fn keep_last_lines(stderr: Option<ChildStderr>, log: Arc<Mutex<VecDeque<St
 /// A client, if executord says that it serves.
 async fn serving(socket: &Path) -> Option<Client> {
     let client = Client::connect(socket).await.ok()?;
-    let request = HealthCheckRequest { service: "executor.v1.Executor".into() };
-    let answer = HealthClient::new(client.channel()).check(request).await.ok()?;
-    (answer.into_inner().status() == ServingStatus::Serving).then_some(client)
+    client.is_serving().await.ok()?.then_some(client)
 }
 
 /// Finds executord beside this program, else in PATH.

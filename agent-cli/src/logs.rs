@@ -1,13 +1,11 @@
-//! Following a container's log: over restarts of executord, nothing twice, and what was dropped
-//! before it could be read is told.
+//! Printing a container's log. Output that was dropped before it could be read is told.
 
-use executor_proto::v1::{LogGap, LogStream, StreamLogsRequest, StreamLogsResponse};
-use tokio::time::Instant;
+use executor_client::v1::{LogGap, LogStream, StreamLogsRequest, StreamLogsResponse};
 
-use crate::connect::{Client, Patience};
+use crate::connect::Client;
 use crate::failure::Failure;
 use crate::output::{Output, Stream};
-use crate::status::is_away;
+use crate::status::Doing as _;
 use crate::text::plain;
 use crate::view::json;
 
@@ -148,110 +146,22 @@ impl Stamps {
     }
 }
 
-/// Streams a container's log to its end.
-pub async fn follow(client: &Client, mut request: StreamLogsRequest, printer: &mut Printer) -> Result<(), Failure> {
+/// Prints a container's log to its end.
+///
+/// # Errors
+/// There is no such container; executord is away for too long.
+pub async fn follow(client: &Client, request: StreamLogsRequest, printer: &mut Printer) -> Result<(), Failure> {
     let doing = format!("logs of {}", request.id);
-    let mut place = Place { offset: request.offset.unwrap_or(0), sequence: 0 };
-    let mut patience = Patience::default();
-    loop {
-        let begun = Instant::now();
-        let broken = match client.rpc().stream_logs(request.clone()).await {
-            Err(status) => status,
-            Ok(stream) => {
-                let mut stream = stream.into_inner();
-                loop {
-                    match stream.message().await {
-                        Ok(None) => return Ok(()),
-                        Err(status) => break status,
-                        Ok(Some(entry)) => {
-                            patience.heard();
-                            if place.pass(&entry) {
-                                printer.print(entry).await;
-                            }
-                        }
-                    }
-                }
-            }
-        };
-        if !is_away(&broken) {
-            return Err(client.failure(&doing, &broken));
-        }
-        patience.since(begun);
-        if !patience.pause().await {
-            return Err(client.gave_up(&doing));
-        }
-        if place.sequence > 0 || place.offset > 0 {
-            request.offset = Some(place.offset);
-            request.tail = None; // it was of what there was at first
-        }
+    let mut log = client.logs(request);
+    while let Some(entry) = log.next().await.doing(&doing)? {
+        printer.print(entry).await;
     }
-}
-
-/// Position in a log: everything before it was read.
-#[derive(Debug, Default)]
-struct Place {
-    /// Bytes of output.
-    offset: u64,
-    /// Number of the last entry.
-    sequence: u64,
-}
-
-impl Place {
-    /// Goes on behind an entry or a gap. Tells false where it was there before: from an offset on the executor's own words
-    /// at that place come again.
-    fn pass(&mut self, entry: &StreamLogsResponse) -> bool {
-        if let Some(gap) = &entry.gap {
-            self.offset = entry.offset.saturating_add(gap.dropped_bytes);
-            return true;
-        }
-        if entry.sequence <= self.sequence {
-            return false;
-        }
-        let output = if entry.stream() == LogStream::Executor { 0 } else { entry.data.len() as u64 };
-        (self.offset, self.sequence) = (entry.offset.saturating_add(output), entry.sequence);
-        true
-    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Cuts a log at every place, resumes it there as a daemon would, and expects every entry once.
-    #[test]
-    fn nothing_twice_and_nothing_lost_wherever_it_breaks() {
-        use LogStream::{Executor, Stderr, Stdout};
-        let mut log = Vec::new();
-        for (stream, offset) in [(Executor, 0), (Stdout, 0), (Stderr, 2), (Executor, 4), (Executor, 4), (Stdout, 4)] {
-            let sequence = log.len() as u64 + 1;
-            let data = b"ab".to_vec();
-            log.push(StreamLogsResponse { stream: stream.into(), offset, sequence, data, ..Default::default() });
-        }
-        let end = |entry: &StreamLogsResponse| entry.offset + if entry.stream() == Executor { 0 } else { 2 };
-        for first_cut in 0..=log.len() {
-            for second_cut in 0..=log.len() {
-                let (mut place, mut seen, mut from) = (Place::default(), Vec::new(), 0);
-                for cut in [first_cut, second_cut, log.len()] {
-                    let own = |entry: &&StreamLogsResponse| entry.stream() == Executor && entry.offset >= from;
-                    let served = log.iter().filter(|entry| own(entry) || end(entry) > from).take(cut);
-                    seen.extend(served.filter(|entry| place.pass(entry)).map(|entry| entry.sequence));
-                    from = place.offset;
-                }
-                assert_eq!(seen, [1, 2, 3, 4, 5, 6], "cuts {first_cut} and {second_cut}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_gap_is_passed_once() {
-        let mut place = Place::default();
-        let gap = Some(LogGap { dropped_bytes: 100, dropped_entries: 3, log_bytes_max: 9 });
-        assert!(place.pass(&StreamLogsResponse { gap, offset: 7, ..Default::default() }));
-        assert_eq!((place.offset, place.sequence), (107, 0));
-        let entry = StreamLogsResponse { sequence: 4, offset: 107, data: vec![0; 3], ..Default::default() };
-        assert!(place.pass(&entry) && !place.pass(&entry));
-        assert_eq!(place.offset, 110);
-    }
 
     #[test]
     fn numbers_are_grouped() {

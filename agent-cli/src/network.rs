@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use executor_proto::v1::{Network, PortMapping, RunRequest};
+use executor_client::v1::{Network, PortMapping, RunRequest};
 
 /// A network as it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]

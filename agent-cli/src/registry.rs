@@ -5,9 +5,9 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use clap::Args;
-use executor_proto::v1::RegistryCredentials;
+use executor_client::v1::RegistryCredentials;
 use executor_registry_auth::{Credentials, FILE_MAX, from_docker_config};
-use zeroize::{Zeroize as _, Zeroizing};
+use zeroize::Zeroizing;
 
 use crate::failure::Failure;
 use crate::source::{self, Argument, Flag};
@@ -93,12 +93,6 @@ impl RegistryArgs {
 
 fn given(username: String, password: &Zeroizing<String>) -> RegistryCredentials {
     RegistryCredentials { username, password: password.to_string(), identity_token: String::new() }
-}
-
-/// Overwrites credentials.
-pub(crate) fn wipe(credentials: &mut RegistryCredentials) {
-    credentials.password.zeroize();
-    credentials.identity_token.zeroize();
 }
 
 /// Tells whether a reference names an image by its scheme.

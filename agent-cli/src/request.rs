@@ -1,60 +1,58 @@
 //! The request for a container, as it goes to executord.
 //!
-//! The request holds secrets (files' contents, values of the environment, arguments). [`Request`] wipes its
-//! own copy when it is dropped, which is as soon as executord has answered; what the gRPC library copied on
-//! the way lives in this process until it exits, and the process allows neither core files nor debuggers
-//! of other users meanwhile.
+//! The request holds secrets (files' contents, values of the environment, arguments). The client library wipes its copies as
+//! soon as executord has answered; what the gRPC library copied on the way lives in this process until it exits, and the
+//! process allows neither core files nor debuggers of other users meanwhile.
 
-use executor_proto::v1::{self, EnvironmentVariable, RunRequest};
-use zeroize::Zeroize;
+use executor_client::Run;
+use executor_client::v1::{self, EnvironmentVariable, RunRequest};
 
 use crate::failure::Failure;
 use crate::images::OnDisk;
-use crate::registry::wipe;
 
-/// A request that wipes itself.
-pub struct Request(Box<RunRequest>);
+/// The request for a container.
+pub struct Request(Run);
 
 impl Request {
     /// Wraps a message.
     pub fn of(request: RunRequest) -> Self {
-        Self(Box::new(request))
+        Self(request.into())
     }
 
     /// The container's id.
     pub fn id(&self) -> &str {
-        &self.0.id
+        &self.message().id
     }
 
     /// What is to be fetched first, so that a person sees how far it is: an image of a registry, and whether it is wanted
     /// anew.
     pub fn to_pull(&self) -> Option<(v1::PullImageRequest, bool)> {
-        let policy = self.0.pull_policy();
-        let wanted = self.0.rootfs.starts_with("docker://") && policy != v1::PullPolicy::Never;
-        let (reference, credentials) = (self.0.rootfs.clone(), self.0.registry_credentials.clone());
-        let platform = self.0.platform.clone();
+        let policy = self.message().pull_policy();
+        let wanted = self.message().rootfs.starts_with("docker://") && policy != v1::PullPolicy::Never;
+        let (reference, credentials) = (self.message().rootfs.clone(), self.message().registry_credentials.clone());
+        let platform = self.message().platform.clone();
         wanted.then(|| (v1::PullImageRequest { reference, credentials, platform }, policy == v1::PullPolicy::Always))
     }
 
     /// The reference of its image, where that is read from this machine's disk.
     pub fn on_disk(&self) -> Option<String> {
-        let wanted = self.0.pull_policy() != v1::PullPolicy::Never;
-        Some(self.0.rootfs.clone()).filter(|rootfs| wanted && OnDisk::of(rootfs).is_some())
+        let wanted = self.message().pull_policy() != v1::PullPolicy::Never;
+        Some(self.message().rootfs.clone()).filter(|rootfs| wanted && OnDisk::of(rootfs).is_some())
     }
 
     /// Its image was taken in under its reference: executord looks no further.
     pub fn is_taken_in(&mut self) {
-        self.0.set_pull_policy(v1::PullPolicy::Never);
+        self.0.message_mut().set_pull_policy(v1::PullPolicy::Never);
     }
 
     /// What it declares as outputs.
     pub fn outputs(&self) -> Option<&v1::Outputs> {
-        self.0.outputs.as_ref()
+        self.message().outputs.as_ref()
     }
 
     /// The flag that set a variable of the process, if one did.
     pub fn flag_of(&self, variable: &str) -> Option<&'static str> {
-        let run = self.0.action.as_ref()?.run.as_ref()?;
+        let run = self.message().action.as_ref()?.run.as_ref()?;
         let flags = [("--env", &run.env), ("--secret-env", &run.secret_environment)];
         let sets = |variables: &[EnvironmentVariable]| variables.iter().any(|given| given.name == variable);
         flags.into_iter().find_map(|(flag, variables)| sets(variables).then_some(flag))
@@ -64,9 +62,9 @@ impl Request {
     /// they lie in, if it is not executord's own.
     pub fn bind(&mut self, files: Vec<v1::File>, directory: Option<String>, variable: EnvironmentVariable) {
         let ours = self.flag_of(&variable.name).is_none();
-        let declared = directory.filter(|directory| !self.0.file_directories.contains(directory));
-        self.0.file_directories.extend(declared);
-        let run = self.0.action.get_or_insert_default().run.get_or_insert_default();
+        let declared = directory.filter(|directory| !self.message().file_directories.contains(directory));
+        self.0.message_mut().file_directories.extend(declared);
+        let run = self.0.message_mut().action.get_or_insert_default().run.get_or_insert_default();
         run.volume_mounted_files.extend(files);
         if ours {
             run.env.push(variable);
@@ -75,23 +73,16 @@ impl Request {
 
     /// Lets the process wait for the reader of its output, who comes at once.
     pub fn await_reader(&mut self, awaited: bool) {
-        self.0.await_reader = awaited;
+        self.0.message_mut().await_reader = awaited;
     }
 
-    /// A copy for the wire.
-    pub fn message(&self) -> RunRequest {
-        RunRequest::clone(&self.0)
+    /// The request as the client library takes it.
+    pub fn run(&self) -> &Run {
+        &self.0
     }
-}
 
-impl Drop for Request {
-    fn drop(&mut self) {
-        self.0.registry_credentials.iter_mut().for_each(wipe);
-        let Some(run) = self.0.action.as_mut().and_then(|action| action.run.as_mut()) else { return };
-        run.volume_mounted_files.iter_mut().for_each(|file| file.content.zeroize());
-        run.env.iter_mut().chain(&mut run.secret_environment).for_each(|variable| variable.value.zeroize());
-        run.secret_arguments.iter_mut().for_each(|argument| argument.value.zeroize());
-        run.args.zeroize();
+    fn message(&self) -> &RunRequest {
+        self.0.message()
     }
 }
 

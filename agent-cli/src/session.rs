@@ -1,6 +1,6 @@
 //! What a command works with: a connection, an output, a look; and what it does with several containers at once.
 
-use executor_proto::v1::Container;
+use executor_client::v1::Container;
 use serde::Serialize;
 
 use crate::connect::Client;

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::PathBuf;
 
-use executor_proto::v1;
+use executor_client::v1;
 use zeroize::Zeroizing;
 
 use crate::failure::Failure;

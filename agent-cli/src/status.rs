@@ -1,72 +1,61 @@
-//! What a gRPC status means: whether the call may be repeated, and what to tell the person who made it.
+//! Errors of calls, in words for the person who made them.
 
-use std::error::Error as _;
-use std::path::Path;
-
-use tonic::{Code, Status};
-use tonic_types::StatusExt as _;
+use executor_client::{Code, Error, Refusal};
 
 use crate::failure::Failure;
 use crate::fields;
 
-/// Tells whether `status` was made up on this side because the connection broke: then nobody knows what became of
-/// the call. What executord itself answers carries no source.
-///
-/// `Unknown` is what a stream yields that ends without its trailers; executord never answers it.
-pub fn is_lost(status: &Status) -> bool {
-    status.source().is_some() || status.code() == Code::Unknown
+/// A result of a call, told as what somebody tried to do.
+pub trait Doing<T> {
+    /// The failure of somebody who tried to `doing` ("stop web-1").
+    ///
+    /// # Errors
+    /// The call's, in words.
+    fn doing(self, doing: &str) -> Result<T, Failure>;
 }
 
-/// As [`is_lost`], or executord says that it cannot answer now: what a restart looks like to a call that waits.
-pub fn is_away(status: &Status) -> bool {
-    is_lost(status) || status.code() == Code::Unavailable
-}
-
-/// Returns what `status` means to somebody who tried to `doing` ("stop web-1").
-pub fn failure(socket: &Path, doing: &str, status: &Status) -> Failure {
-    let (code, message) = (status.code(), explain(socket, doing, status));
-    match status.get_details_bad_request() {
-        Some(bad) if !bad.field_violations.is_empty() => {
-            Failure::Violated { code, message, violations: bad.field_violations }
-        }
-        _ => Failure::Refused { code, message },
+impl<T> Doing<T> for Result<T, Error> {
+    fn doing(self, doing: &str) -> Result<T, Failure> {
+        self.map_err(|error| failure(doing, error))
     }
 }
 
-fn explain(socket: &Path, doing: &str, status: &Status) -> String {
-    if is_lost(status) {
-        return format!("{doing}: lost the connection to executord at {}", socket.display());
-    }
-    let details = status.get_error_details();
-    let mut violations: Vec<String> = Vec::new();
-    if let Some(bad) = details.bad_request() {
-        for violation in &bad.field_violations {
-            violations.push(format!(
-                "{}: {}",
-                fields::flag(&violation.field, doing),
-                fields::in_words(&violation.description)
-            ));
+/// Returns what an error means to somebody who tried to `doing`.
+pub fn failure(doing: &str, error: Error) -> Failure {
+    match error {
+        Error::Connect(error) => error.into(),
+        Error::Refused(refusal) => {
+            let (code, message) = (refusal.code, explain(doing, &refusal));
+            match refusal.violations.is_empty() {
+                true => Failure::Refused { code, message },
+                false => Failure::Violated { code, message, violations: refusal.violations },
+            }
+        }
+        Error::GaveUp { socket, waited } => Failure::GaveUp { doing: doing.to_owned(), socket, waited },
+        Error::Argument(text) => Failure::Usage(format!("{doing}: {text}")),
+        // The connection broke, or the answer is not what the interface promises.
+        other => {
+            let code = if other.is_lost() { Code::Unknown } else { Code::Internal };
+            Failure::Refused { code, message: format!("{doing}: {other}") }
         }
     }
-    if let Some(failed) = details.precondition_failure() {
-        for violation in &failed.violations {
-            violations.push(format!(
-                "{}: {}",
-                fields::flag(&violation.subject, doing),
-                fields::in_words(&violation.description)
-            ));
-        }
-    }
+}
+
+fn explain(doing: &str, refusal: &Refusal) -> String {
+    let line = |violation: &executor_client::Violation| {
+        format!("{}: {}", fields::flag(&violation.field, doing), fields::in_words(&violation.description))
+    };
+    let violations: Vec<String> = refusal.violations.iter().map(line).collect();
     // That an image is not there, or is kept from the caller by its registry, is said in one sentence.
-    let is_plain = matches!(status.code(), Code::NotFound | Code::PermissionDenied);
+    let is_plain = matches!(refusal.code, Code::NotFound | Code::PermissionDenied);
     if !violations.is_empty() && !is_plain {
         return format!("{doing}: executord refused the request:\n  {}", violations.join("\n  "));
     }
-    let said = match status.message() {
+    let said = match &*refusal.message {
         "" => "it gave no reason".into(),
         message => fields::in_words(message),
     };
-    match status.code() {
+    match refusal.code {
         Code::NotFound | Code::FailedPrecondition | Code::InvalidArgument | Code::Aborted => format!("{doing}: {said}"),
         Code::AlreadyExists => {
             format!("{doing}: {said}; choose another --id, or remove that container with `agent-cli rm -f`")
@@ -76,7 +65,7 @@ fn explain(socket: &Path, doing: &str, status: &Status) -> String {
         Code::PermissionDenied | Code::Unauthenticated => format!(
             "{doing}: executord at {} does not serve uid {}: {said}; it serves root, its own user and the members of its \
              --allow-group",
-            socket.display(),
+            refusal.socket.display(),
             rustix::process::geteuid().as_raw()
         ),
         Code::ResourceExhausted => format!("{doing}: {said}; `agent-cli info` shows what is left"),
@@ -94,30 +83,29 @@ fn explain(socket: &Path, doing: &str, status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tonic_types::{ErrorDetails, FieldViolation};
 
-    #[test]
-    fn an_answer_is_told_from_a_lost_connection() {
-        for code in [Code::Unavailable, Code::NotFound, Code::Internal, Code::InvalidArgument] {
-            assert!(!is_lost(&Status::new(code, "said executord")), "{code:?}");
-        }
-        let broken = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
-        assert!(is_lost(&Status::from_error(Box::new(broken))));
+    fn refusal(code: Code, message: &str, violations: &[(&str, &str, &str)]) -> Error {
+        let violation = |(field, description, reason): &(&str, &str, &str)| executor_client::Violation {
+            field: (*field).into(),
+            description: (*description).into(),
+            reason: (*reason).into(),
+        };
+        let violations = violations.iter().map(violation).collect();
+        Error::Refused(Box::new(Refusal { socket: "/run/x.sock".into(), code, message: message.into(), violations }))
     }
 
-    fn told(status: &Status) -> String {
-        failure(Path::new("/run/x.sock"), "run web-1", status).describe()
+    fn told(error: Error) -> String {
+        failure("run web-1", error).describe()
     }
 
     #[test]
     fn every_violation_has_a_line_with_its_flag() {
-        let details = ErrorDetails::with_bad_request(vec![
-            FieldViolation::new("action.run.volume_mounted_files[0].path", "`a/../b` contains `..`"),
-            FieldViolation::new("limits.memory_bytes", "is 1; 2097152 to 1125899906842624 is allowed"),
-        ]);
-        let status = Status::with_error_details(Code::InvalidArgument, "2 violations", details);
+        let violations = [
+            ("action.run.volume_mounted_files[0].path", "`a/../b` contains `..`", ""),
+            ("limits.memory_bytes", "is 1; 2097152 to 1125899906842624 is allowed", ""),
+        ];
         assert_eq!(
-            told(&status),
+            told(refusal(Code::InvalidArgument, "2 violations", &violations)),
             "run web-1: executord refused the request:\n  --file (number 1): `a/../b` contains `..`\n  \
              --memory: is 1; 2097152 to 1125899906842624 is allowed"
         );
@@ -135,26 +123,31 @@ mod tests {
             (Code::Internal, "executord answered Internal: because"),
         ];
         for (code, expected) in table {
-            let text = told(&Status::new(code, "because"));
+            let text = told(refusal(code, "because", &[]));
             assert!(text.contains(expected) && text.starts_with("run web-1: "), "{text}");
         }
-        assert!(told(&Status::permission_denied("uid 7 is not served")).contains("--allow-group"));
-        assert_eq!(told(&Status::not_found("no container \u{1b}[31mx")), "run web-1: no container \\u{1b}[31mx");
+        assert!(told(refusal(Code::PermissionDenied, "uid 7 is not served", &[])).contains("--allow-group"));
+        assert_eq!(
+            told(refusal(Code::NotFound, "no container \u{1b}[31mx", &[])),
+            "run web-1: no container \\u{1b}[31mx"
+        );
     }
 
     /// The registry's refusal is not executord's: it says which registry refused whom, and nothing of this uid.
     #[test]
     fn a_registrys_refusal_is_not_executords() {
         let why = "registry r.example refuses the user \"bob\" of the request: access denied (403): image x";
-        let details = ErrorDetails::with_bad_request(vec![FieldViolation {
-            reason: "ACCESS_DENIED".into(),
-            ..FieldViolation::new("rootfs", why)
-        }]);
-        let status = Status::with_error_details(Code::PermissionDenied, why, details);
-        assert_eq!(told(&status), format!("run web-1: {why}"));
-        let advised = failure(Path::new("x"), "y", &status).advise("look");
-        assert_eq!((advised.violations()[0].reason.as_str(), advised.code()), ("ACCESS_DENIED", Some(status.code())));
+        let error = || refusal(Code::PermissionDenied, why, &[("rootfs", why, "ACCESS_DENIED")]);
+        assert_eq!(told(error()), format!("run web-1: {why}"));
+        let advised = failure("y", error()).advise("look");
+        assert_eq!(
+            (advised.violations()[0].reason.as_str(), advised.code()),
+            ("ACCESS_DENIED", Some(Code::PermissionDenied))
+        );
         assert!(advised.describe().ends_with("image x\nlook"), "{}", advised.describe());
-        assert!(told(&Status::permission_denied("uid 7 may not")).contains("does not serve uid"), "the control");
+        assert!(
+            told(refusal(Code::PermissionDenied, "uid 7 may not", &[])).contains("does not serve uid"),
+            "the control"
+        );
     }
 }

@@ -3,15 +3,13 @@
 //! The output of a container that this command made comes from its process as from a pipe: all of it, and the process waits
 //! while nobody reads here. One that was there before is read from its log.
 
-use std::cell::Cell;
 use std::io::IsTerminal as _;
 use std::pin::Pin;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use executor_proto::v1::executor_client::ExecutorClient;
-use executor_proto::v1::{Container, DeleteRequest, RunResponse, SignalRequest};
+use executor_client::v1::Container;
+use executor_client::{Code, Error, Started, rest_of_log};
 use tokio::task::JoinSet;
-use tonic::Code;
 
 use crate::attach::{self, Left};
 use crate::connect::Client;
@@ -21,10 +19,8 @@ use crate::interrupt::Interrupts;
 use crate::logs::{Form, Printer, follow};
 use crate::request::Request;
 use crate::session::Session;
-use crate::signals::KILL;
-use crate::status::is_lost;
+use crate::status::Doing as _;
 use crate::terminal::DetachKeys;
-use crate::view::human;
 
 /// How often Ctrl-C is pressed until we leave at once.
 const LEAVE: u32 = 3;
@@ -174,14 +170,11 @@ impl Attached<'_> {
     pub async fn delete(&mut self, interrupts: &mut Interrupts) -> Result<(), Failure> {
         let session = self.session;
         let doing = format!("remove {}", self.id);
-        let mut call = std::pin::pin!(session.client.patiently(&doing, is_lost, |mut rpc: ExecutorClient<_>| {
-            let request = DeleteRequest { id: self.id.to_owned(), force: true };
-            async move { rpc.delete(request).await }
-        }));
+        let mut call = std::pin::pin!(session.client.delete(self.id, true));
         loop {
             tokio::select! {
                 result = &mut call => {
-                    if let Err(failure) = result && failure.code() != Some(Code::NotFound) {
+                    if let Err(failure) = result.doing(&doing) && failure.code() != Some(Code::NotFound) {
                         session.output.note(failure.describe());
                         session.output.note(left_behind(self.id));
                     }
@@ -239,39 +232,27 @@ pub async fn stay_with(
     attached.follow(interrupts, printer).await
 }
 
-/// Sends the request. It is the same one when it has to be sent again: executord answers with the container
-/// that it made the first time.
+/// Sends the request, also over a restart of executord.
+///
+/// # Errors
+/// Executord refuses it; Ctrl-C was pressed for the third time.
 pub async fn create(
     session: &Session,
     request: Request,
     interrupts: &mut Interrupts,
     pressed: &mut Pressed,
-) -> Result<RunResponse, Failure> {
-    let doing = format!("run {}", request.id());
-    let begun = SystemTime::now();
-    let attempts = Cell::new(0u32);
-    let mut call = std::pin::pin!(session.client.patiently(&doing, is_lost, |mut rpc: ExecutorClient<_>| {
-        attempts.set(attempts.get() + 1);
-        let message = request.message();
-        async move { rpc.run(message).await }
-    }));
-    let response = loop {
+) -> Result<Started, Failure> {
+    let mut call = std::pin::pin!(session.client.run(request.run()));
+    let started = loop {
         tokio::select! {
-            response = &mut call => break response,
+            started = &mut call => break started,
             signal = interrupts.next() => pressed.again(session, signal)?,
         }
     };
-    let mut response = match response {
-        Err(failure @ Failure::GaveUp { .. }) => {
-            session.output.note(left_behind(request.id()));
-            return Err(failure);
-        }
-        other => other?,
-    };
-    // Sent again, it answers "already there" to what was made for us. What is older is somebody else's.
-    let made_at = response.container.as_ref().and_then(|made| human::system_time(made.created_at.as_ref()?));
-    response.created |= attempts.get() > 1 && made_at.is_some_and(|made_at| made_at >= begun);
-    Ok(response)
+    if let Err(Error::GaveUp { .. }) = started {
+        session.output.note(left_behind(request.id()));
+    }
+    started.doing(&format!("run {}", request.id()))
 }
 
 pub fn left_behind(id: &str) -> String {
@@ -319,7 +300,7 @@ async fn output(
             return Err(Failure::LogLost { id: id.to_owned() });
         }
     }
-    follow(&session.client, attach::rest_of_log(id, offset), printer).await
+    follow(&session.client, rest_of_log(id, offset), printer).await
 }
 
 /// Sends standard input to a container whose output comes from its log.
@@ -335,9 +316,5 @@ async fn input(session: &Session, id: &str, streams: &Streams, created: bool) ->
 }
 
 async fn kill(client: &Client, id: &str) -> Result<(), Failure> {
-    let call = |mut rpc: ExecutorClient<_>| {
-        let request = SignalRequest { id: id.to_owned(), signal: KILL, process_id: String::new() };
-        async move { rpc.signal(request).await }
-    };
-    client.patiently(&format!("kill {id}"), is_lost, call).await.map(drop)
+    client.kill(id).await.doing(&format!("kill {id}"))
 }

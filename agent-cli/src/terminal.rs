@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::sync::Mutex;
 
-use executor_proto::v1::WindowSize;
+use executor_client::v1::WindowSize;
 use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
 use tokio::sync::mpsc;
 use zeroize::Zeroizing;

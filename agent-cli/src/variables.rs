@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use executor_proto::v1::EnvironmentVariable;
+use executor_client::v1::EnvironmentVariable;
 use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::failure::Failure;

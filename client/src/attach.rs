@@ -153,7 +153,8 @@ impl Attach {
                     resumable: lossless,
                     resume_at: self.place.filter(|_| !no_output),
                 };
-                let first = std::iter::once(Request::Start(start)).chain(window.map(Request::Window));
+                let first =
+                    std::iter::once(Request::Start(start)).chain(self.queue.window().or(window).map(Request::Window));
                 let first = first.map(|part| AttachRequest { part: Some(part) }).collect();
                 let requests = self.queue.stream(first, |item| AttachRequest {
                     part: match item {

@@ -90,8 +90,12 @@ impl Client {
     pub fn error(&self, status: &Status) -> Error {
         match is_lost(status) {
             true => Error::Lost { socket: self.socket.to_path_buf() },
-            false => Error::Refused(Box::new(Refusal::of(status))),
+            false => Error::Refused(Box::new(Refusal::of(&self.socket, status))),
         }
+    }
+
+    fn gave_up(&self) -> Error {
+        Error::GaveUp { socket: self.socket.to_path_buf(), waited: self.patience }
     }
 
     pub(crate) fn patience(&self) -> Patience {
@@ -137,8 +141,41 @@ impl Client {
         patience.since(begun);
         match patience.pause().await {
             true => Ok(()),
-            false => Err(Error::GaveUp { socket: self.socket.to_path_buf(), waited: self.patience }),
+            false => Err(self.gave_up()),
         }
+    }
+}
+
+/// Attempts at work of a caller's own that may be repeated as a whole, such as fetching outputs.
+#[derive(Debug)]
+pub struct Attempts {
+    client: Client,
+    patience: Patience,
+    begun: Instant,
+}
+
+impl Client {
+    /// Begins the first attempt.
+    pub fn attempts(&self) -> Attempts {
+        Attempts { client: self.clone(), patience: self.patience(), begun: Instant::now() }
+    }
+}
+
+impl Attempts {
+    /// Waits before the next attempt.
+    ///
+    /// # Errors
+    /// The error of the last attempt, where another one cannot mend it ([`Error::is_away`]); executord is away for too long.
+    pub async fn again(&mut self, error: Error) -> Result<(), Error> {
+        if !error.is_away() {
+            return Err(error);
+        }
+        self.patience.since(self.begun);
+        if !self.patience.pause().await {
+            return Err(self.client.gave_up());
+        }
+        self.begun = Instant::now();
+        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Errors of calls: what executord answered, field by field, or what became of the connection.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tonic::Status;
@@ -72,6 +72,8 @@ impl Error {
 /// An error that executord answered with.
 #[derive(Clone, Debug)]
 pub struct Refusal {
+    /// The socket of the executord that answered.
+    pub socket: PathBuf,
     /// The gRPC status code (docs/errors.md lists them by method).
     pub code: Code,
     /// The reason, one line.
@@ -92,7 +94,7 @@ pub struct Violation {
 }
 
 impl Refusal {
-    pub(crate) fn of(status: &Status) -> Self {
+    pub(crate) fn of(socket: &Path, status: &Status) -> Self {
         let details = status.get_error_details();
         let fields = details.bad_request().map(|bad| &*bad.field_violations).unwrap_or_default();
         let conditions = details.precondition_failure().map(|failed| &*failed.violations).unwrap_or_default();
@@ -107,7 +109,7 @@ impl Refusal {
             reason: violation.r#type.clone(),
         });
         let violations = of_field.chain(of_condition).collect();
-        Self { code: status.code(), message: status.message().to_owned(), violations }
+        Self { socket: socket.to_owned(), code: status.code(), message: status.message().to_owned(), violations }
     }
 }
 
@@ -167,7 +169,7 @@ mod tests {
             "not mounted",
         )]);
         let status = Status::with_error_details(Code::InvalidArgument, "2 violations", details);
-        let error = Error::Refused(Box::new(Refusal::of(&status)));
+        let error = Error::Refused(Box::new(Refusal::of(Path::new("/x.sock"), &status)));
         assert_eq!(error.code(), Some(Code::InvalidArgument));
         let fields: Vec<_> =
             error.violations().iter().map(|violation| (&*violation.field, &*violation.reason)).collect();

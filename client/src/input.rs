@@ -54,14 +54,21 @@ struct Shared {
     receiver: mpsc::Receiver<Item>,
     /// Number of the connection that may take items.
     connection: u64,
+    /// Last size of the window that was sent.
+    window: Option<WindowSize>,
 }
 
 pub(crate) fn queue() -> (Input, Queue) {
     let (sender, receiver) = mpsc::channel(DEPTH);
-    (Input(sender), Queue(Arc::new(Mutex::new(Shared { receiver, connection: 0 }))))
+    (Input(sender), Queue(Arc::new(Mutex::new(Shared { receiver, connection: 0, window: None }))))
 }
 
 impl Queue {
+    /// The last size of the window that was sent.
+    pub(crate) fn window(&self) -> Option<WindowSize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).window
+    }
+
     /// The stream of a new connection: `first`, then the items. An earlier connection's stream ends.
     pub(crate) fn stream<T>(&self, first: Vec<T>, message: fn(Item) -> T) -> Requests<T> {
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -92,7 +99,12 @@ impl<T> Stream for Requests<T> {
             return Poll::Ready(None);
         }
         match shared.receiver.poll_recv(context) {
-            Poll::Ready(Some(item)) => Poll::Ready(Some((self.message)(item))),
+            Poll::Ready(Some(item)) => {
+                if let Item::Window(window) = &item {
+                    shared.window = Some(*window);
+                }
+                Poll::Ready(Some((self.message)(item)))
+            }
             // All senders are gone: nothing more is said, and the call goes on. The end of this stream is no end of input.
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }

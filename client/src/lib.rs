@@ -44,7 +44,7 @@ mod run;
 mod secret;
 
 pub use attach::{Attach, AttachOptions, Attached, rest_of_log};
-pub use connect::{Client, DEFAULT_PATIENCE, DEFAULT_SOCKET};
+pub use connect::{Attempts, Client, DEFAULT_PATIENCE, DEFAULT_SOCKET};
 pub use containers::{ListFilter, Match};
 pub use error::{Code, ConnectError, Error, Refusal, Violation};
 pub use events::Events;

@@ -5,7 +5,7 @@
 //! unseen.
 
 use executor_bindings::{Layout, Present, SERVICE_BINDING_ROOT, VCAP_SERVICES_FILE_PATH, obsolete};
-use executor_proto::v1::{Container, File, UpdateFilesRequest};
+use executor_client::v1::{Container, File, UpdateFilesRequest};
 use zeroize::Zeroize as _;
 
 use super::{Delivery, known};

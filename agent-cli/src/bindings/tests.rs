@@ -1,6 +1,6 @@
 //! From flags to files, variables and updates.
 
-use executor_proto::v1::{Action, Container, ContainerSpec, RunAction, RunRequest, SecretFile, UpdateFilesRequest};
+use executor_client::v1::{Action, Container, ContainerSpec, RunAction, RunRequest, SecretFile, UpdateFilesRequest};
 
 use super::*;
 
@@ -135,7 +135,7 @@ fn vcap_services_is_not_set_beside_them() {
         let mut request = request(env, None);
         let lowered = delivery(args("@-"), None).lower("");
         request.bind(lowered.files, lowered.directory, lowered.variable);
-        let run = request.message().action.unwrap().run.unwrap();
+        let run = request.run().message().clone().action.unwrap().run.unwrap();
         assert_eq!(run.volume_mounted_files.len(), 5);
         let value = if ours { "/etc/cf-service-bindings" } else { "/x" };
         assert_eq!(run.env.iter().map(|variable| &*variable.value).collect::<Vec<_>>(), [value]);

@@ -1,14 +1,15 @@
 //! `attach ID`: what a container's own process writes and reads, here.
 
 use clap::Args;
-use executor_proto::v1::GetRequest;
+use executor_client::rest_of_log;
 
-use crate::attach::{Left, Wanted, rest_of_log, stream};
+use crate::attach::{Left, Wanted, stream};
 use crate::container::completed;
 use crate::exit::Outcome;
 use crate::failure::Failure;
 use crate::logs::{Form, Printer, follow};
 use crate::session::Session;
+use crate::status::Doing as _;
 use crate::terminal::{self, DetachKeys};
 
 #[derive(Clone, Debug, Args)]
@@ -32,9 +33,7 @@ pub(crate) struct AttachArgs {
 pub(super) async fn attach(session: &Session, args: AttachArgs) -> Result<u8, Failure> {
     let AttachArgs { no_stdin, take_over, detach_keys: keys, lossy, id } = args;
     let doing = format!("attach to {id}");
-    let got = session.client.rpc().get(GetRequest { id: id.clone() }).await;
-    let container = got.map_err(|status| session.client.failure(&doing, &status))?.into_inner().container;
-    let spec = container.and_then(|container| container.spec).unwrap_or_default();
+    let spec = session.client.get(&id).await.doing(&doing)?.spec.unwrap_or_default();
     let input = !no_stdin && spec.stdin;
     if spec.terminal && input {
         terminal::require(true)?;

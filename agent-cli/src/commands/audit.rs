@@ -16,21 +16,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use executor_proto::v1::executor_client::ExecutorClient;
-use executor_proto::v1::{DeleteRequest, GetRequest, InfoRequest, StreamLogsRequest, StreamLogsResponse};
+use executor_client::{Code, Logs, Run, Wiped, rest_of_log};
 use executor_residue::{Needles, Report};
-use tonic::{Code, Streaming};
 
 use self::findings::Findings;
 use self::inputs::{AGAIN, Inputs, Kind, READY, SIZES, add_token, mounts, taken};
 use self::scene::{Scene, Sight, holds};
 use self::view::{About, Json, human};
-use crate::container::{ask_to_stop, completed, expected};
+use crate::container::{ask_to_stop, completed};
 use crate::exit;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::session::Session;
-use crate::status::is_lost;
+use crate::status::{self, Doing as _};
 use crate::text::plain;
 use crate::units;
 
@@ -75,8 +73,7 @@ pub(super) fn require_root() -> Result<(), Failure> {
 }
 
 pub(super) async fn audit(session: &Session, args: AuditArgs, interrupts: &mut Interrupts) -> Result<u8, Failure> {
-    let answer = session.client.rpc().info(InfoRequest {}).await;
-    let info = answer.map_err(|status| session.client.failure("info", &status))?.into_inner();
+    let info = session.client.info().await.doing("info")?;
     let scene = Scene::of(session.client.socket(), &info, args.journal);
     let inputs = Inputs::random(args.size)?;
     let about = About {
@@ -100,27 +97,24 @@ pub(super) async fn audit(session: &Session, args: AuditArgs, interrupts: &mut I
 
 async fn examine(session: &Session, args: &AuditArgs, scene: Scene, inputs: Inputs) -> Result<Findings, Failure> {
     let id = inputs.id().to_owned();
-    let refused = |doing: &str, status: &tonic::Status| session.client.failure(&format!("{doing} {id}"), status);
-    let mut rpc = session.client.rpc();
-    let answer = rpc.run(inputs.request(args)).await.map_err(|status| refused("run", &status))?;
-    let container = expected(answer.into_inner().container, "run")?;
+    let run = Run::from(inputs.request(args));
+    let container = session.client.run(&run).await.doing(&format!("run {id}"))?.container;
+    drop(run);
     let mut needles = inputs.needles()?;
     let mut kinds = taken(&container);
-    let request = StreamLogsRequest { id: id.clone(), follow: true, ..StreamLogsRequest::default() };
-    let log = rpc.stream_logs(request).await.map_err(|status| refused("logs of", &status))?;
-    let mut log = Log { session, id: &id, stream: log.into_inner(), tail: String::new() };
+    let mut log = Log { session, id: &id, entries: session.client.logs(rest_of_log(&id, 0)), tail: String::new() };
     log.until(READY).await?;
 
     let files = mounts(&container);
     let old_file = holds(&needles, &files, Kind::OldFile);
-    match rpc.update_files(inputs.update()).await {
+    match session.client.update_files(Wiped::new(inputs.update())).await {
         Ok(_) => {
             log.until(AGAIN).await?;
             tokio::time::sleep(SETTLED).await;
             kinds.push(Kind::NewFile);
         }
-        Err(status) if status.code() == Code::Unimplemented => kinds.retain(|kind| *kind != Kind::OldFile),
-        Err(status) => return Err(refused("rotate", &status)),
+        Err(error) if error.code() == Some(Code::Unimplemented) => kinds.retain(|kind| *kind != Kind::OldFile),
+        Err(error) => return Err(status::failure(&format!("rotate {id}"), error)),
     }
     // What is left of the log is the container's end.
     drop(log);
@@ -155,15 +149,15 @@ async fn look_at_kernel(needles: &Arc<Needles>) -> Result<Report, Failure> {
 struct Log<'a> {
     session: &'a Session,
     id: &'a str,
-    stream: Streaming<StreamLogsResponse>,
+    entries: Logs,
     tail: String,
 }
 
 impl Log<'_> {
     async fn until(&mut self, words: &str) -> Result<(), Failure> {
         loop {
-            match self.stream.message().await {
-                Ok(Some(entry)) => {
+            match self.entries.next().await.doing(&format!("logs of {}", self.id))? {
+                Some(entry) => {
                     self.tail += &String::from_utf8_lossy(&entry.data);
                     if self.tail.contains(words) {
                         self.tail.clear();
@@ -173,16 +167,14 @@ impl Log<'_> {
                     let keep = self.tail.floor_char_boundary(self.tail.len().saturating_sub(words.len()));
                     self.tail.drain(..keep);
                 }
-                Ok(None) => return Err(self.ended_early().await),
-                Err(status) => return Err(self.session.client.failure(&format!("logs of {}", self.id), &status)),
+                None => return Err(self.ended_early().await),
             }
         }
     }
 
     /// Why there is nothing to audit.
     async fn ended_early(&self) -> Failure {
-        let answer = self.session.client.rpc().get(GetRequest { id: self.id.to_owned() }).await;
-        let result = answer.ok().and_then(|answer| answer.into_inner().container?.result);
+        let result = self.session.client.get(self.id).await.ok().and_then(|container| container.result);
         let why = match result.and_then(|result| result.failure) {
             Some(failure) => plain(&failure.message),
             None => "its script did not get as far as it should".to_owned(),
@@ -192,12 +184,8 @@ impl Log<'_> {
 }
 
 async fn delete(session: &Session, id: &str) {
-    let call = |mut rpc: ExecutorClient<_>| {
-        let request = DeleteRequest { id: id.to_owned(), force: true };
-        async move { rpc.delete(request).await }
-    };
-    match session.client.patiently(&format!("rm {id}"), is_lost, call).await {
-        Ok(_) => {}
+    match session.client.delete(id, true).await.doing(&format!("rm {id}")) {
+        Ok(()) => {}
         Err(failure) if failure.code() == Some(Code::NotFound) => {}
         Err(failure) => session.output.note(format!("the container {id} may still be there: {}", failure.describe())),
     }

@@ -5,18 +5,16 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use executor_bindings::{BYTES_MAX, Bindings, Layout};
-use executor_proto::v1::executor_client::ExecutorClient;
-use executor_proto::v1::{InfoRequest, UpdateFilesRequest, UpdateFilesResponse};
-use tonic::{Code, Status};
+use executor_client::v1::{UpdateFilesRequest, UpdateFilesResponse};
+use executor_client::{Code, Error, Wiped};
 
 use crate::bindings::{self, BindingArgs, BindingsError, Delivery, DeliveryArgs};
-use crate::container;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::request::Request;
 use crate::session::Session;
 use crate::source::Flag;
-use crate::status::is_lost;
+use crate::status::Doing as _;
 use crate::view::style::{Role, Style};
 use crate::view::table::Table;
 use crate::view::{human, json};
@@ -189,8 +187,7 @@ pub(super) async fn deliver(
 
 /// Where executord puts files with relative paths; empty where it is too old to tell.
 async fn files_root(session: &Session, doing: &str) -> Result<String, Failure> {
-    let call = |mut rpc: ExecutorClient<_>| async move { rpc.info(InfoRequest {}).await };
-    Ok(session.client.patiently(doing, is_lost, call).await?.files_root)
+    Ok(session.client.info().await.doing(doing)?.files_root)
 }
 
 /// Makes the delivered bindings those of a container that runs, together with what `base` asks for. Looks again when
@@ -199,19 +196,19 @@ pub(super) async fn replace(
     session: &Session,
     base: &UpdateFilesRequest,
     delivery: &Delivery,
-) -> Result<Result<UpdateFilesResponse, Status>, Failure> {
+) -> Result<Result<UpdateFilesResponse, Error>, Failure> {
     let doing = format!("rotate {}", base.id);
     let root = files_root(session, &doing).await?;
     let mut attempts = 0;
     loop {
         attempts += 1;
-        let container = container::get(session, &base.id, &doing, is_lost).await?;
+        let container = session.client.get(&base.id).await.doing(&doing)?;
         let update = delivery.update(base, &container, &root)?;
-        let answer = session.client.rpc().update_files(update.message()).await;
-        match answer {
-            Err(status)
-                if status.code() == Code::Aborted && base.expected_generation.is_none() && attempts < ATTEMPTS => {}
-            answer => return Ok(answer.map(tonic::Response::into_inner)),
+        match session.client.update_files(Wiped::new(update.message())).await {
+            Err(error)
+                if error.code() == Some(Code::Aborted) && base.expected_generation.is_none() && attempts < ATTEMPTS => {
+            }
+            answer => return Ok(answer),
         }
     }
 }

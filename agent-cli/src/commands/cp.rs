@@ -7,14 +7,14 @@ mod outputs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use executor_proto::v1::{Outputs, State};
+use executor_client::Code;
+use executor_client::v1::{Outputs, State};
 
 use self::live::Source;
-use crate::container;
 use crate::failure::Failure;
 use crate::ids;
 use crate::session::Session;
-use crate::status::is_away;
+use crate::status::Doing as _;
 use crate::text::plain;
 use crate::view::json;
 
@@ -99,7 +99,7 @@ async fn copy_out(session: &Session, source: Source, to: &Path) -> Result<u8, Fa
         return live::get(session, &source, to).await;
     }
     match (copy(session, source, to).await, live) {
-        (Err(failure), Some(source)) if failure.code() == Some(tonic::Code::FailedPrecondition) => {
+        (Err(failure), Some(source)) if failure.code() == Some(Code::FailedPrecondition) => {
             match is_running(session, &source.id).await? {
                 true => live::get(session, &source, to).await,
                 false => Err(failure),
@@ -111,7 +111,7 @@ async fn copy_out(session: &Session, source: Source, to: &Path) -> Result<u8, Fa
 
 async fn is_running(session: &Session, id: &str) -> Result<bool, Failure> {
     let doing = format!("cp {id}:");
-    let container = container::get(session, id, &doing, is_away).await?;
+    let container = session.client.get(id).await.doing(&doing)?;
     Ok(matches!(container.state(), State::Running | State::Stopping))
 }
 
@@ -148,7 +148,7 @@ async fn copy(session: &Session, source: Source, destination: &Path) -> Result<u
 /// What a container declared. One that declared nothing is executord's to complain about.
 async fn declared(session: &Session, id: &str) -> Result<Outputs, Failure> {
     let doing = format!("cp {id}:");
-    let container = container::get(session, id, &doing, is_away).await?;
+    let container = session.client.get(id).await.doing(&doing)?;
     Ok(container.spec.and_then(|spec| spec.outputs).unwrap_or_default())
 }
 

@@ -3,17 +3,15 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use executor_proto::v1::exec_request::Part as Request;
-use executor_proto::v1::exec_response::Part as Response;
-use executor_proto::v1::{EndOfInput, ExecDetach, ExecRequest, ExecStart};
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
+use executor_client::Executed;
+use executor_client::v1::ExecStart;
 
 use crate::exit::Outcome;
 use crate::failure::Failure;
-use crate::feed::{DEPTH, Said, feed};
+use crate::feed::feed;
 use crate::output::Stream;
 use crate::session::Session;
+use crate::status::Doing as _;
 use crate::terminal::{self, DetachKeys, Keyboard, Raw};
 use crate::text::plain;
 use crate::variables::environment;
@@ -72,52 +70,35 @@ pub(super) async fn exec(session: &Session, args: ExecArgs) -> Result<u8, Failur
         stdin: args.interactive,
         detached: args.detach,
     };
-    let (requests, receiver) = mpsc::channel(DEPTH);
-    let _ = requests.try_send(ExecRequest { part: Some(Request::Start(start)) }); // there is room
-    let failure = |status| session.client.failure(&doing, &status);
-    let answers = session.client.rpc().exec(ReceiverStream::new(receiver)).await.map_err(failure)?;
-    let mut answers = answers.into_inner();
+    let mut executed = session.client.exec(start).await.doing(&doing)?;
     let _raw = (args.tty && args.interactive).then(Raw::enter).transpose()?;
     let mut keyboard =
         args.interactive.then(|| Keyboard::start(args.tty.then(|| args.detach_keys.clone()))).transpose()?;
-    let mut input = std::pin::pin!(feed(&mut keyboard, args.tty, &requests, |said| ExecRequest {
-        part: Some(match said {
-            Said::Bytes(bytes) => Request::Stdin(bytes),
-            Said::End => Request::EndOfInput(EndOfInput {}),
-            Said::Window(window) => Request::Window(window),
-        }),
-    }));
+    let input = executed.input();
+    let mut fed = std::pin::pin!(feed(&mut keyboard, args.tty, &input));
     loop {
-        let answer = tokio::select! {
-            answer = answers.message() => answer.map_err(failure)?,
-            fed = &mut input => {
+        let event = tokio::select! {
+            event = executed.next() => event.doing(&doing)?,
+            fed = &mut fed => {
                 fed?;
-                // The answer is the end of the call.
-                let _ = requests.send(ExecRequest { part: Some(Request::Detach(ExecDetach {})) }).await;
-                while answers.message().await.map_err(failure)?.is_some() {}
+                executed.detach().await.doing(&doing)?;
                 session.output.note(format!("the process goes on in {id}"));
                 return Ok(0);
             }
         };
-        match answer.and_then(|answer| answer.part) {
-            Some(Response::Stdout(bytes)) => session.output.bytes(Stream::Out, bytes).await,
-            Some(Response::Stderr(bytes)) => session.output.bytes(Stream::Err, bytes).await,
-            Some(Response::Exit(exit)) => return Ok(Outcome::of_exit(&exit).status()),
-            Some(Response::Failure(failure)) => {
+        match event {
+            Executed::Stdout(bytes) => session.output.bytes(Stream::Out, bytes).await,
+            Executed::Stderr(bytes) => session.output.bytes(Stream::Err, bytes).await,
+            Executed::Exit(exit) => return Ok(Outcome::of_exit(&exit).status()),
+            Executed::Failed(failure) => {
                 session.output.note(plain(&failure.message));
                 return Ok(Outcome::NotExecuted(failure.errno).status());
             }
-            Some(Response::Started(started)) if args.detach => {
-                session.print(&json::Executed { id, pid: started.pid }, String::new).await;
+            Executed::Started { pid } if args.detach => {
+                session.print(&json::Executed { id, pid }, String::new).await;
                 return Ok(0);
             }
-            Some(Response::Started(_)) => {}
-            None => {
-                return Err(Failure::Refused {
-                    code: tonic::Code::Internal,
-                    message: format!("{doing}: no end was told"),
-                });
-            }
+            Executed::Started { .. } => {}
         }
     }
 }

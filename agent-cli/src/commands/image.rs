@@ -4,15 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
-use executor_proto::v1::{
-    self, ImportHeader, InspectImageRequest, ListImagesRequest, PruneImagesRequest, PullImageRequest,
-    RemoveImageRequest,
-};
+use executor_client::Error;
+use executor_client::v1::{self, ImportHeader, PruneImagesRequest, PullImageRequest};
 
 use crate::failure::Failure;
-use crate::images::{Pull, client, expected, fetch_or_send, upload, warn};
+use crate::images::{Pull, fetch_or_send, upload, warn};
 use crate::registry::{RegistryArgs, from_here};
 use crate::session::Session;
+use crate::status::Doing as _;
 use crate::text::plain;
 use crate::units;
 use crate::view::images as view;
@@ -141,7 +140,7 @@ impl ImageCommand {
         let credentials =
             registry.credentials(&reference, &mut std::io::stdin().lock(), &|name| std::env::var_os(name))?;
         let platform = platform.unwrap_or_default();
-        let request = Pull(Box::new(PullImageRequest { reference, credentials, platform }));
+        let request = Pull::new(PullImageRequest { reference, credentials, platform });
         Ok(Prepared::Pull { request, quiet })
     }
 }
@@ -157,7 +156,7 @@ pub(super) async fn image(session: &Session, prepared: Prepared) -> Result<u8, F
     }
 }
 
-async fn pull(session: &Session, request: &PullImageRequest, quiet: bool) -> Result<u8, Failure> {
+async fn pull(session: &Session, request: &Pull, quiet: bool) -> Result<u8, Failure> {
     let image = fetch_or_send(session, request, !quiet && !session.json).await?;
     warn(session, &image);
     session.print(&view::Document::from(&image), || format!("{}\n", image.digest)).await;
@@ -185,8 +184,7 @@ async fn import(session: &Session, args: &ImportArgs) -> Result<u8, Failure> {
 }
 
 async fn ls(session: &Session, args: &LsArgs) -> Result<u8, Failure> {
-    let answer = client(session).list(ListImagesRequest {}).await;
-    let images = answer.map_err(|status| session.client.failure("image ls", &status))?.into_inner().images;
+    let images = session.client.images().list().await.doing("image ls")?;
     if args.quiet {
         session.output.text(images.iter().map(|image| format!("{}\n", image.digest)).collect()).await;
         return Ok(0);
@@ -198,9 +196,9 @@ async fn ls(session: &Session, args: &LsArgs) -> Result<u8, Failure> {
 
 async fn inspect(session: &Session, args: &ImageNameArg) -> Result<u8, Failure> {
     let doing = format!("image inspect {}", plain(&args.image));
-    let answer = client(session).inspect(InspectImageRequest { image: args.image.clone() }).await;
-    let answer = answer.map_err(|status| session.client.failure(&doing, &status))?.into_inner();
-    let (image, config) = (expected(answer.image, &doing)?, answer.config.unwrap_or_default());
+    let answer = session.client.images().inspect(&args.image).await.doing(&doing)?;
+    let image = answer.image.ok_or(Error::Incomplete("the image")).doing(&doing)?;
+    let config = answer.config.unwrap_or_default();
     let document = view::Inspected::new(&image, &config, &answer.config_json);
     session.print(&document, || view::inspected(&image, &config, session.style)).await;
     Ok(0)
@@ -211,9 +209,8 @@ async fn rm(session: &Session, args: &ImageRmArgs) -> Result<u8, Failure> {
     let mut failures = Vec::new();
     for image in &args.images {
         let shown = plain(image);
-        let error = match client(session).remove(RemoveImageRequest { image: image.clone() }).await {
-            Ok(answer) => {
-                let removed = answer.get_ref().removed;
+        let error = match session.client.images().remove(image).await.doing(&format!("remove {shown}")) {
+            Ok(removed) => {
                 if !session.json {
                     let what = if removed { "removed" } else { "name removed" };
                     session.output.text(format!("{shown}: {what}\n")).await;
@@ -221,7 +218,7 @@ async fn rm(session: &Session, args: &ImageRmArgs) -> Result<u8, Failure> {
                 done.push(view::Removed { image: image.clone(), removed: Some(removed), error: None });
                 continue;
             }
-            Err(status) => session.client.failure(&format!("remove {shown}"), &status),
+            Err(failure) => failure,
         };
         done.push(view::Removed { image: image.clone(), removed: None, error: Some(error.describe()) });
         failures.push(error);
@@ -233,8 +230,7 @@ async fn prune(session: &Session, args: &PruneArgs) -> Result<u8, Failure> {
     let unused_for = args.unused_for.map(prost_types::Duration::try_from).transpose();
     let unused_for = unused_for.map_err(|_| Failure::Usage("--unused-for is too long".into()))?;
     let request = PruneImagesRequest { unused_for, bytes_budget: args.budget, dry_run: args.dry_run };
-    let answer = client(session).prune(request).await;
-    let pruned = answer.map_err(|status| session.client.failure("image prune", &status))?.into_inner();
+    let pruned = session.client.images().prune(request).await.doing("image prune")?;
     session.print(&view::Pruned::from(&pruned), || view::pruned(&pruned, args.dry_run)).await;
     Ok(0)
 }

@@ -2,15 +2,13 @@
 
 use std::time::SystemTime;
 
-use executor_proto::v1::InfoRequest;
-
 use crate::failure::Failure;
 use crate::session::Session;
+use crate::status::Doing as _;
 use crate::view::{human, json};
 
 pub(super) async fn info(session: &Session) -> Result<u8, Failure> {
-    let answer = session.client.rpc().info(InfoRequest {}).await;
-    let info = answer.map_err(|status| session.client.failure("info", &status))?.into_inner();
+    let info = session.client.info().await.doing("info")?;
     let socket = session.client.socket().display().to_string();
     let document = json::Info::new(&info, socket.clone());
     session.print(&document, || human::info(&info, &socket, SystemTime::now(), session.style)).await;

@@ -3,11 +3,10 @@
 use std::time::SystemTime;
 
 use clap::Args;
-use executor_proto::v1::GetRequest;
 
-use crate::container::expected;
 use crate::failure::Failure;
 use crate::session::Session;
+use crate::status::Doing as _;
 use crate::view;
 
 #[derive(Clone, Debug, Args)]
@@ -17,10 +16,7 @@ pub(crate) struct IdArg {
 }
 
 pub(super) async fn inspect(session: &Session, id: String) -> Result<u8, Failure> {
-    let doing = format!("inspect {id}");
-    let answer = session.client.rpc().get(GetRequest { id }).await;
-    let answer = answer.map_err(|status| session.client.failure(&doing, &status))?.into_inner();
-    let container = expected(answer.container, &doing)?;
+    let container = session.client.get(&id).await.doing(&format!("inspect {id}"))?;
     let document = view::json::Container::from(&container);
     session.print(&document, || view::inspect::container(&container, SystemTime::now(), session.style)).await;
     Ok(0)

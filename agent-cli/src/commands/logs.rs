@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use clap::Args;
-use executor_proto::v1::StreamLogsRequest;
+use executor_client::v1::StreamLogsRequest;
 use prost_types::Timestamp;
 
 use crate::failure::Failure;

@@ -1,13 +1,14 @@
 //! `ps`: the containers, all pages of them.
 
-use std::collections::HashMap;
 use std::time::SystemTime;
 
 use clap::{Args, ValueEnum};
-use executor_proto::v1::{ListRequest, State};
+use executor_client::ListFilter;
+use executor_client::v1::State;
 
 use crate::failure::Failure;
 use crate::session::Session;
+use crate::status::Doing as _;
 use crate::text::plain;
 use crate::units;
 use crate::view::format::Template;
@@ -47,30 +48,10 @@ pub(crate) enum StateArg {
     Completed,
 }
 
-/// As many as a page may have.
-const PAGE: u32 = 1000;
-
 pub(super) async fn ps(session: &Session, args: PsArgs) -> Result<u8, Failure> {
-    let states: Vec<i32> = wanted(&args).into_iter().map(i32::from).collect();
-    let labels: HashMap<String, String> = args.labels.iter().cloned().collect();
-    let mut containers = Vec::new();
-    let mut page_token = String::new();
-    loop {
-        let request = ListRequest {
-            page_size: PAGE,
-            page_token,
-            states: states.clone(),
-            labels: labels.clone(),
-            ..ListRequest::default()
-        };
-        let answer = session.client.rpc().list(request).await;
-        let page = answer.map_err(|status| session.client.failure("ps", &status))?.into_inner();
-        containers.extend(page.containers);
-        page_token = page.next_page_token;
-        if page_token.is_empty() {
-            break;
-        }
-    }
+    let labels = args.labels.iter().cloned().collect();
+    let filter = ListFilter { states: wanted(&args), labels, ..ListFilter::default() };
+    let containers = session.client.list(&filter).await.doing("ps")?;
     if args.quiet {
         session.output.text(containers.iter().map(|container| plain(&container.id) + "\n").collect()).await;
         return Ok(0);

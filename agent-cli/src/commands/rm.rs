@@ -1,11 +1,11 @@
 //! `rm [-f] ID...`: every one is tried; what fails is told and the others go on.
 
 use clap::Args;
-use executor_proto::v1::DeleteRequest;
 
 use crate::failure::Failure;
 use crate::ids;
 use crate::session::Session;
+use crate::status::Doing as _;
 use crate::view::json;
 
 #[derive(Debug, Args)]
@@ -24,8 +24,7 @@ pub(super) async fn rm(session: &Session, args: RmArgs) -> Result<u8, Failure> {
     for id in args.ids {
         let (client, force) = (&session.client, args.force);
         let deleted = ids::with(client, id.clone(), |id| async move {
-            let answer = client.rpc().delete(DeleteRequest { id: id.clone(), force }).await;
-            answer.map(|_| id.clone()).map_err(|status| client.failure(&format!("remove {id}"), &status))
+            client.delete(&id, force).await.doing(&format!("remove {id}")).map(|()| id)
         });
         let (id, error) = match deleted.await {
             Ok(id) => {

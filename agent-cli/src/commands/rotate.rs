@@ -1,25 +1,22 @@
 //! `rotate ID`: new secret files for a container that runs.
 //!
-//! The request holds secrets. Its own copy is wiped when it is dropped, which is as soon as executord has answered. It is
-//! sent once: sent again after a lost connection it would be another update.
+//! The request is sent once: sent again after a lost connection it would be another update.
 
 use std::ffi::OsString;
 use std::io::Read;
 
 use clap::Args;
-use executor_proto::v1::UpdateFilesRequest;
-use tonic::{Code, Status};
-use zeroize::Zeroize as _;
+use executor_client::v1::UpdateFilesRequest;
+use executor_client::{Code, Error, Wiped};
 
 use super::bindings;
 use crate::bindings::{Delivery, DeliveryArgs};
-use crate::container::expected;
 use crate::failure::Failure;
 use crate::ids;
 use crate::session::Session;
 use crate::signals;
 use crate::source::{self, Argument, Content, Flag};
-use crate::status::is_lost;
+use crate::status::{self, Doing as _};
 use crate::view::json;
 
 #[derive(Debug, Args)]
@@ -61,8 +58,8 @@ impl RotateArgs {
     }
 }
 
-/// A request that wipes itself.
-struct Request(UpdateFilesRequest);
+/// The request for new files.
+struct Request(Wiped<UpdateFilesRequest>);
 
 impl Request {
     /// Reads the sources of the files and puts the request together.
@@ -78,19 +75,13 @@ impl Request {
         let flags = [(Flag::File, &args.files), (Flag::PublicFile, &args.public_files)];
         let arguments = flags.into_iter().flat_map(|(flag, texts)| texts.iter().map(move |text| (flag, text)));
         let arguments = arguments.map(|(flag, text)| Argument::parse(flag, text)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Self(UpdateFilesRequest {
+        Ok(Self(Wiped::new(UpdateFilesRequest {
             id: args.id,
             files: source::read_all(arguments, stdin, variable)?.into_iter().map(Content::into_file).collect(),
             removed_paths: args.remove,
             expected_generation: args.expect_generation,
             signal: args.signal.unwrap_or(0),
-        }))
-    }
-}
-
-impl Drop for Request {
-    fn drop(&mut self) {
-        self.0.files.iter_mut().for_each(|file| file.content.zeroize());
+        })))
     }
 }
 
@@ -100,29 +91,32 @@ pub(super) async fn rotate(session: &Session, prepared: Prepared) -> Result<u8, 
         request.0.id = whole;
     }
     let id = request.0.id.clone();
-    let doing = format!("rotate {id}");
     let answer = match &delivery {
         Some(delivery) => bindings::replace(session, &request.0, delivery).await?,
-        None => session.client.rpc().update_files(request.0.clone()).await.map(tonic::Response::into_inner),
+        None => session.client.update_files(request.0.clone()).await,
     };
     drop((request, delivery));
-    let answer = answer.map_err(|status| failure(session, &id, &status))?;
-    let container = expected(answer.container, &doing)?;
+    let answer = answer.map_err(|error| failure(&id, error))?;
+    let container = answer.container.ok_or(Error::Incomplete("the container")).doing(&format!("rotate {id}"))?;
     let document = json::Rotated::from(&container);
     session.print(&document, || format!("{}\n", container.files_generation)).await;
     Ok(0)
 }
 
-/// What failed, and what can be done.
-fn failure(session: &Session, id: &str, status: &Status) -> Failure {
-    let failure = session.client.failure(&format!("rotate {id}"), status);
-    let advice = match status.code() {
-        _ if is_lost(status) => "`agent-cli inspect` tells by the generation whether the files were replaced",
-        Code::Aborted => "somebody else has replaced them: look at them with `agent-cli inspect`, then try again",
-        Code::FailedPrecondition if !status.details().is_empty() => "`agent-cli inspect` shows where files are mounted",
-        _ => return failure,
+/// Adds to an error what can be done about it.
+fn failure(id: &str, error: Error) -> Failure {
+    let advice = match (&error, error.code()) {
+        (Error::Lost { .. }, _) => "`agent-cli inspect` tells by the generation whether the files were replaced",
+        (_, Some(Code::Aborted)) => {
+            "somebody else has replaced them: look at them with `agent-cli inspect`, then try again"
+        }
+        (_, Some(Code::FailedPrecondition)) if !error.violations().is_empty() => {
+            "`agent-cli inspect` shows where files are mounted"
+        }
+        _ => "",
     };
-    failure.advise(advice)
+    let failure = status::failure(&format!("rotate {id}"), error);
+    if advice.is_empty() { failure } else { failure.advise(advice) }
 }
 
 #[cfg(test)]

@@ -21,12 +21,12 @@ mod surroundings;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use executor_proto::v1::{Container, Result as Ending};
+use executor_client::v1::{Container, Result as Ending};
 
 use super::bindings;
 use super::cp::{self, To, Wanted};
 use crate::bindings::Delivery;
-use crate::container::{completed, expected};
+use crate::container::completed;
 use crate::exit::{OURS, Outcome};
 use crate::failure::Failure;
 use crate::images::{fetch_first, send_first};
@@ -117,9 +117,9 @@ pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut 
     let id = request.id().to_owned();
     let mut pressed = Pressed::never(&id);
     request.await_reader(!ending.detach);
-    let response = create(session, request, interrupts, &mut pressed).await?;
-    let created = response.created;
-    let container = expected(response.container, &format!("run {id}"))?;
+    let started = create(session, request, interrupts, &mut pressed).await?;
+    let created = started.created;
+    let container = started.container;
     if created && !session.json {
         // Of its image: everything else that `inspect` has is about what the caller asked for.
         let of_image = |warning: &&String| warning.starts_with("rootfs: ");

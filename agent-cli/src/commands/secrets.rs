@@ -7,14 +7,13 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use executor_proto::v1::{File, GetSecretsRequest, GetSecretsResponse};
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::{Code, Request, Status};
-use zeroize::{Zeroize as _, Zeroizing};
+use executor_client::v1::{File, GetSecretsResponse};
+use executor_client::{Code, Error, Secret};
 
 use crate::failure::Failure;
 use crate::output::Stream;
 use crate::session::Session;
+use crate::status;
 use crate::text::plain;
 use crate::view::json;
 
@@ -41,8 +40,6 @@ pub(crate) struct SecretsArgs {
 pub(crate) const SOCKET: &str = "/run/executor/runtime.sock";
 /// Most bytes of a token's file.
 const TOKEN_MAX: u64 = 4096;
-/// Largest answer: an operator may allow large files.
-const ANSWER_MAX: usize = 64 << 20;
 
 impl SecretsArgs {
     /// Checks what the definitions cannot say.
@@ -67,38 +64,30 @@ pub(super) async fn secrets(session: &Session, args: SecretsArgs) -> Result<u8, 
             "secrets takes --token-file PATH: the PATH that the container was given as --runtime-token".into(),
         )
     })?;
-    let mut request = Request::new(GetSecretsRequest::default());
-    request.metadata_mut().insert("authorization", bearer(&file)?);
-    let answer = session.client.rpc().max_decoding_message_size(ANSWER_MAX).get_secrets(request).await;
-    let mut answer = answer.map_err(|status| failure(session, &file, &status))?.into_inner();
+    let answer = session.client.secrets(&token(&file)?).await;
+    let mut answer = answer.map_err(|error| failure(&file, error))?;
     if let Some(value) = one(&args, &mut answer) {
         let value = value.ok_or_else(|| Failure::Refused { code: Code::NotFound, message: missing(&args) })?;
         session.output.bytes(Stream::Out, value).await;
-        wipe(answer);
         return Ok(0);
     }
     if session.json {
-        session.output.text(json::document(&json::Secrets::from(answer))).await;
+        session.output.text(json::document(&json::Secrets::from(std::mem::take(&mut *answer)))).await;
     } else {
         session.output.text(revealed(&answer)).await;
-        wipe(answer);
     }
     Ok(0)
 }
 
-/// The token of a file, as it is presented.
-fn bearer(file: &Path) -> Result<MetadataValue<Ascii>, Failure> {
-    let read = || -> std::io::Result<Zeroizing<String>> {
-        let mut token = Zeroizing::new(String::with_capacity(TOKEN_MAX as usize + 1));
-        std::fs::File::open(file)?.take(TOKEN_MAX).read_to_string(&mut token)?;
+/// Reads the token of a file.
+fn token(file: &Path) -> Result<Secret, Failure> {
+    let read = || -> std::io::Result<Vec<u8>> {
+        let mut token = Vec::with_capacity(TOKEN_MAX as usize + 1);
+        std::fs::File::open(file)?.take(TOKEN_MAX).read_to_end(&mut token)?;
         Ok(token)
     };
-    let cannot = |why: String| Failure::Usage(format!("--token-file {}: {why}", file.display()));
-    let token = read().map_err(|error| cannot(error.to_string()))?;
-    let header = Zeroizing::new(format!("Bearer {}", token.trim_end()));
-    let mut value = MetadataValue::try_from(header.as_str()).map_err(|_| cannot("holds no token".into()))?;
-    value.set_sensitive(true);
-    Ok(value)
+    let token = read().map_err(|error| Failure::Usage(format!("--token-file {}: {error}", file.display())))?;
+    Ok(token.into())
 }
 
 /// The one value that was asked for; `None` where all are.
@@ -146,23 +135,20 @@ fn revealed(GetSecretsResponse { files, environment, arguments }: &GetSecretsRes
     text
 }
 
-fn wipe(mut answer: GetSecretsResponse) {
-    answer.environment.iter_mut().for_each(|variable| variable.value.zeroize());
-    answer.arguments.iter_mut().for_each(|argument| argument.value.zeroize());
-    answer.files.iter_mut().for_each(|file| file.content.zeroize());
-}
-
-fn failure(session: &Session, file: &Path, status: &Status) -> Failure {
-    match status.code() {
-        Code::PermissionDenied | Code::Unauthenticated => Failure::Refused {
-            code: status.code(),
-            message: format!(
-                "secrets: executord at {} does not take the token of {}: {}",
-                session.client.socket().display(),
-                file.display(),
-                plain(status.message())
-            ),
-        },
-        _ => session.client.failure("secrets", status),
+fn failure(file: &Path, error: Error) -> Failure {
+    match error {
+        Error::Refused(refusal) if matches!(refusal.code, Code::PermissionDenied | Code::Unauthenticated) => {
+            Failure::Refused {
+                code: refusal.code,
+                message: format!(
+                    "secrets: executord at {} does not take the token of {}: {}",
+                    refusal.socket.display(),
+                    file.display(),
+                    plain(&refusal.message)
+                ),
+            }
+        }
+        Error::Argument(_) => Failure::Usage(format!("--token-file {}: holds no token", file.display())),
+        error => status::failure("secrets", error),
     }
 }

@@ -1,11 +1,11 @@
 //! `signal ID SIGNAL`.
 
 use clap::Args;
-use executor_proto::v1::SignalRequest;
 
 use crate::failure::Failure;
 use crate::session::Session;
 use crate::signals;
+use crate::status::Doing as _;
 use crate::view::json;
 
 #[derive(Clone, Debug, Args)]
@@ -19,11 +19,8 @@ pub(crate) struct SignalArgs {
 
 pub(super) async fn signal(session: &Session, args: SignalArgs) -> Result<u8, Failure> {
     let SignalArgs { id, signal } = args;
-    let request = SignalRequest { id: id.clone(), signal, process_id: String::new() };
-    session.client.rpc().signal(request).await.map_err(|status| {
-        let name = i32::try_from(signal).map_or_else(|_| signal.to_string(), signals::name);
-        session.client.failure(&format!("send {name} to {id}"), &status)
-    })?;
+    let name = i32::try_from(signal).map_or_else(|_| signal.to_string(), signals::name);
+    session.client.signal(&id, signal).await.doing(&format!("send {name} to {id}"))?;
     if session.json {
         let done = json::Done { id, deleted: None, signal: Some(signal), error: None };
         session.output.text(json::document(&done)).await;

@@ -1,7 +1,7 @@
 //! `wait ID...`: until containers are completed, over restarts of executord; exits as the process did.
 
 use clap::Args;
-use executor_proto::v1::Container;
+use executor_client::v1::Container;
 
 use crate::container::completed;
 use crate::exit::Outcome;

@@ -8,16 +8,15 @@ use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use executor_proto::v1::import_header::Form;
-use executor_proto::v1::import_image_request::Part;
-use executor_proto::v1::{self, ImportHeader, ImportImageRequest};
+use executor_client::v1::import_header::Form;
+use executor_client::v1::{self, ImportHeader};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::{client, expected};
 use crate::failure::Failure;
 use crate::session::Session;
+use crate::status::Doing as _;
 use crate::text::plain;
 
 /// Bytes of an archive that are sent at once.
@@ -91,34 +90,28 @@ pub async fn upload(
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static,
 ) -> Result<v1::Image, Failure> {
     let (sender, receiver) = mpsc::channel(DEPTH);
-    // There is room for the first.
-    let _ = sender.send(ImportImageRequest { part: Some(Part::Header(header)) }).await;
     // A thread of its own: reading a pipe waits for whoever writes to it.
     let sent = tokio::task::spawn_blocking(move || {
         let mut to = BufWriter::with_capacity(PIECE, Pieces(sender));
         fill(&mut to)?;
         to.flush()
     });
-    let answer = client(session).import(ReceiverStream::new(receiver)).await;
+    let answer = session.client.images().import(header, ReceiverStream::new(receiver)).await;
     let sent = sent.await.unwrap_or_else(|error| Err(io::Error::other(error)));
-    match (sent, answer) {
+    match sent {
         // That executord takes no more is its own to explain.
-        (Err(error), _) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::Usage(format!("{doing}: {error}")))
-        }
-        (_, Err(status)) => Err(session.client.failure(doing, &status)),
-        (_, Ok(answer)) => expected(answer.into_inner().image, doing),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::Usage(format!("{doing}: {error}"))),
+        _ => answer.doing(doing),
     }
 }
 
-/// Writes into a stream of messages.
-pub struct Pieces(pub mpsc::Sender<ImportImageRequest>);
+/// Writes into a queue of pieces.
+pub struct Pieces(pub mpsc::Sender<Vec<u8>>);
 
 impl Write for Pieces {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let piece = &bytes[..bytes.len().min(PIECE)];
-        let message = ImportImageRequest { part: Some(Part::Data(piece.to_vec())) };
-        self.0.blocking_send(message).map_err(|_| io::ErrorKind::BrokenPipe)?;
+        self.0.blocking_send(piece.to_vec()).map_err(|_| io::ErrorKind::BrokenPipe)?;
         Ok(piece.len())
     }
 

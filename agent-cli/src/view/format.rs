@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use executor_proto::v1::{Container, State};
+use executor_client::v1::{Container, State};
 
 use super::style::{Role, Style};
 use super::table::Table;
@@ -196,7 +196,7 @@ impl Field {
 
 #[cfg(test)]
 mod tests {
-    use executor_proto::v1::{ContainerSpec, NetworkStatus, PortMapping};
+    use executor_client::v1::{ContainerSpec, NetworkStatus, PortMapping};
     use prost_types::Timestamp;
 
     use super::*;

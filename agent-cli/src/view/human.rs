@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use executor_proto::v1::{
+use executor_client::v1::{
     self, Container, Event, InfoResponse, MountKind, Network, OutputsSummary, State, event, failure,
 };
 use prost_types::Timestamp;

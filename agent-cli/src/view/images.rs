@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
-use executor_proto::v1::pull_progress::Stage;
-use executor_proto::v1::{Image, ImageConfig, PruneImagesResponse, PullProgress};
+use executor_client::v1::pull_progress::Stage;
+use executor_client::v1::{Image, ImageConfig, PruneImagesResponse, PullProgress};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
@@ -278,7 +278,7 @@ fn word(stage: Stage) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use executor_proto::v1::pull_progress::Layer;
+    use executor_client::v1::pull_progress::Layer;
 
     use super::*;
 

@@ -6,7 +6,7 @@ mod network;
 
 use std::time::SystemTime;
 
-use executor_proto::v1::{Container, ContainerSpec, MountKind, Redaction, Result as Ending, SecretFile, WipeReceipt};
+use executor_client::v1::{Container, ContainerSpec, MountKind, Redaction, Result as Ending, SecretFile, WipeReceipt};
 
 use super::human::{self, age, bytes, ending, state, time, wire_span};
 use super::style::{Role, Style};
@@ -243,7 +243,7 @@ fn receipt(wipe: &WipeReceipt) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use executor_proto::v1::{ExitStatus, Limits, Outputs, OutputsSummary, State, Timings, exit_status};
+    use executor_client::v1::{ExitStatus, Limits, Outputs, OutputsSummary, State, Timings, exit_status};
     use prost_types::{Duration, Timestamp};
 
     #[test]

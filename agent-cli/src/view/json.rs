@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use executor_proto::v1::{self, LogStream};
+use executor_client::v1::{self, LogStream};
 use prost_types::Timestamp;
 use serde::Serialize;
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::io::IsTerminal;
 
 use anstyle::{AnsiColor, Style as Ansi};
-use executor_proto::v1::State;
+use executor_client::v1::State;
 
 use crate::exit::Outcome;
 

@@ -222,7 +222,7 @@ impl Findings {
 
 #[cfg(test)]
 mod tests {
-    use executor_proto::v1::InfoResponse;
+    use executor_client::v1::InfoResponse;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use executor_proto::v1::{
+use executor_client::v1::{
     Action, Container, EnvironmentVariable, File, RunAction, RunRequest, SecretArgument, UpdateFilesRequest,
 };
 use executor_residue::{Canary, Needles};
@@ -215,7 +215,7 @@ pub(crate) fn add_token(needles: &mut Needles, container: &Container) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use executor_proto::v1::{Process, SecretFile};
+    use executor_client::v1::{Process, SecretFile};
 
     use super::*;
 

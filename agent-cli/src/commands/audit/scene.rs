@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use executor_proto::v1::InfoResponse;
+use executor_client::v1::InfoResponse;
 use executor_residue::process::Process;
 use executor_residue::{Needles, Report, Search};
 

@@ -74,16 +74,13 @@ impl Read for Pieces {
 }
 
 /// Writes into a queue, piece by piece.
-struct Queue<T> {
-    queue: mpsc::Sender<T>,
-    wrap: fn(Vec<u8>) -> T,
-}
+struct Queue(mpsc::Sender<Vec<u8>>);
 
-impl<T> Write for Queue<T> {
+impl Write for Queue {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let piece = &bytes[..bytes.len().min(PIECE)];
         let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
-        self.queue.blocking_send((self.wrap)(piece.to_vec())).map_err(gone)?;
+        self.0.blocking_send(piece.to_vec()).map_err(gone)?;
         Ok(piece.len())
     }
 
@@ -192,14 +189,13 @@ fn linked(link: &Option<std::borrow::Cow<'_, [u8]>>) -> Result<PathBuf, Failure>
 
 /// Packs a file, or a directory with all below it. `name` is what it is called in the archive; without one there is only
 /// what is in the directory.
-pub(crate) fn pack<T>(
+pub(crate) fn pack(
     source: &Path,
     follow: bool,
     name: Option<&Path>,
-    queue: mpsc::Sender<T>,
-    wrap: fn(Vec<u8>) -> T,
+    queue: mpsc::Sender<Vec<u8>>,
 ) -> Result<Tally, Failure> {
-    let out = io::BufWriter::with_capacity(PIECE, Queue { queue, wrap });
+    let out = io::BufWriter::with_capacity(PIECE, Queue(queue));
     let mut packer = Packer { builder: Builder::new(out), tally: Tally::default() };
     let meta = if follow { fs::metadata(source) } else { fs::symlink_metadata(source) };
     let meta = meta.map_err(|error| Failure::Unread { path: source.to_owned(), source: error })?;
@@ -295,14 +291,14 @@ impl<W: Write> Packer<W> {
 }
 
 /// Passes standard input on.
-pub(crate) fn pass_on<T>(mut from: impl Read, queue: &mpsc::Sender<T>, wrap: fn(Vec<u8>) -> T) -> Result<(), Failure> {
+pub(crate) fn pass_on(mut from: impl Read, queue: &mpsc::Sender<Vec<u8>>) -> Result<(), Failure> {
     let mut buffer = vec![0; PIECE];
     loop {
         match from.read(&mut buffer) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(Failure::System(error)),
             Ok(0) => return Ok(()),
-            Ok(length) if queue.blocking_send(wrap(buffer[..length].to_vec())).is_err() => return Ok(()),
+            Ok(length) if queue.blocking_send(buffer[..length].to_vec()).is_err() => return Ok(()),
             Ok(_) => {}
         }
     }
@@ -318,7 +314,7 @@ mod tests {
         let (sender, mut receiver) = mpsc::channel(1);
         let source = source.to_owned();
         let name = name.map(PathBuf::from);
-        let packing = std::thread::spawn(move || pack(&source, false, name.as_deref(), sender, |bytes| bytes).unwrap());
+        let packing = std::thread::spawn(move || pack(&source, false, name.as_deref(), sender).unwrap());
         let mut all = Vec::new();
         while let Some(piece) = receiver.blocking_recv() {
             all.extend(piece);

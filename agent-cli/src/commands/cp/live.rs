@@ -4,13 +4,11 @@ use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use executor_proto::v1::get_archive_response::Part as Got;
-use executor_proto::v1::path_stat::Kind;
-use executor_proto::v1::put_archive_request::Part as Put;
-use executor_proto::v1::{GetArchiveRequest, PathStat, PutArchiveRequest, PutArchiveStart};
+use executor_client::Error;
+use executor_client::v1::PathStat;
+use executor_client::v1::path_stat::Kind;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Status};
 
 use super::archive::{self, Pieces, Tally};
 use crate::destination::{self, at, place};
@@ -18,6 +16,7 @@ use crate::failure::Failure;
 use crate::ids;
 use crate::output::Stream;
 use crate::session::Session;
+use crate::status::{self, Doing as _};
 use crate::text::plain;
 use crate::view::json;
 
@@ -50,10 +49,6 @@ pub(super) struct Local<'a> {
     pub(super) follow: bool,
 }
 
-fn unexpected(doing: &str) -> Failure {
-    Failure::Refused { code: Code::Internal, message: format!("{doing}: executord's answer is not what was asked for") }
-}
-
 /// Copies out of a container.
 pub(super) async fn get(session: &Session, source: &Source, to: &Path) -> Result<u8, Failure> {
     let Source { id, live, contents, follow, .. } = source;
@@ -62,21 +57,14 @@ pub(super) async fn get(session: &Session, source: &Source, to: &Path) -> Result
         return Err(Failure::Usage("an archive is not for a terminal: send it to a file or to tar".into()));
     }
     let doing = format!("cp {id}:{}", plain(live));
-    let failed = |status: Status| session.client.failure(&doing, &status);
-    let request = GetArchiveRequest { id: id.clone(), path: live.clone(), follow_link: *follow, stat_only: false };
-    let mut answers = session.client.rpc().get_archive(request).await.map_err(failed)?.into_inner();
-    let Some(Got::Stat(stat)) = answers.message().await.map_err(failed)?.and_then(|first| first.part) else {
-        return Err(unexpected(&doing));
-    };
+    let mut archive = session.client.get_archive(id, live, *follow).await.doing(&doing)?;
     if to_stdout {
-        while let Some(answer) = answers.message().await.map_err(failed)? {
-            if let Some(Got::Data(data)) = answer.part {
-                session.output.bytes(Stream::Out, data).await;
-            }
+        while let Some(data) = archive.next().await.doing(&doing)? {
+            session.output.bytes(Stream::Out, data).await;
         }
         return Ok(0);
     }
-    let directory = stat.kind() == Kind::Directory;
+    let directory = archive.stat().kind() == Kind::Directory;
     let what = match (directory, *contents || live == "/") {
         (true, true) => destination::Source::Everything,
         (true, false) => destination::Source::Directory(live),
@@ -91,8 +79,8 @@ pub(super) async fn get(session: &Session, source: &Source, to: &Path) -> Result
     });
     let mut feed = Feed { sender: Some(sender), ended };
     let received = async {
-        while let Some(answer) = answers.message().await? {
-            if let (Some(Got::Data(data)), Some(sender)) = (answer.part, &feed.sender)
+        while let Some(data) = archive.next().await? {
+            if let Some(sender) = &feed.sender
                 && sender.send(data).await.is_err()
             {
                 break; // it failed, and tells why
@@ -100,13 +88,13 @@ pub(super) async fn get(session: &Session, source: &Source, to: &Path) -> Result
         }
         Ok(())
     };
-    let received: Result<(), Status> = received.await;
+    let received: Result<(), Error> = received.await;
     feed.sender = None;
     let unpacked = unpacking.await.map_err(|error| Failure::System(std::io::Error::other(error)))?;
-    if let Err(status) = received {
+    if let Err(error) = received {
         // An archive that breaks off is damaged for this reason.
         unpacked.iter().for_each(|tally| note(session, tally));
-        return Err(failed(status));
+        return Err(status::failure(&doing, error));
     }
     tell(session, id, live, &unpacked?).await
 }
@@ -160,41 +148,27 @@ pub(super) async fn put(session: &Session, from: Local<'_>, id: String, path: &s
         false => target(from, path, there.as_ref())?,
     };
     let (sender, receiver) = mpsc::channel(DEPTH);
-    let start = PutArchiveStart { id: id.clone(), path: directory };
-    let _ = sender.try_send(PutArchiveRequest { part: Some(Put::Start(start)) }); // there is room
     let (source, follow) =
         (from.path.to_owned(), from.follow || from.path.as_os_str().as_encoded_bytes().ends_with(b"/"));
-    let wrap = |bytes: Vec<u8>| PutArchiveRequest { part: Some(Put::Data(bytes)) };
     let packing = tokio::task::spawn_blocking(move || match standard_input {
-        true => archive::pass_on(std::io::stdin().lock(), &sender, wrap).map(|()| Tally::default()),
-        false => archive::pack(&source, follow, name.as_deref(), sender, wrap),
+        true => archive::pass_on(std::io::stdin().lock(), &sender).map(|()| Tally::default()),
+        false => archive::pack(&source, follow, name.as_deref(), sender),
     });
-    let answer = session.client.rpc().put_archive(ReceiverStream::new(receiver)).await;
-    let answer = match answer.map_err(|status| session.client.failure(&doing, &status)) {
+    let answer = session.client.put_archive(&id, &directory, ReceiverStream::new(receiver)).await;
+    let answer = match answer.doing(&doing) {
         Err(failure) if standard_input => return Err(failure), // more may never come to be packed
         answer => answer,
     };
     // A file that cannot be read breaks the archive off: that is what is told then.
     let packed = packing.await.map_err(|error| Failure::System(std::io::Error::other(error)))??;
-    let answer = answer?.into_inner();
+    let answer = answer?;
     tell(session, &id, path, &Tally { entries: answer.entries, bytes: answer.bytes, ..packed }).await
 }
 
 /// Asks for kind and size of a path in a container; `None` where it does not exist.
 async fn stat(session: &Session, id: &str, path: &str) -> Result<Option<PathStat>, Failure> {
     let doing = format!("cp {}:{}", plain(id), plain(path));
-    let request = GetArchiveRequest { id: id.to_owned(), path: path.to_owned(), follow_link: true, stat_only: true };
-    let failed = |status: Status| session.client.failure(&doing, &status);
-    let mut answers = match session.client.rpc().get_archive(request).await {
-        Err(status) if status.code() == Code::NotFound && !status.message().starts_with("there is no container") => {
-            return Ok(None);
-        }
-        answers => answers.map_err(failed)?.into_inner(),
-    };
-    match answers.message().await.map_err(failed)?.and_then(|first| first.part) {
-        Some(Got::Stat(stat)) => Ok(Some(stat)),
-        _ => Err(unexpected(&doing)),
-    }
+    session.client.stat(id, path).await.doing(&doing)
 }
 
 /// The directory that is unpacked in, and what the copy is called there, by the rules of cp. No name where only what is in

@@ -6,17 +6,15 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use executor_proto::v1::get_outputs_response::Part;
-use executor_proto::v1::{GetOutputsRequest, OutputFile, Outputs, SkippedOutput};
+use executor_client::v1::{OutputFile, Outputs, SkippedOutput};
+use executor_client::{Error, Output};
 use tokio::time::Instant;
-use tonic::Status;
 
-use crate::connect::Patience;
 use crate::destination::{Partial, Place, Source, Tree, at, below, place};
 use crate::failure::Failure;
 use crate::output::Stream;
 use crate::session::Session;
-use crate::status::is_away;
+use crate::status::{self, Doing as _};
 use crate::text::plain;
 use crate::view::human;
 
@@ -87,52 +85,44 @@ pub(crate) async fn fetch(session: &Session, id: &str, wanted: &Wanted, to: To<'
         }
     };
     let doing = format!("cp {id}:{}", plain(&path));
-    let mut patience = Patience::default();
+    let mut attempts = session.client.attempts();
     let mut progress = Progress { next: Instant::now() + PROGRESS.0, talk: std::io::stderr().is_terminal() };
     loop {
-        let begun = Instant::now();
         let mut sink = Sink { session, wanted, to, tree: None, current: None, left: 0, fetched: Fetched::default() };
-        let request = GetOutputsRequest { id: id.to_owned(), path: path.clone() };
-        let status = match receive(session, request, &mut sink, &mut progress).await? {
+        let error = match receive(session, (id, &path), &mut sink, &mut progress).await? {
             Ok(()) => return sink.end(),
-            Err(status) => status,
+            Err(error) => error,
         };
         // What is on standard output already cannot be taken back.
         let repeatable = matches!(to, To::Path(_)) || (sink.current.is_none() && sink.fetched.files.is_empty());
-        if !is_away(&status) || !repeatable {
-            return Err(session.client.failure(&doing, &status));
+        if !repeatable {
+            return Err(status::failure(&doing, error));
         }
-        patience.since(begun);
-        if !patience.pause().await {
-            return Err(session.client.gave_up(&doing));
-        }
+        attempts.again(error).await.doing(&doing)?;
     }
 }
 
 /// One stream. A broken connection is the inner error.
 async fn receive(
     session: &Session,
-    request: GetOutputsRequest,
+    (id, path): (&str, &str),
     sink: &mut Sink<'_>,
     progress: &mut Progress,
-) -> Result<Result<(), Status>, Failure> {
-    let mut stream = match session.client.rpc().get_outputs(request).await {
-        Ok(stream) => stream.into_inner(),
-        Err(status) => return Ok(Err(status)),
+) -> Result<Result<(), Error>, Failure> {
+    let mut outputs = match session.client.outputs(id, path).await {
+        Ok(outputs) => outputs,
+        Err(error) => return Ok(Err(error)),
     };
     loop {
-        match stream.message().await {
-            Err(status) => return Ok(Err(status)),
+        match outputs.next().await {
+            Err(error) => return Ok(Err(error)),
             Ok(None) => return Ok(Ok(())),
-            Ok(Some(message)) => match message.part {
-                Some(Part::File(file)) => sink.begin(file)?,
-                Some(Part::Data(data)) => sink.data(data).await?,
-                Some(Part::Skipped(entry)) => {
-                    sink.finish()?;
-                    sink.fetched.skipped.push(entry);
-                }
-                None => {} // of a newer executord
-            },
+            Ok(Some(Output::File(file))) => sink.begin(file)?,
+            Ok(Some(Output::Data(data))) => sink.data(data).await?,
+            Ok(Some(Output::Skipped(entry))) => {
+                sink.finish()?;
+                sink.fetched.skipped.push(entry);
+            }
         }
         progress.tell(session, &sink.fetched);
     }

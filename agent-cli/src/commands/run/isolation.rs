@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use executor_proto::v1::{Capabilities, Limits, RunRequest, UserNamespace};
+use executor_client::v1::{Capabilities, Limits, RunRequest, UserNamespace};
 
 use crate::failure::Failure;
 use crate::units;

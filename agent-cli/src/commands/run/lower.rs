@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::Read;
 
-use executor_proto::v1::{
+use executor_client::v1::{
     self, Action, EnvironmentVariable, Redaction, ResourceLimits, RunAction, RunRequest, SecretArgument,
 };
 
@@ -154,7 +154,7 @@ fn labels(labels: Vec<(String, String)>) -> Result<HashMap<String, String>, Fail
 #[cfg(test)]
 mod tests {
     use super::*;
-    use executor_proto::v1::Limits;
+    use executor_client::v1::Limits;
 
     fn build(line: &[&str]) -> Result<Request, Failure> {
         let line: Vec<_> = [&["agent-cli", "run"], line].concat().into_iter().map(OsString::from).collect();
@@ -224,7 +224,7 @@ mod tests {
             "exit 3",
         ])
         .unwrap();
-        let message = request.message();
+        let message = request.run().message().clone();
         let outputs = message.outputs.unwrap();
         assert_eq!((outputs.directory.as_str(), outputs.files.len(), outputs.bytes_max), ("/srv/out", 0, 1024));
         let run = message.action.unwrap().run.unwrap();
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn what_is_left_out_stays_out() {
         let request = build(&["--", "true"]).unwrap();
-        let message = request.message();
+        let message = request.run().message().clone();
         assert_eq!(uuid::Uuid::parse_str(&message.id).unwrap().get_version_num(), 4);
         assert_eq!(message.limits, Some(Limits::default()));
         assert_eq!((message.grace_period, message.network, message.outputs), (None, 0, None));
@@ -275,7 +275,7 @@ mod tests {
             (&["--writable-files=1.5M", "--", "x"], Some(3 << 19)),
         ];
         for (line, expected) in table {
-            let asked = build(line).unwrap().message().writable_files;
+            let asked = build(line).unwrap().run().message().clone().writable_files;
             assert_eq!(asked.map(|asked| asked.bytes_max), expected, "{line:?}");
         }
     }
@@ -294,7 +294,7 @@ mod tests {
             (&["--entrypoint", "/e", "oci:/a", "-x"], "oci:/a /e -x"),
         ];
         for (line, expected) in table {
-            let message = build(line).unwrap().message();
+            let message = build(line).unwrap().run().message().clone();
             let run = message.action.unwrap().run.unwrap();
             assert_eq!(format!("{} {} {}", message.rootfs, run.path, run.args.join(" ")), expected, "{line:?}");
         }
@@ -321,7 +321,7 @@ mod tests {
         ];
         let line =
             [&line[..], &["--env-file", path, "-e", "B=3", "-e", "C=4", "-e", "C=5", "-d", "--rm", "--", "x"]].concat();
-        let message = build(&line).unwrap().message();
+        let message = build(&line).unwrap().run().message().clone();
         let run = message.action.unwrap().run.unwrap();
         let limits = message.limits.unwrap();
         assert_eq!((message.id.as_str(), run.dir.as_str(), limits.pids, limits.memory_bytes), ("n", "/x", 9, 64 << 20));
@@ -329,8 +329,8 @@ mod tests {
         let env: Vec<_> = run.env.iter().map(|v| format!("{}={}", v.name, v.value)).collect();
         assert_eq!(env, ["A=1", "TOKEN=canary-0b2f", "B=3", "C=5"]);
         assert!(message.remove_when_completed);
-        assert!(!build(&["--rm", "--", "x"]).unwrap().message().remove_when_completed, "this command does it");
-        let nproc = build(&["--ulimit", "nproc=5", "--", "x"]).unwrap().message();
+        assert!(!build(&["--rm", "--", "x"]).unwrap().run().message().clone().remove_when_completed, "this command does it");
+        let nproc = build(&["--ulimit", "nproc=5", "--", "x"]).unwrap().run().message().clone();
         assert_eq!(nproc.limits.unwrap().pids, 5);
     }
 

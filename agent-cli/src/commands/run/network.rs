@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::str::FromStr as _;
 
 use clap::Args;
-use executor_proto::v1::port_mapping::Protocol;
-use executor_proto::v1::{Dns, PortMapping, RunRequest};
+use executor_client::v1::port_mapping::Protocol;
+use executor_client::v1::{Dns, PortMapping, RunRequest};
 
 use crate::network::Chosen;
 

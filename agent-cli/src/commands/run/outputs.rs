@@ -34,9 +34,9 @@ pub(crate) struct OutputArgs {
 
 impl OutputArgs {
     /// The list of the interface; none where nothing is declared.
-    pub(crate) fn declared(&mut self) -> Option<executor_proto::v1::Outputs> {
+    pub(crate) fn declared(&mut self) -> Option<executor_client::v1::Outputs> {
         let (files, directory) = (std::mem::take(&mut self.output), self.output_dir.take());
-        (!files.is_empty() || directory.is_some()).then(|| executor_proto::v1::Outputs {
+        (!files.is_empty() || directory.is_some()).then(|| executor_client::v1::Outputs {
             files,
             directory: directory.unwrap_or_default(),
             bytes_max: self.output_max.unwrap_or(0),

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::Read;
 
 use clap::{Args, ValueEnum};
-use executor_proto::v1::{PullPolicy, RunRequest};
+use executor_client::v1::{PullPolicy, RunRequest};
 
 use crate::failure::Failure;
 use crate::registry::{RegistryArgs, from_here, is_image, long};

@@ -1,7 +1,7 @@
 //! Flags of `run` about what goes to and from the process.
 
 use clap::Args;
-use executor_proto::v1::RunRequest;
+use executor_client::v1::RunRequest;
 
 use crate::failure::Failure;
 use crate::stay::Streams;

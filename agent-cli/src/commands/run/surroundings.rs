@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use clap::Args;
-use executor_proto::v1::{ExtraHost, RunRequest, Tmpfs};
+use executor_client::v1::{ExtraHost, RunRequest, Tmpfs};
 
 use crate::units;
 

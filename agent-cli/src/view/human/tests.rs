@@ -1,5 +1,5 @@
 use super::*;
-use executor_proto::v1::{Capacity, ContainerSpec, ExitStatus, Failure, Result as Ending, exit_status};
+use executor_client::v1::{Capacity, ContainerSpec, ExitStatus, Failure, Result as Ending, exit_status};
 
 fn at(seconds: i64) -> Option<Timestamp> {
     Some(Timestamp { seconds, nanos: 0 })

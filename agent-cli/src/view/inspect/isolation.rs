@@ -1,6 +1,6 @@
 //! What of a container's isolation is not as it is by default.
 
-use executor_proto::v1::{ContainerSpec, UserNamespace};
+use executor_client::v1::{ContainerSpec, UserNamespace};
 
 use crate::view::human::bytes;
 use crate::view::table::Table;

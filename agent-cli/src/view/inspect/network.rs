@@ -1,6 +1,6 @@
 //! What a container reaches and is reached by.
 
-use executor_proto::v1::{Container, ContainerSpec};
+use executor_client::v1::{Container, ContainerSpec};
 
 use crate::network::written;
 use crate::view::human;
@@ -14,7 +14,7 @@ pub(super) fn kind(container: &Container, spec: &ContainerSpec) -> String {
         let egress = if spec.egress { ", with egress" } else { "" };
         if name.is_empty() { format!("cni{egress}") } else { format!("cni, {name}{egress}") }
     };
-    if spec.network() == executor_proto::v1::Network::Cni { of_cni() } else { human::network(spec.network) }
+    if spec.network() == executor_client::v1::Network::Cni { of_cni() } else { human::network(spec.network) }
 }
 
 /// What there is to tell beyond that.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use executor_proto::v1;
+use executor_client::v1;
 use serde::Serialize;
 
 use super::ending::Ending;
@@ -234,7 +234,7 @@ impl From<&v1::Process> for Process {
 
 #[cfg(test)]
 mod tests {
-    use executor_proto::v1::exit_status;
+    use executor_client::v1::exit_status;
     use prost_types::Timestamp;
     use serde_json::{Value, json};
 

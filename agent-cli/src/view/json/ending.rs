@@ -1,6 +1,6 @@
 //! The end of a container.
 
-use executor_proto::v1::{self, exit_status};
+use executor_client::v1::{self, exit_status};
 use serde::Serialize;
 
 use super::{outputs, seconds, time};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use executor_proto::v1;
+use executor_client::v1;
 use serde::Serialize;
 
 use super::{sorted, time};

@@ -1,6 +1,6 @@
 //! How far a container is kept from the host.
 
-use executor_proto::v1::{ContainerSpec, UserNamespace};
+use executor_client::v1::{ContainerSpec, UserNamespace};
 use serde::Serialize;
 
 #[derive(Serialize)]

@@ -1,6 +1,6 @@
 //! What a container reaches and is reached by.
 
-use executor_proto::v1;
+use executor_client::v1;
 use serde::Serialize;
 
 use crate::view::human::word;

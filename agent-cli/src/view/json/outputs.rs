@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use executor_proto::v1;
+use executor_client::v1;
 use serde::Serialize;
 
 /// Of a container's specification.

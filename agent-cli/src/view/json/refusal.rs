@@ -48,8 +48,8 @@ impl Refusal {
     }
 }
 
-fn name(code: tonic::Code) -> &'static str {
-    use tonic::Code;
+fn name(code: executor_client::Code) -> &'static str {
+    use executor_client::Code;
     match code {
         Code::Ok => "OK",
         Code::Cancelled => "CANCELLED",

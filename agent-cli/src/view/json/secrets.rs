@@ -1,6 +1,6 @@
 //! What `secrets --json` prints: the one place where values are shown.
 
-use executor_proto::v1;
+use executor_client::v1;
 use serde::Serialize;
 
 use super::encoded;

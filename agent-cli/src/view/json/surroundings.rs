@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use executor_proto::v1::ContainerSpec;
+use executor_client::v1::ContainerSpec;
 use serde::Serialize;
 
 #[derive(Serialize)]

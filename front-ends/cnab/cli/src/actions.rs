@@ -10,18 +10,19 @@
 
 use std::path::PathBuf;
 
+use agent_cli::failure::Failure;
+use agent_cli::global::Global;
+use agent_cli::interrupt::Interrupts;
+use agent_cli::session::Session;
+use agent_cli::status::Doing as _;
+use executor_client::v1::MountKind;
 use executor_cnab::action::{INSTALL, UNINSTALL, UPGRADE};
 use executor_cnab::store::Store;
-use executor_proto::v1::{InfoRequest, MountKind};
 
 use crate::args::{ActionArgs, ClaimsArgs, CnabCommand};
 use crate::error::CnabError;
 use crate::plan::{Plan, claims_dir};
 use crate::{perform, read};
-use agent_cli::failure::Failure;
-use agent_cli::global::Global;
-use agent_cli::interrupt::Interrupts;
-use agent_cli::session::Session;
 
 /// What becomes of a command.
 pub(crate) enum Begun {
@@ -94,8 +95,7 @@ async fn steps(session: &Session, plan: Plan, interrupts: &mut Interrupts) -> Re
 /// Asks whether the host can let a run tool change its files, and says so where it cannot: the specification allows that to the
 /// tool, and demands it of nobody.
 pub(crate) async fn files_can_be_written(session: &Session) -> Result<bool, Failure> {
-    let info = session.client.rpc().info(InfoRequest {}).await;
-    let info = info.map_err(|status| session.client.failure("info", &status))?.into_inner();
+    let info = session.client.info().await.doing("info")?;
     let can = info.secret_mount_kind() != MountKind::Ramfs;
     if !can {
         session.output.note(

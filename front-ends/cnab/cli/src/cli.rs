@@ -54,7 +54,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     #[command(flatten)]
-    Cnab(CnabCommand),
+    Cnab(Box<CnabCommand>),
     /// Write the manual or shell completions
     Generate(GenerateArgs),
 }

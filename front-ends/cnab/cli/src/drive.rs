@@ -11,15 +11,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::str::FromStr as _;
 
-use executor_cnab::bundle::OUTPUTS;
-use executor_cnab::claim::Status;
-
-use crate::ended::{delete, judge, outputs};
-use crate::error::CnabError;
-use crate::image;
-use crate::operation::{HANDLES, Operation};
-use crate::plan::Wanted;
-use crate::request::{self, Options};
 use agent_cli::connect::{Client, DEFAULT_SOCKET};
 use agent_cli::container::completed;
 use agent_cli::destination::{Place, Tree, below};
@@ -34,6 +25,15 @@ use agent_cli::session::Session;
 use agent_cli::stay;
 use agent_cli::text::plain;
 use agent_cli::view::style::Style;
+use executor_cnab::bundle::OUTPUTS;
+use executor_cnab::claim::Status;
+
+use crate::ended::{delete, judge, outputs};
+use crate::error::CnabError;
+use crate::image;
+use crate::operation::{HANDLES, Operation};
+use crate::plan::Wanted;
+use crate::request::{self, Options};
 
 const USAGE: &str = "cnab-executor is a command driver for cnab-go and Porter: `cnab-executor --handles` prints the types of \
                      images that it runs, and without arguments it reads an operation from standard input";

@@ -1,5 +1,12 @@
 //! What a container that ended means for its installation: status, message, outputs and log, kept with the claim.
 
+use agent_cli::exit::{OURS, Outcome};
+use agent_cli::failure::Failure;
+use agent_cli::session::Session;
+use agent_cli::status::Doing as _;
+use agent_cli::text::plain;
+use executor_client::v1::{Container, failure};
+use executor_client::{Code, Error, Output};
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
@@ -8,20 +15,9 @@ use executor_cnab::bundle::Bundle;
 use executor_cnab::claim::{Claim, ClaimResult, Status};
 use executor_cnab::outputs::{Content, LOGS, metadata, settle};
 use executor_cnab::store::{OUTPUT_MAX, Store};
-use executor_proto::v1::executor_client::ExecutorClient;
-use executor_proto::v1::get_outputs_response::Part;
-use executor_proto::v1::{Container, DeleteRequest, GetOutputsRequest, failure};
 use serde_json::json;
-use tokio::time::Instant;
-use tonic::Code;
 
 use crate::error::CnabError;
-use agent_cli::connect::Patience;
-use agent_cli::exit::{OURS, Outcome};
-use agent_cli::failure::Failure;
-use agent_cli::session::Session;
-use agent_cli::status::{is_away, is_lost};
-use agent_cli::text::plain;
 
 /// Most bytes of what a run tool printed that are kept.
 pub(crate) const LOG_MAX: usize = 8 << 20;
@@ -122,48 +118,38 @@ type Files = (BTreeMap<String, Vec<u8>>, Vec<(String, String)>);
 /// Fetches what was captured, over restarts of executord.
 pub(crate) async fn outputs(session: &Session, id: &str) -> Result<Files, Failure> {
     let doing = format!("fetch the outputs of {id}");
-    let mut patience = Patience::default();
+    let mut attempts = session.client.attempts();
     loop {
-        let begun = Instant::now();
-        let status = match fetch(session, id).await {
+        match fetch(session, id).await {
             Ok(files) => return Ok(files),
             // The process never ran, or nothing could be captured: the result tells.
-            Err(status) if status.code() == Code::FailedPrecondition => return Ok(Files::default()),
-            Err(status) => status,
-        };
-        if !is_away(&status) {
-            return Err(session.client.failure(&doing, &status));
-        }
-        patience.since(begun);
-        if !patience.pause().await {
-            return Err(session.client.gave_up(&doing));
+            Err(error) if error.code() == Some(Code::FailedPrecondition) => return Ok(Files::default()),
+            Err(error) => attempts.again(error).await.doing(&doing)?,
         }
     }
 }
 
-async fn fetch(session: &Session, id: &str) -> Result<Files, tonic::Status> {
-    let request = GetOutputsRequest { id: id.to_owned(), path: String::new() };
-    let mut stream = session.client.rpc().get_outputs(request).await?.into_inner();
+async fn fetch(session: &Session, id: &str) -> Result<Files, Error> {
+    let mut stream = session.client.outputs(id, "").await?;
     let mut files = Files::default();
     let mut current: Option<String> = None;
     let mut total = 0u64;
-    while let Some(message) = stream.message().await? {
-        match message.part {
-            Some(Part::File(file)) => {
+    while let Some(part) = stream.next().await? {
+        match part {
+            Output::File(file) => {
                 files.0.insert(file.path.clone(), Vec::new());
                 current = Some(file.path);
             }
-            Some(Part::Data(data)) => {
+            Output::Data(data) => {
                 total += data.len() as u64;
                 if total > OUTPUT_MAX {
-                    return Err(tonic::Status::out_of_range(format!("the outputs have more than {OUTPUT_MAX} bytes")));
+                    return Err(Error::Argument(format!("the outputs have more than {OUTPUT_MAX} bytes")));
                 }
                 if let Some(content) = current.as_ref().and_then(|path| files.0.get_mut(path)) {
                     content.extend_from_slice(&data);
                 }
             }
-            Some(Part::Skipped(entry)) => files.1.push((entry.path, entry.reason)),
-            None => {} // of a newer executord
+            Output::Skipped(entry) => files.1.push((entry.path, entry.reason)),
         }
     }
     // A missing file is the bundle's to answer for: it may have a default.
@@ -173,11 +159,7 @@ async fn fetch(session: &Session, id: &str) -> Result<Files, tonic::Status> {
 
 /// Deletes a container. Where it cannot be, that is told, and changes nothing.
 pub(crate) async fn delete(session: &Session, id: &str) {
-    let call = |mut rpc: ExecutorClient<_>| {
-        let request = DeleteRequest { id: id.to_owned(), force: true };
-        async move { rpc.delete(request).await }
-    };
-    if let Err(failure) = session.client.patiently(&format!("remove {id}"), is_lost, call).await
+    if let Err(failure) = session.client.delete(id, true).await.doing(&format!("remove {id}"))
         && failure.code() != Some(Code::NotFound)
     {
         session.output.note(failure.describe());

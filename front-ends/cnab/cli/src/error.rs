@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 
+use agent_cli::failure::Failure;
 use executor_cnab::archive::ArchiveError;
 use executor_cnab::id::NoRandomness;
 use executor_cnab::store::StoreError;
 use executor_cnab::violation::Violations;
-
-use agent_cli::failure::Failure;
 
 /// Why a command about bundles ended without doing what it was asked to.
 #[derive(Debug, thiserror::Error)]

@@ -4,24 +4,23 @@
 //! archive is taken in first, and compared by the digest that executord found; then the digest is what is run. Images of
 //! a thick bundle are sent along. What has no digest at all, such as a directory, takes the user's word.
 
+use agent_cli::failure::Failure;
+use agent_cli::images::{self, Pieces};
+use agent_cli::session::Session;
+use agent_cli::status;
+use executor_client::v1::{Image, ImportHeader, PullImageRequest, PullPolicy, import_header};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
 use std::path::Path;
 
 use executor_cnab::archive::{self, ArchiveError};
 use executor_cnab::invocation::Invocation;
-use executor_proto::v1::images_client::ImagesClient;
-use executor_proto::v1::import_image_request::Part;
-use executor_proto::v1::{Image, ImportHeader, ImportImageRequest, PullImageRequest, PullPolicy, import_header};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::error::CnabError;
 use crate::plan::Wanted;
 use crate::request::Rootfs;
-use agent_cli::failure::Failure;
-use agent_cli::images::{self, Pieces};
-use agent_cli::session::Session;
 
 /// Bytes of a message of an archive, and messages on their way.
 const PIECE: usize = 256 << 10;
@@ -100,7 +99,8 @@ fn verified(image: &Image, reference: &str, digest: &str) -> Result<(), CnabErro
 
 /// Has executord read an image from this machine's disk, or sends it.
 async fn pull(session: &Session, reference: &str) -> Result<Image, Failure> {
-    let request = PullImageRequest { reference: reference.to_owned(), ..PullImageRequest::default() };
+    let request =
+        images::Pull::new(PullImageRequest { reference: reference.to_owned(), ..PullImageRequest::default() });
     images::fetch_or_send(session, &request, false).await
 }
 
@@ -118,8 +118,6 @@ async fn import(
         reference: format!("docker://{reference}"),
         image: String::new(),
     };
-    // There is room for the first.
-    let _ = sender.send(ImportImageRequest { part: Some(Part::Header(header)) }).await;
     let (path, image, digest) = (archive.to_owned(), reference.to_owned(), digest.map(str::to_owned));
     let sent = tokio::task::spawn_blocking(move || {
         let file = File::open(&path).map_err(ArchiveError::Read)?;
@@ -128,16 +126,13 @@ async fn import(
         let mut to = archive::layout(BufReader::new(file), to, wanted)?;
         to.flush().map_err(ArchiveError::Write)
     });
-    let answer = ImagesClient::new(session.client.channel()).import(ReceiverStream::new(receiver)).await;
+    let answer = session.client.images().import(header, ReceiverStream::new(receiver)).await;
     let sent = sent.await.unwrap_or_else(|error| Err(ArchiveError::Read(io::Error::other(error))));
     match (sent, answer) {
         // That executord takes no more is its own to explain.
-        (Err(ArchiveError::Write(_)) | Ok(()), Err(status)) => Err(session.client.failure(&doing, &status)),
+        (Err(ArchiveError::Write(_)) | Ok(()), Err(error)) => Err(status::failure(&doing, error)),
         (Err(source), _) => Err(CnabError::Archive { path: archive.to_owned(), source }.into()),
-        (Ok(()), Ok(answer)) => answer
-            .into_inner()
-            .image
-            .ok_or_else(|| CnabError::Image(format!("{doing}: executord's answer lacks the image")).into()),
+        (Ok(()), Ok(image)) => Ok(image),
     }
 }
 

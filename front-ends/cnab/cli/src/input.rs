@@ -8,6 +8,8 @@ use std::fs::File;
 use std::io::{Read, Seek as _};
 use std::path::{Path, PathBuf};
 
+use agent_cli::failure::Failure;
+use agent_cli::source::{self, Argument, Flag};
 use executor_cnab::archive;
 use executor_cnab::bundle::{BUNDLE_MAX, Bundle};
 use executor_cnab::credentials::{CredentialSet, SET_MAX, Source as CredentialSource, merge};
@@ -16,8 +18,6 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::error::CnabError;
-use agent_cli::failure::Failure;
-use agent_cli::source::{self, Argument, Flag};
 
 /// A bundle's file.
 pub(crate) struct Loaded {

@@ -2,18 +2,6 @@
 
 use std::time::SystemTime;
 
-use executor_cnab::action::INSTALL;
-use executor_cnab::claim::{Claim, ClaimResult, Status};
-use executor_cnab::store::Store;
-use executor_proto::v1::Container;
-
-use crate::ended::{LOG_MAX, conclude, delete, record};
-use crate::error::CnabError;
-use crate::image;
-use crate::plan::{Prepared, State, Step, state};
-use crate::request::{self, Options};
-use crate::settle as unfinished;
-use crate::view;
 use agent_cli::container::completed;
 use agent_cli::failure::Failure;
 use agent_cli::interrupt::Interrupts;
@@ -22,6 +10,18 @@ use agent_cli::session::Session;
 use agent_cli::stay;
 use agent_cli::text::plain;
 use agent_cli::view::json;
+use executor_client::v1::Container;
+use executor_cnab::action::INSTALL;
+use executor_cnab::claim::{Claim, ClaimResult, Status};
+use executor_cnab::store::Store;
+
+use crate::ended::{LOG_MAX, conclude, delete, record};
+use crate::error::CnabError;
+use crate::image;
+use crate::plan::{Prepared, State, Step, state};
+use crate::request::{self, Options};
+use crate::settle as unfinished;
+use crate::view;
 
 /// Carries a step out. An action that fails is an error (rule 2).
 pub(crate) async fn perform(

@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use agent_cli::failure::Failure;
 use executor_cnab::action::{Action, INSTALL, UNINSTALL, UPGRADE};
 use executor_cnab::bundle::Bundle;
 use executor_cnab::claim::Status;
@@ -26,7 +27,6 @@ use crate::error::CnabError;
 use crate::input::{self, Given, Loaded, wrong};
 use crate::request::Options;
 use crate::secrets;
-use agent_cli::failure::Failure;
 
 pub(crate) use prepared::{Prepared, Step};
 

@@ -3,6 +3,14 @@
 
 use std::io::Write as _;
 
+use agent_cli::connect::{Client, DEFAULT_SOCKET};
+use agent_cli::failure::Failure;
+use agent_cli::global::Global;
+use agent_cli::output::Output;
+use agent_cli::session::Session;
+use agent_cli::text::plain;
+use agent_cli::view::json;
+use agent_cli::view::style::Style;
 use executor_cnab::action::{Action, BUILT_IN};
 use executor_cnab::outputs::LOGS;
 use executor_cnab::store::{Record, Store, StoreError};
@@ -15,14 +23,6 @@ use crate::input;
 use crate::plan::{State, state};
 use crate::settle;
 use crate::view;
-use agent_cli::connect::{Client, DEFAULT_SOCKET};
-use agent_cli::failure::Failure;
-use agent_cli::global::Global;
-use agent_cli::output::Output;
-use agent_cli::session::Session;
-use agent_cli::text::plain;
-use agent_cli::view::json;
-use agent_cli::view::style::Style;
 
 pub(crate) fn validate(global: &Global, args: &BundleArg) -> Result<u8, Failure> {
     let (violations, warnings, bundle) = match input::bundle(&args.bundle) {

@@ -7,17 +7,16 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use executor_cnab::docker::Docker;
-use executor_cnab::invocation::Invocation;
-use executor_proto::v1::{
-    Action, EnvironmentVariable, File, Outputs, PullPolicy, Redaction, RunAction, RunRequest, UserNamespace,
-    WritableFiles,
-};
-
 use agent_cli::failure::Failure;
 use agent_cli::limits::LimitArgs;
 use agent_cli::network::Chosen;
 use agent_cli::request::{Request, to_proto};
+use executor_client::v1::{
+    Action, EnvironmentVariable, File, Outputs, PullPolicy, Redaction, RunAction, RunRequest, UserNamespace,
+    WritableFiles,
+};
+use executor_cnab::docker::Docker;
+use executor_cnab::invocation::Invocation;
 
 /// What a person says of the container itself.
 #[derive(Clone, Debug)]

@@ -3,27 +3,26 @@
 //! Its container is known by name. executord tells whether it runs, ended or never was, and that becomes the result. The
 //! caller has the installation's lock, so that nobody else is at it. What another tool left unfinished is that tool's.
 
+use agent_cli::failure::Failure;
+use agent_cli::interrupt::Interrupts;
+use agent_cli::logs::{Form, Printer, follow};
+use agent_cli::session::Session;
+use agent_cli::status::Doing as _;
+use agent_cli::stay;
+use agent_cli::text::plain;
+use executor_client::Code;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use executor_client::v1::{Container, State, StreamLogsRequest};
 use executor_cnab::action::Action;
 use executor_cnab::bundle::Bundle;
 use executor_cnab::claim::{ClaimResult, Status};
 use executor_cnab::invocation::outputs;
 use executor_cnab::store::{Record, Store};
-use executor_proto::v1::{Container, State, StreamLogsRequest};
-use tonic::Code;
 
 use crate::ended::{Ended, LOG_MAX, conclude, delete, judge, record};
 use crate::error::CnabError;
-use agent_cli::container;
-use agent_cli::failure::Failure;
-use agent_cli::interrupt::Interrupts;
-use agent_cli::logs::{Form, Printer, follow};
-use agent_cli::session::Session;
-use agent_cli::status::is_away;
-use agent_cli::stay;
-use agent_cli::text::plain;
 
 /// Settles what can be settled. With `interrupts` it waits for a container that still runs, and shows what it prints;
 /// without, that stays as it is.
@@ -96,5 +95,5 @@ async fn ended(session: &Session, unfinished: &Record, container: &Container) ->
 }
 
 async fn get(session: &Session, id: &str) -> Result<Container, Failure> {
-    container::get(session, id, &format!("look for {id}"), is_away).await
+    session.client.get(id).await.doing(&format!("look for {id}"))
 }

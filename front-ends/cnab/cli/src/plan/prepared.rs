@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
+use agent_cli::failure::Failure;
 use executor_cnab::action::Action;
 use executor_cnab::bundle::{Bundle, applies};
 use executor_cnab::claim::{Claim, New};
@@ -19,7 +20,6 @@ use serde_json::Value;
 use super::{State, Wanted, state};
 use crate::error::CnabError;
 use crate::input::wrong;
-use agent_cli::failure::Failure;
 
 /// An action on one installation, not lowered yet.
 pub(crate) struct Prepared {

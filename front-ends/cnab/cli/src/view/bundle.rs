@@ -1,5 +1,8 @@
 //! `validate` and `explain`.
 
+use agent_cli::text::plain;
+use agent_cli::view::style::{Role, Style};
+use agent_cli::view::table::Table;
 use executor_cnab::action::Action;
 use executor_cnab::bundle::{Bundle, Destination, applies};
 use executor_cnab::definition::text;
@@ -7,10 +10,6 @@ use executor_cnab::dependencies::Dependencies;
 use executor_cnab::violation::Violations;
 use serde::Serialize;
 use serde_json::Value;
-
-use agent_cli::text::plain;
-use agent_cli::view::style::{Role, Style};
-use agent_cli::view::table::Table;
 
 #[derive(Serialize)]
 struct Violation<'a> {

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use agent_cli::text::plain;
+use agent_cli::view::style::{Role, Style};
+use agent_cli::view::table::Table;
 use executor_cnab::claim::{Claim, ClaimResult};
 use executor_cnab::outputs::LOGS;
 use executor_cnab::store::{Record, Store, StoreError};
@@ -11,9 +14,6 @@ use serde_json::{Map, Value};
 
 use crate::ended::Ended;
 use crate::plan::{State, Step, state};
-use agent_cli::text::plain;
-use agent_cli::view::style::{Role, Style};
-use agent_cli::view::table::Table;
 
 /// A value that stands in for one that is not shown.
 const HIDDEN: &str = "(writeOnly)";
