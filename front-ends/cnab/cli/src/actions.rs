@@ -12,7 +12,6 @@ use std::path::PathBuf;
 
 use executor_cnab::action::{INSTALL, UNINSTALL, UPGRADE};
 use executor_cnab::store::Store;
-use executor_proto::v1::{InfoRequest, MountKind};
 
 use crate::args::{ActionArgs, ClaimsArgs, CnabCommand};
 use crate::error::CnabError;
@@ -89,18 +88,4 @@ async fn steps(session: &Session, plan: Plan, interrupts: &mut Interrupts) -> Re
         perform::perform(session, &store, step, &options, interrupts).await?;
     }
     Ok(0)
-}
-
-/// Asks whether the host can let a run tool change its files, and says so where it cannot: the specification allows that to the
-/// tool, and demands it of nobody.
-pub(crate) async fn files_can_be_written(session: &Session) -> Result<bool, Failure> {
-    let info = session.client.rpc().info(InfoRequest {}).await;
-    let info = info.map_err(|status| session.client.failure("info", &status))?.into_inner();
-    let can = info.secret_mount_kind() != MountKind::Ramfs;
-    if !can {
-        session.output.note(
-            "the run tool finds its credential and parameter files read-only: the host's Linux is older than 6.4",
-        );
-    }
-    Ok(can)
 }

@@ -9,7 +9,6 @@ use executor_cnab::store::{Record, Store, StoreError};
 use serde::Serialize;
 
 use crate::args::{BundleArg, CnabCommand, ExplainArgs, OfClaimArgs, OutputsArgs};
-use crate::cli::INVALID;
 use crate::error::CnabError;
 use crate::input;
 use crate::plan::{State, state};
@@ -23,6 +22,9 @@ use agent_cli::session::Session;
 use agent_cli::text::plain;
 use agent_cli::view::json;
 use agent_cli::view::style::Style;
+
+/// Exit status of `validate` for a bundle that breaks the rules.
+const INVALID: u8 = 1;
 
 pub(crate) fn validate(global: &Global, args: &BundleArg) -> Result<u8, Failure> {
     let (violations, warnings, bundle) = match input::bundle(&args.bundle) {

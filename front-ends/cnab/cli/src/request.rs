@@ -10,14 +10,15 @@ use std::time::Duration;
 use executor_cnab::docker::Docker;
 use executor_cnab::invocation::Invocation;
 use executor_proto::v1::{
-    Action, EnvironmentVariable, File, Outputs, PullPolicy, Redaction, RunAction, RunRequest, UserNamespace,
-    WritableFiles,
+    Action, EnvironmentVariable, File, InfoRequest, MountKind, Outputs, PullPolicy, Redaction, RunAction, RunRequest,
+    UserNamespace, WritableFiles,
 };
 
 use agent_cli::failure::Failure;
 use agent_cli::limits::LimitArgs;
 use agent_cli::network::Chosen;
 use agent_cli::request::{Request, to_proto};
+use agent_cli::session::Session;
 
 /// What a person says of the container itself.
 #[derive(Clone, Debug)]
@@ -40,6 +41,20 @@ impl Default for Options {
 pub(crate) struct Rootfs {
     pub(crate) reference: String,
     pub(crate) policy: PullPolicy,
+}
+
+/// Asks whether the host can let a run tool change its files, and says so where it cannot: the specification allows that to the
+/// tool, and demands it of nobody.
+pub(crate) async fn files_can_be_written(session: &Session) -> Result<bool, Failure> {
+    let info = session.client.rpc().info(InfoRequest {}).await;
+    let info = info.map_err(|status| session.client.failure("info", &status))?.into_inner();
+    let can = info.secret_mount_kind() != MountKind::Ramfs;
+    if !can {
+        session.output.note(
+            "the run tool finds its credential and parameter files read-only: the host's Linux is older than 6.4",
+        );
+    }
+    Ok(can)
 }
 
 /// Builds the request of a container with this id, of this root file system.
