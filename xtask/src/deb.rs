@@ -91,7 +91,7 @@ fn architecture(workspace: &Workspace) -> anyhow::Result<&'static str> {
 /// on every machine.
 fn libc(workspace: &Workspace) -> anyhow::Result<String> {
     let mut highest = (2, 0);
-    for name in ["executord", "agent-cli"] {
+    for name in dist::PROGRAMS.into_iter().filter(|name| *name != dist::LAUNCHER) {
         let path = workspace.dist().join(name);
         let bytes = std::fs::read(&path).with_context(|| path.display().to_string())?;
         for word in bytes.split(|byte| *byte == 0).filter_map(|word| word.strip_prefix(b"GLIBC_2.")) {

@@ -1,6 +1,6 @@
 //! `cargo xtask build`: the release binaries, side by side in `target/dist/`, where they find one another.
 //!
-//! The launcher is static, so that its shims are small and load nothing from anywhere; the other two are
+//! The launcher is static, so that its shims are small and load nothing from anywhere; the others are
 //! plain dynamic programs. No musl target is asked for: glibc linked statically does, and comes with gcc.
 //! Static linking is a flag for a whole cargo run (`-C target-feature=+crt-static`), hence two runs. Both
 //! name the target, so that build scripts and procedural macros are built once, without the flag.
@@ -15,24 +15,30 @@ use crate::workspace::{Workspace, run, step};
 use crate::{elf, needs};
 
 const PROFILE: &str = "dist";
-/// Package and binary have the same name.
-const DYNAMIC: [&str; 2] = ["executord", "agent-cli"];
-const STATIC: &str = "executor-launcher";
-/// agent-cli under the name by which cnab-go and Porter call it.
-const DRIVER: &str = "cnab-executor";
+/// Programs of the product; package and binary have the same name.
+pub(crate) const PROGRAMS: [&str; 4] = [DAEMON, LAUNCHER, CLI, BUNDLES];
+const DAEMON: &str = "executord";
+/// The one static program.
+pub(crate) const LAUNCHER: &str = "executor-launcher";
+const CLI: &str = "agent-cli";
+/// The program behind `agent-cli cnab`.
+pub(crate) const BUNDLES: &str = "agent-cli-cnab";
+/// The name by which cnab-go and Porter call the program of bundles: a link to it.
+pub(crate) const DRIVER: &str = "cnab-executor";
 
 /// Builds the product. Answers a line for each binary: path, size, kind.
 pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     needs::require(&needs::BUILD)?;
     step("Building executor-launcher (static)");
-    cargo(workspace, &["-p", STATIC], true)?;
-    step("Building executord and agent-cli");
-    cargo(workspace, &["-p", DYNAMIC[0], "-p", DYNAMIC[1]], false)?;
+    cargo(workspace, &["-p", LAUNCHER], true)?;
+    step("Building executord, agent-cli and agent-cli-cnab");
+    cargo(workspace, &["-p", DAEMON, "-p", CLI, "-p", BUNDLES], false)?;
 
-    elf::require_static(&built(workspace, STATIC))?;
+    elf::require_static(&built(workspace, LAUNCHER))?;
     std::fs::create_dir_all(workspace.dist())?;
     let mut lines = Vec::new();
-    for (name, kind) in [(DYNAMIC[0], "dynamic"), (STATIC, "static"), (DYNAMIC[1], "dynamic")] {
+    for name in PROGRAMS {
+        let kind = if name == LAUNCHER { "static" } else { "dynamic" };
         let size = install(&built(workspace, name), &workspace.dist().join(name))?;
         lines.push(format!("{:<40} {:>6.1} MB  {kind}", workspace.dist().join(name).display(), megabytes(size)));
     }
@@ -40,8 +46,8 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     if driver.symlink_metadata().is_ok() {
         std::fs::remove_file(&driver).with_context(|| driver.display().to_string())?;
     }
-    std::os::unix::fs::symlink(DYNAMIC[1], &driver).with_context(|| driver.display().to_string())?;
-    lines.push(format!("{:<40} {:>9}  link to {}", driver.display(), "", DYNAMIC[1]));
+    std::os::unix::fs::symlink(BUNDLES, &driver).with_context(|| driver.display().to_string())?;
+    lines.push(format!("{:<40} {:>9}  link to {}", driver.display(), "", BUNDLES));
     Ok(lines)
 }
 
@@ -57,7 +63,7 @@ pub(crate) fn build_tool(workspace: &Workspace, package: &str, binary: &str) -> 
 /// that they are in: for the test that shows that the search for residue would find some. Debug binaries, which is all
 /// that the feature compiles as.
 pub(crate) fn build_control(workspace: &Workspace) -> anyhow::Result<PathBuf> {
-    const CONTROLS: [&str; 2] = [DYNAMIC[0], STATIC];
+    const CONTROLS: [&str; 2] = [DAEMON, LAUNCHER];
     step("Building the control that wipes nothing");
     let mut command = workspace.cargo(["build"]);
     for name in CONTROLS {
@@ -76,14 +82,14 @@ pub(crate) fn build_control(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
-/// Builds the three programs of a node quickly and together, not optimized, and answers the directory that they are in: for
-/// the demo, which shows what they do and not how fast.
+/// Builds the daemons and agent-cli quickly and together, not optimized, and answers the directory that they are in: for the
+/// demo, which shows what they do and not how fast, and no bundles.
 pub(crate) fn build_quickly(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     const PROFILE: &str = "quick";
     needs::require(&needs::BUILD)?;
     step("Building executord, executor-launcher and agent-cli, not optimized");
     let mut command = workspace.cargo(["build", "--profile", PROFILE]);
-    for name in [DYNAMIC[0], STATIC, DYNAMIC[1]] {
+    for name in [DAEMON, LAUNCHER, CLI] {
         command.args(["-p", name]);
     }
     run(command.arg("--target-dir").arg(&workspace.target))?;

@@ -7,15 +7,15 @@ use std::process::{Command, ExitCode};
 use crate::dist;
 use crate::workspace::{Workspace, run};
 
+/// Programs that people call: their manuals have a page for each command, and they have completions.
+pub(crate) const COMMAND_LINES: [&str; 2] = ["agent-cli", dist::BUNDLES];
+const DAEMONS: [&str; 2] = ["executord", dist::LAUNCHER];
+
 /// Writes the man pages to `target/man/`.
 pub(crate) fn man(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     dist::build(workspace)?;
     let out = workspace.target.join("man");
-    std::fs::create_dir_all(&out)?;
-    run(Command::new(workspace.dist().join("agent-cli")).args(["generate", "man", "--out"]).arg(&out))?;
-    for daemon in ["executord", "executor-launcher"] {
-        run(Command::new(workspace.dist().join(daemon)).arg("--generate-man").arg(&out))?;
-    }
+    write_man(workspace, &out)?;
     list(&out)
 }
 
@@ -23,9 +23,36 @@ pub(crate) fn man(workspace: &Workspace) -> anyhow::Result<ExitCode> {
 pub(crate) fn completions(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     dist::build(workspace)?;
     let out = workspace.target.join("completions");
-    std::fs::create_dir_all(&out)?;
-    run(Command::new(workspace.dist().join("agent-cli")).args(["generate", "completions", "--out"]).arg(&out))?;
+    write_completions(workspace, &out)?;
     list(&out)
+}
+
+/// Writes the man pages of what is in `target/dist/`.
+pub(crate) fn write_man(workspace: &Workspace, out: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(out)?;
+    for name in COMMAND_LINES {
+        run(program(workspace, name).args(["generate", "man", "--out"]).arg(out))?;
+    }
+    for name in DAEMONS {
+        run(program(workspace, name).arg("--generate-man").arg(out))?;
+    }
+    Ok(())
+}
+
+/// Writes the completions of what is in `target/dist/`.
+pub(crate) fn write_completions(workspace: &Workspace, out: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(out)?;
+    for name in COMMAND_LINES {
+        run(program(workspace, name).args(["generate", "completions", "--out"]).arg(out))?;
+    }
+    Ok(())
+}
+
+/// A program without a PATH: agent-cli would complete the programs that it finds there on the machine of the build.
+fn program(workspace: &Workspace, name: &str) -> Command {
+    let mut command = Command::new(workspace.dist().join(name));
+    command.env_remove("PATH");
+    command
 }
 
 fn list(directory: &Path) -> anyhow::Result<ExitCode> {

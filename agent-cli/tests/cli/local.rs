@@ -1,13 +1,12 @@
 //! `--local`, with a script for an executord: its socket leads to the fake's.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 
 use rustix::process::{Signal, geteuid};
 
 use crate::fake::{Call, Fake, exited};
-use crate::program::{Ended, Lines, bare, finish, send};
+use crate::program::{self, Ended, Lines, agent_cli_in, bare, finish, send};
 
 /// agent-cli with an executord beside it that does what `script` says.
 struct Installed {
@@ -17,13 +16,8 @@ struct Installed {
 impl Installed {
     fn with(script: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let agent = dir.path().join("agent-cli");
-        if std::fs::hard_link(env!("CARGO_BIN_EXE_agent-cli"), &agent).is_err() {
-            std::fs::copy(env!("CARGO_BIN_EXE_agent-cli"), &agent).unwrap();
-        }
-        let executord = dir.path().join("executord");
-        std::fs::write(&executord, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&executord, PermissionsExt::from_mode(0o755)).unwrap();
+        agent_cli_in(dir.path());
+        program::script(&dir.path().join("executord"), script);
         Self { dir }
     }
 
@@ -92,7 +86,7 @@ fn ctrl_c_stops_the_container_before_executord() {
     let installed = Installed::serving(&fake);
     let child = installed.command(&["--local", "run", "--", "x"]).process_group(0).spawn().unwrap();
     fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
-    rustix::process::kill_process_group(crate::program::pid(&child), Signal::INT).unwrap();
+    rustix::process::kill_process_group(program::pid(&child), Signal::INT).unwrap();
     assert_eq!(finish(child).status, Some(143));
     assert_eq!(installed.note("signals"), "");
     assert!(!installed.home().exists());
@@ -116,6 +110,24 @@ fn ctrl_c_ends_events_and_clears_up() {
     let program = finish(child);
     assert_eq!((program.status, program.err().as_str()), (Some(130), ""));
     assert!(!installed.home().exists());
+}
+
+/// A program is a child then: it gets the private executord's socket, and its end is passed on when that is down.
+#[test]
+fn a_program_uses_the_private_executord() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let fake = Fake::start();
+    let installed = Installed::serving(&fake);
+    let program = installed.dir.path().join("agent-cli-where");
+    program::script(&program, "echo \"$EXECUTOR_SOCKET\"; exit 42");
+    let ended = installed.run(&["--local", "where"]);
+    let socket = installed.home().join("executor.sock");
+    assert_eq!((ended.status, ended.out().trim()), (Some(42), socket.to_str().unwrap()), "{}", ended.err());
+    assert!(!installed.home().exists());
+    program::script(&program, "kill -KILL $$");
+    assert_eq!(installed.run(&["--local", "where"]).status, Some(128 + 9));
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod interrupt;
 mod local;
 mod outputs;
 mod program;
+mod programs;
 mod reconnect;
 mod run;
 mod schema;

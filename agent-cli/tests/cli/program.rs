@@ -1,7 +1,7 @@
 //! Running agent-cli, and looking at what comes out while it runs.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::mpsc;
 
@@ -19,9 +19,29 @@ pub(crate) fn agent_cli(fake: &Fake, args: &[&str]) -> Command {
 /// A command line without a socket.
 pub(crate) fn bare(program: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program);
-    command.args(args).env_remove("EXECUTOR_SOCKET").env_remove("NO_COLOR");
+    command.args(args).env_remove("EXECUTOR_SOCKET").env_remove("EXECUTOR_JSON").env_remove("NO_COLOR");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// agent-cli in a directory of its own.
+pub(crate) fn agent_cli_in(dir: &Path) -> PathBuf {
+    let program = dir.join("agent-cli");
+    if std::fs::hard_link(env!("CARGO_BIN_EXE_agent-cli"), &program).is_err() {
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_agent-cli")).arg(&program).status().unwrap();
+        assert!(copied.success());
+    }
+    program
+}
+
+/// Makes a program of a shell script. Another process writes it: this one may fork meanwhile, and what is open for writing
+/// somewhere cannot be executed.
+pub(crate) fn script(path: &Path, lines: &str) {
+    let mut install = Command::new("install");
+    install.args(["-m", "755", "/dev/stdin"]).arg(path).stdin(Stdio::piped());
+    let mut child = install.spawn().unwrap();
+    feed(&mut child, format!("#!/bin/sh\n{lines}\n").as_bytes());
+    assert!(child.wait().unwrap().success());
 }
 
 /// What came out in the end.

@@ -24,7 +24,7 @@ struct Caller {
 impl Caller {
     fn new() -> Self {
         let path = tempfile::tempdir().expect("a directory");
-        symlink(dist::binary("agent-cli"), path.path().join("cnab-executor")).expect("symlink");
+        symlink(dist::binary("agent-cli-cnab"), path.path().join("cnab-executor")).expect("symlink");
         Self { path, outputs: tempfile::tempdir().expect("a directory") }
     }
 

@@ -11,10 +11,11 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, ensure};
 
 use super::third_party;
-use crate::workspace::{Workspace, output, run};
+use crate::workspace::{Workspace, output};
+use crate::{dist, generate};
 
 const UNITS: [&str; 3] = ["executord.service", "executord.socket", "executor-launcher.service"];
-const DOCUMENTS: [&str; 12] = [
+const DOCUMENTS: [&str; 14] = [
     "README.md",
     "CHANGELOG.md",
     "SECURITY.md",
@@ -22,17 +23,13 @@ const DOCUMENTS: [&str; 12] = [
     "docs/security-limits.md",
     "docs/root-paths.md",
     "docs/guides/first-steps.md",
+    "docs/guides/client.md",
+    "docs/guides/cnab.md",
     "docs/operations.md",
     "docs/configuration.md",
     "docs/limits.md",
     "docs/networks.md",
     "systemd/README.md",
-];
-/// Where each shell looks, and under which name.
-const COMPLETIONS: [(&str, &str); 3] = [
-    ("agent-cli.bash", "usr/share/bash-completion/completions/agent-cli"),
-    ("_agent-cli", "usr/share/zsh/vendor-completions/_agent-cli"),
-    ("agent-cli.fish", "usr/share/fish/vendor_completions.d/agent-cli.fish"),
 ];
 /// What lintian finds and is meant to be so.
 const OVERRIDES: &str = "usr/share/lintian/overrides/executor";
@@ -51,11 +48,11 @@ impl<'a> Tree<'a> {
     /// Everything but the control files.
     pub(super) fn fill(&self) -> anyhow::Result<()> {
         fs::set_permissions(self.root, fs::Permissions::from_mode(0o755))?;
-        for binary in ["executord", "executor-launcher", "agent-cli"] {
+        for binary in dist::PROGRAMS {
             install(&self.workspace.dist().join(binary), &self.at(&format!("usr/bin/{binary}")), 0o755)?;
         }
-        // A driver for CNAB tools: agent-cli by another name.
-        symlink("agent-cli", self.at("usr/bin/cnab-executor"))?;
+        // A driver for CNAB tools: the same program by another name.
+        symlink(dist::BUNDLES, self.at(&format!("usr/bin/{}", dist::DRIVER)))?;
         for unit in UNITS {
             self.from(&format!("systemd/{unit}"), &format!("usr/lib/systemd/system/{unit}"))?;
         }
@@ -70,24 +67,19 @@ impl<'a> Tree<'a> {
     /// What the binaries write of themselves.
     fn generated(&self) -> anyhow::Result<()> {
         let scratch = tempfile::tempdir()?;
-        let program = |name: &str| Command::new(self.workspace.dist().join(name));
         let (pages, shells) = (scratch.path().join("man"), scratch.path().join("completions"));
-        for dir in [&pages, &shells] {
-            fs::create_dir(dir)?;
-        }
-        run(program("agent-cli").args(["generate", "man", "--out"]).arg(&pages).stdout(Stdio::null()))?;
-        for daemon in ["executord", "executor-launcher"] {
-            run(program(daemon).arg("--generate-man").arg(&pages).stdout(Stdio::null()))?;
-        }
+        generate::write_man(self.workspace, &pages)?;
         for page in fs::read_dir(&pages)? {
             let path = page?.path();
             let name = path.file_name().and_then(|name| name.to_str()).context("a manual page's name")?;
             let section = name.rsplit('.').next().unwrap_or("1");
             gzip(&fs::read(&path)?, &self.at(&format!("usr/share/man/man{section}/{name}.gz")))?;
         }
-        run(program("agent-cli").args(["generate", "completions", "--out"]).arg(&shells).stdout(Stdio::null()))?;
-        for (name, to) in COMPLETIONS {
-            install(&shells.join(name), &self.at(to), 0o644)?;
+        generate::write_completions(self.workspace, &shells)?;
+        for program in generate::COMMAND_LINES {
+            for (name, to) in completions(program) {
+                install(&shells.join(name), &self.at(&to), 0o644)?;
+            }
         }
         Ok(())
     }
@@ -127,6 +119,15 @@ impl<'a> Tree<'a> {
     fn at(&self, path: &str) -> PathBuf {
         self.root.join(path)
     }
+}
+
+/// A program's completions, and where each shell looks for them, under which name.
+fn completions(program: &str) -> [(String, String); 3] {
+    [
+        (format!("{program}.bash"), format!("usr/share/bash-completion/completions/{program}")),
+        (format!("_{program}"), format!("usr/share/zsh/vendor-completions/_{program}")),
+        (format!("{program}.fish"), format!("usr/share/fish/vendor_completions.d/{program}.fish")),
+    ]
 }
 
 /// Makes a directory and what is above it, readable by all.

@@ -1,6 +1,6 @@
 //! The licences of the libraries that are linked into the product: their texts must go with the binaries.
 //!
-//! In: `cargo metadata` for the three binaries' packages, and the licence files in the crates' own sources. Out: one text.
+//! In: `cargo metadata` for the packages of the programs, and the licence files in the crates' own sources. Out: one text.
 //! Metadata are of the whole workspace: crates that only tests use, and that no build has fetched yet, are fetched for them.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,9 +11,9 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde_json::Value;
 
+use crate::dist;
 use crate::workspace::{Workspace, output};
 
-const PRODUCT: [&str; 3] = ["executord", "executor-launcher", "agent-cli"];
 /// How a file that holds a licence or a notice is called, in lower case.
 const NAMES: [&str; 5] = ["license", "licence", "copying", "copyright", "notice"];
 
@@ -52,7 +52,7 @@ pub(super) fn notice(workspace: &Workspace) -> anyhow::Result<String> {
 fn linked<'a>(metadata: &'a Value, packages: &BTreeMap<&'a str, &'a Value>) -> BTreeSet<&'a str> {
     let nodes: BTreeMap<&str, &Value> =
         list(&metadata["resolve"]["nodes"]).filter_map(|node| Some((node["id"].as_str()?, node))).collect();
-    let is_product = |id: &&str| PRODUCT.iter().any(|name| packages[id]["name"] == *name);
+    let is_product = |id: &&str| dist::PROGRAMS.iter().any(|name| packages[id]["name"] == *name);
     let mut open: Vec<&str> = packages.keys().copied().filter(is_product).collect();
     let mut found = BTreeSet::new();
     while let Some(id) = open.pop() {

@@ -12,6 +12,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
 use super::root::make_ext4;
+use crate::dist;
 use crate::workspace::{Workspace, run, step};
 
 /// Makes the disk. Tests are built only if one of them will run.
@@ -21,7 +22,7 @@ pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) 
     for dir in ["dist", "tests"] {
         fs::create_dir(tree.join(dir))?;
     }
-    for binary in ["executord", "executor-launcher", "agent-cli"] {
+    for binary in dist::PROGRAMS {
         fs::copy(workspace.dist().join(binary), tree.join("dist").join(binary)).context(binary)?;
     }
     fs::copy(package(workspace)?, tree.join("executor.deb"))?;

@@ -14,8 +14,6 @@ use agent_cli::failure::Failure;
 use agent_cli::global::Global;
 use agent_cli::interrupt::Interrupts;
 use agent_cli::session::Session;
-use agent_cli::status::Doing as _;
-use executor_client::v1::MountKind;
 use executor_cnab::action::{INSTALL, UNINSTALL, UPGRADE};
 use executor_cnab::store::Store;
 
@@ -90,17 +88,4 @@ async fn steps(session: &Session, plan: Plan, interrupts: &mut Interrupts) -> Re
         perform::perform(session, &store, step, &options, interrupts).await?;
     }
     Ok(0)
-}
-
-/// Asks whether the host can let a run tool change its files, and says so where it cannot: the specification allows that to the
-/// tool, and demands it of nobody.
-pub(crate) async fn files_can_be_written(session: &Session) -> Result<bool, Failure> {
-    let info = session.client.info().await.doing("info")?;
-    let can = info.secret_mount_kind() != MountKind::Ramfs;
-    if !can {
-        session.output.note(
-            "the run tool finds its credential and parameter files read-only: the host's Linux is older than 6.4",
-        );
-    }
-    Ok(can)
 }

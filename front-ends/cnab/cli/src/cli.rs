@@ -20,8 +20,6 @@ use crate::args::{ClaimsArgs, CnabCommand};
 const PROGRAM: &str = "agent-cli-cnab";
 /// The name that stands before its messages: that of the program that runs it.
 const NOTES: &str = "agent-cli";
-/// A bundle breaks the rules.
-pub(crate) const INVALID: u8 = 1;
 
 /// Meaning of each exit status, in the words of the manual.
 const STATUSES: [(&str, &str); 5] = [

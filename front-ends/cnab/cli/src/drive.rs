@@ -108,7 +108,7 @@ async fn carry_out(
     let invocation = operation.invocation();
     let rootfs = image::reference(session, &invocation, wanted).await?;
     let id = format!("cnab-driver-{}", uuid::Uuid::new_v4());
-    let writable = crate::actions::files_can_be_written(session).await?;
+    let writable = request::files_can_be_written(session).await?;
     let request = request::build(&id, &rootfs, &invocation, None, options, writable)?;
     drop(invocation);
     let mut printer = Printer::new(session.output.clone(), Form::AsItWas);

@@ -48,7 +48,7 @@ pub(crate) async fn perform(
         step.bundle.version
     ));
     let id = step.claim.container();
-    let writable = crate::actions::files_can_be_written(session).await?;
+    let writable = request::files_can_be_written(session).await?;
     let request = request::build(&id, &rootfs, &step.invocation, step.docker, options, writable)?;
     let Step { bundle, action, claim, invocation, .. } = &step;
     let recorded = !action.is_stateless();

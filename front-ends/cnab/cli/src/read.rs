@@ -17,12 +17,14 @@ use executor_cnab::store::{Record, Store, StoreError};
 use serde::Serialize;
 
 use crate::args::{BundleArg, CnabCommand, ExplainArgs, OfClaimArgs, OutputsArgs};
-use crate::cli::INVALID;
 use crate::error::CnabError;
 use crate::input;
 use crate::plan::{State, state};
 use crate::settle;
 use crate::view;
+
+/// Exit status of `validate` for a bundle that breaks the rules.
+const INVALID: u8 = 1;
 
 pub(crate) fn validate(global: &Global, args: &BundleArg) -> Result<u8, Failure> {
     let (violations, warnings, bundle) = match input::bundle(&args.bundle) {

@@ -11,8 +11,10 @@ use agent_cli::failure::Failure;
 use agent_cli::limits::LimitArgs;
 use agent_cli::network::Chosen;
 use agent_cli::request::{Request, to_proto};
+use agent_cli::session::Session;
+use agent_cli::status::Doing as _;
 use executor_client::v1::{
-    Action, EnvironmentVariable, File, Outputs, PullPolicy, Redaction, RunAction, RunRequest, UserNamespace,
+    Action, EnvironmentVariable, File, MountKind, Outputs, PullPolicy, Redaction, RunAction, RunRequest, UserNamespace,
     WritableFiles,
 };
 use executor_cnab::docker::Docker;
@@ -39,6 +41,19 @@ impl Default for Options {
 pub(crate) struct Rootfs {
     pub(crate) reference: String,
     pub(crate) policy: PullPolicy,
+}
+
+/// Asks whether the host can let a run tool change its files, and says so where it cannot: the specification allows that to the
+/// tool, and demands it of nobody.
+pub(crate) async fn files_can_be_written(session: &Session) -> Result<bool, Failure> {
+    let info = session.client.info().await.doing("info")?;
+    let can = info.secret_mount_kind() != MountKind::Ramfs;
+    if !can {
+        session.output.note(
+            "the run tool finds its credential and parameter files read-only: the host's Linux is older than 6.4",
+        );
+    }
+    Ok(can)
 }
 
 /// Builds the request of a container with this id, of this root file system.
