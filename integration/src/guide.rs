@@ -1,6 +1,6 @@
-//! Runs a user's guide: what it says to type is typed, and what it says is printed must be printed.
+//! Runs a guide of docs/: types its commands and compares the output with what the guide shows.
 //!
-//! In goes a Markdown file with fenced blocks; two kinds of them count, every other one is prose.
+//! Input is a Markdown file. Two kinds of fenced blocks count; everything else is prose.
 //!
 //! ````text
 //! ```json file=vcap.json          the block is written into that file
@@ -12,8 +12,8 @@
 //! ...                             and any number of lines where it stands alone
 //! [exit status 1]                 how it ends, where that is not 0
 //! ````
-//! Commands run one after the other, each in a bash of its own, in one directory. What is unequal is told by the line of
-//! the guide.
+//! Commands run one after the other in one directory, each in a bash of its own. A difference is reported with its line
+//! number in the guide.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -23,12 +23,12 @@ use std::process::{Command, Stdio};
 
 use crate::dist;
 
-/// Longest time that a command may take.
+/// Longest time for a command, in seconds.
 const PATIENCE: &str = "60";
-/// Any text, any lines.
+/// Placeholder for any text in a line, or for any lines.
 const ANY: &str = "...";
 
-/// A guide, step by step.
+/// A guide as a sequence of steps.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Guide {
     path: PathBuf,
@@ -41,20 +41,20 @@ enum Step {
     Command { line: usize, command: String, expected: Vec<String>, status: i32 },
 }
 
-/// Where the commands run.
+/// The working directory and environment of a guide's commands.
 #[derive(Debug)]
 pub struct Place {
-    /// Their working directory.
+    /// Working directory.
     pub dir: PathBuf,
-    /// Variables beside PATH, in which agent-cli is found.
+    /// Variables besides PATH, in which agent-cli is found.
     pub env: Vec<(&'static str, OsString)>,
 }
 
 impl Guide {
-    /// Reads a guide of the repository, by its path in there.
+    /// Reads a guide by its path in the repository.
     ///
     /// # Panics
-    /// There is none, or it is not as it has to be.
+    /// The file does not exist or is not well-formed.
     pub fn read(name: &str) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -66,10 +66,10 @@ impl Guide {
         self.steps.iter().filter(|step| matches!(step, Step::Command { .. })).count()
     }
 
-    /// Does everything that it says.
+    /// Runs every step.
     ///
     /// # Panics
-    /// Something was not as it says; the message has all of it.
+    /// A command ended or printed differently; the message lists every difference.
     pub fn run(&self, place: &Place) {
         let mut wrong = String::new();
         for step in &self.steps {
@@ -107,7 +107,7 @@ impl Place {
     }
 }
 
-/// The steps of a guide; an error begins with the number of its line.
+/// Parses the steps of a guide; an error begins with the line number.
 fn parse(text: &str) -> Result<Vec<Step>, String> {
     let mut steps = Vec::new();
     let mut lines = text.lines().enumerate().map(|(index, line)| (index + 1, line));
@@ -160,7 +160,7 @@ fn session(block: &[(usize, &str)]) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
-/// Whether lines are those that were expected. Spaces at the end of a line do not count.
+/// Returns whether the printed lines match the expected ones. Trailing spaces do not count.
 fn fits(expected: &[String], printed: &[&str]) -> bool {
     match expected.split_first() {
         None => printed.is_empty(),
@@ -259,7 +259,7 @@ out
         }
     }
 
-    /// The control of all guides: a guide that is wrong fails.
+    /// A guide that is wrong fails. This is the control of all guides.
     #[test]
     fn a_guide_that_is_wrong_fails() {
         let dir = tempfile::tempdir().expect("a directory");
