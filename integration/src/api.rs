@@ -138,7 +138,7 @@ impl Api {
     }
 
     /// Calls Run and Wait, and returns the completed container.
-    pub fn ran(&self, request: RunRequest) -> Container {
+    pub fn run_to_end(&self, request: RunRequest) -> Container {
         let id = self.started(request).id;
         self.wait(&id).expect("Wait")
     }

@@ -8,7 +8,7 @@ use crate::dist;
 
 /// Output and exit status of agent-cli.
 #[derive(Debug)]
-pub struct Ran {
+pub struct CliOutput {
     /// Exit status.
     pub status: i32,
     /// Standard output.
@@ -17,7 +17,7 @@ pub struct Ran {
     pub stderr: String,
 }
 
-impl Ran {
+impl CliOutput {
     /// Parses standard output as one JSON document.
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
@@ -43,9 +43,9 @@ pub fn command<S: AsRef<OsStr>>(socket: Option<&Path>, arguments: &[S]) -> Comma
 }
 
 /// Waits for the end of agent-cli.
-pub fn finish(child: Child) -> Ran {
+pub fn finish(child: Child) -> CliOutput {
     let Output { status, stdout, stderr } = child.wait_with_output().expect("output");
-    Ran {
+    CliOutput {
         status: status.code().unwrap_or_else(|| panic!("agent-cli was ended by a signal: {status}")),
         stdout: String::from_utf8_lossy(&stdout).into_owned(),
         stderr: String::from_utf8_lossy(&stderr).into_owned(),
@@ -53,11 +53,11 @@ pub fn finish(child: Child) -> Ran {
 }
 
 /// Runs agent-cli against a daemon.
-pub fn run(socket: &Path, arguments: &[&str]) -> Ran {
+pub fn run(socket: &Path, arguments: &[&str]) -> CliOutput {
     finish(command(Some(socket), arguments).spawn().expect("agent-cli starts"))
 }
 
 /// Runs agent-cli with `--local`, that is, with a private daemon.
-pub fn local(arguments: &[&str]) -> Ran {
+pub fn local(arguments: &[&str]) -> CliOutput {
     finish(command(None, arguments).spawn().expect("agent-cli starts"))
 }

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::api::Api;
 use crate::footprint::{self, Footprint};
-use crate::mount::{self, Elsewhere, Tmpfs};
+use crate::mount::{self, RelocatedDirectory, Tmpfs};
 use crate::{dist, host, launcher, wait};
 
 /// Configuration of a daemon that is not started yet.
@@ -25,7 +25,7 @@ pub struct Setup {
     /// dropped first.
     disk: Option<Tmpfs>,
     /// State directory on another file system; dropped before the directory too.
-    state: Option<Elsewhere>,
+    state: Option<RelocatedDirectory>,
     home: TempDir,
     arguments: Vec<OsString>,
     binaries: Option<PathBuf>,
@@ -85,7 +85,7 @@ impl Setup {
     /// Puts the state directory on the file system of another directory.
     pub fn state_below(mut self, dir: &Path) -> Self {
         self.state = None; // not over another one
-        self.state = Some(Elsewhere::mount(&self.state_dir(), dir));
+        self.state = Some(RelocatedDirectory::mount(&self.state_dir(), dir));
         self
     }
 
@@ -223,8 +223,8 @@ impl Daemon {
     ///
     /// # Panics
     /// Something remains after [`wait::PATIENCE`]; the message lists it.
-    pub fn is_back_at(&self, before: &Footprint) {
-        wait::until_ok("what was not there before is gone", || match self.footprint().beyond(before) {
+    pub fn wait_until_back_at(&self, before: &Footprint) {
+        wait::until_ok("what was not there before is gone", || match self.footprint().added_since(before) {
             left if left.is_empty() => Ok(()),
             left => Err(left),
         });
@@ -244,7 +244,7 @@ impl Drop for Daemon {
         launcher::end_containers(&self.setup.run_dir());
         if let Some(pid) = launcher {
             kill(pid, 15);
-            wait::until("the launcher has ended", || ended(pid).then_some(()));
+            wait::until("the launcher has ended", || has_ended(pid).then_some(()));
         }
         clear(&self.setup.run_dir());
     }
@@ -254,7 +254,7 @@ impl Drop for Daemon {
 pub fn clear(run_dir: &Path) {
     for pid in footprint::processes(run_dir, None) {
         kill(pid, 9);
-        wait::until("a left process has ended", || ended(pid).then_some(()));
+        wait::until("a left process has ended", || has_ended(pid).then_some(()));
     }
     for cgroup in footprint::cgroups(run_dir).into_iter().rev() {
         let _ = fs::remove_dir(cgroup);
@@ -269,6 +269,6 @@ pub fn kill(pid: i32, signal: i32) {
 }
 
 /// Returns whether a process has ended; a zombie that its parent has not reaped counts as ended.
-pub fn ended(pid: i32) -> bool {
+pub fn has_ended(pid: i32) -> bool {
     host::status(pid, "State").is_none_or(|state| state.starts_with('Z'))
 }

@@ -51,7 +51,7 @@ impl Footprint {
     }
 
     /// Describes what is in this footprint but not in `before`; empty if there is nothing.
-    pub fn beyond(&self, before: &Self) -> String {
+    pub fn added_since(&self, before: &Self) -> String {
         let mut left = String::new();
         let mut tell = |what: &str, more: &dyn Debug| {
             let _ = writeln!(left, "{what}: {more:?}");

@@ -43,7 +43,7 @@ enum Step {
 
 /// The working directory and environment of a guide's commands.
 #[derive(Debug)]
-pub struct Place {
+pub struct GuideShell {
     /// Working directory.
     pub dir: PathBuf,
     /// Variables besides PATH, in which agent-cli is found.
@@ -70,13 +70,13 @@ impl Guide {
     ///
     /// # Panics
     /// A command ended or printed differently; the message lists every difference.
-    pub fn run(&self, place: &Place) {
+    pub fn run(&self, shell: &GuideShell) {
         let mut wrong = String::new();
         for step in &self.steps {
             match step {
-                Step::File { name, content } => fs::write(place.dir.join(name), content).expect("write"),
+                Step::File { name, content } => fs::write(shell.dir.join(name), content).expect("write"),
                 Step::Command { line, command, expected, status } => {
-                    let (printed, ended) = place.shell(command);
+                    let (printed, ended) = shell.run_command(command);
                     if !fits(expected, &printed.lines().collect::<Vec<_>>()) || ended != Some(*status) {
                         let expected = expected.join("\n");
                         let _ = write!(
@@ -93,16 +93,16 @@ impl Guide {
     }
 }
 
-impl Place {
-    fn shell(&self, command: &str) -> (String, Option<i32>) {
+impl GuideShell {
+    fn run_command(&self, command: &str) -> (String, Option<i32>) {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let own = dist::binary("agent-cli").parent().map(Path::to_owned);
         let path = std::env::join_paths(own.into_iter().chain(std::env::split_paths(&path))).expect("a PATH");
         // One pipe for both, so that lines come in their order.
         let script = format!("exec 2>&1\n{command}");
-        let mut shell = Command::new("timeout");
-        shell.args([PATIENCE, "bash", "-c", &script]).current_dir(&self.dir).env("PATH", path).stdin(Stdio::null());
-        let output = shell.envs(self.env.iter().cloned()).output().expect("bash");
+        let mut bash = Command::new("timeout");
+        bash.args([PATIENCE, "bash", "-c", &script]).current_dir(&self.dir).env("PATH", path).stdin(Stdio::null());
+        let output = bash.envs(self.env.iter().cloned()).output().expect("bash");
         (String::from_utf8_lossy(&output.stdout).into_owned(), output.status.code())
     }
 }
@@ -263,10 +263,10 @@ out
     #[test]
     fn a_guide_that_is_wrong_fails() {
         let dir = tempfile::tempdir().expect("a directory");
-        let place = Place { dir: dir.path().into(), env: vec![("NAME", "value".into())] };
+        let shell = GuideShell { dir: dir.path().into(), env: vec![("NAME", "value".into())] };
         let run = |text: &str| {
             let guide = Guide { path: "guide".into(), steps: parse(text).expect("a guide") };
-            std::panic::catch_unwind(|| guide.run(&place)).is_ok()
+            std::panic::catch_unwind(|| guide.run(&shell)).is_ok()
         };
         assert!(run(
             "```text file=f\nx\n```\n```console\n$ cat f; echo $NAME >&2; exit 3\nx\nvalue\n[exit status 3]\n```\n"

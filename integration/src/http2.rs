@@ -33,7 +33,7 @@ pub const PADDED: u8 = 8;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// An HTTP/2 connection under the test's control.
-pub struct Raw {
+pub struct RawClient {
     stream: UnixStream,
     read: Vec<u8>,
     newest: u32,
@@ -80,7 +80,7 @@ pub fn fields(method: &str) -> Vec<u8> {
     [&[0x83, 0x86][..], &own.concat(), &others.concat()].concat()
 }
 
-impl Raw {
+impl RawClient {
     /// Connects and sends the connection preface. The client never acknowledges the server's settings.
     pub fn connect(socket: &Path) -> Self {
         // Large enough for every answer.
@@ -123,7 +123,7 @@ impl Raw {
 
     /// Reads and discards input until the connection is silent, waiting up to `first` for the first byte. Returns the
     /// number of bytes.
-    pub fn settle(&mut self, first: Duration) -> usize {
+    pub fn drain(&mut self, first: Duration) -> usize {
         let (mut buffer, mut all, mut patience) = ([0; 65_536], self.read.len(), first);
         self.read.clear();
         loop {
@@ -145,13 +145,13 @@ impl Raw {
     }
 
     /// Writes bytes.
-    pub fn say(&mut self, bytes: &[u8]) {
+    pub fn write(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("the connection is open");
     }
 
     /// Writes a frame.
     pub fn frame(&mut self, kind: u8, flags: u8, on: u32, payload: &[u8]) {
-        self.say(&frame(kind, flags, on, payload));
+        self.write(&frame(kind, flags, on, payload));
     }
 
     /// Opens a stream with these header fields and returns its id.
@@ -202,14 +202,14 @@ impl Raw {
     }
 
     /// Waits until a stream was answered or reset.
-    pub fn answered(&mut self, stream: u32) {
+    pub fn wait_for_answer(&mut self, stream: u32) {
         self.until(|kind, flags, on, _| {
             on == stream && (kind == RST_STREAM || (matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0))
         });
     }
 
     /// Waits until the peer has read everything written so far: the connection is open and answers a PING.
-    pub fn heard(&mut self) {
+    pub fn wait_until_read(&mut self) {
         self.pings += 1;
         let payload = self.pings.to_be_bytes();
         self.frame(PING, 0, 0, &payload);
@@ -217,7 +217,7 @@ impl Raw {
     }
 
     /// Waits for GOAWAY and returns its error code.
-    pub fn goes_away(&mut self) -> u32 {
+    pub fn read_goaway(&mut self) -> u32 {
         let said = self.until(|kind, _, _, _| kind == GOAWAY);
         u32::from_be_bytes([said[4], said[5], said[6], said[7]])
     }

@@ -18,7 +18,7 @@ use prost::Message;
 use std::os::fd::{AsFd, BorrowedFd};
 use tempfile::TempDir;
 
-use crate::mount::{self, Elsewhere};
+use crate::mount::{self, RelocatedDirectory};
 use crate::{dist, wait};
 
 /// A running launcher and a connection to it.
@@ -27,7 +27,7 @@ pub struct Launcher {
     pub child: Child,
     /// A connection as a daemon's.
     pub connection: Seqpacket,
-    _state: Option<Elsewhere>,
+    _state: Option<RelocatedDirectory>,
     dir: TempDir,
     extra: Vec<String>,
 }

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 ///
 /// # Panics
 /// The kernel's version cannot be read.
-pub fn kind_of_secrets() -> &'static str {
+pub fn secrets_fs_type() -> &'static str {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
     let mut numbers = release.split(['.', '-', '\n']).map(|number| number.parse::<u32>().unwrap_or(0));
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
@@ -87,12 +87,12 @@ impl Drop for Tmpfs {
 }
 
 /// A directory that is mounted at another path and lies on another file system; removed on drop.
-pub struct Elsewhere {
+pub struct RelocatedDirectory {
     at: PathBuf,
     _dir: TempDir,
 }
 
-impl Elsewhere {
+impl RelocatedDirectory {
     /// Creates a directory in `below` and mounts it at `at`, which is created.
     pub fn mount(at: &Path, below: &Path) -> Self {
         fs::create_dir_all(at).expect("mkdir");
@@ -102,7 +102,7 @@ impl Elsewhere {
     }
 }
 
-impl Drop for Elsewhere {
+impl Drop for RelocatedDirectory {
     fn drop(&mut self) {
         let _ = umount2(&self.at, MntFlags::MNT_DETACH);
     }
@@ -110,9 +110,9 @@ impl Drop for Elsewhere {
 
 /// The state directory of a daemon or launcher whose directory is `home`, on the file system that
 /// `EXECUTOR_STATE_BELOW` names: /run is a tmpfs, and before Linux 6.3 a tmpfs cannot be id-mapped.
-pub(crate) fn state(home: &Path) -> Option<Elsewhere> {
+pub(crate) fn state(home: &Path) -> Option<RelocatedDirectory> {
     let below = std::env::var_os("EXECUTOR_STATE_BELOW")?;
-    Some(Elsewhere::mount(&home.join("state"), Path::new(&below)))
+    Some(RelocatedDirectory::mount(&home.join("state"), Path::new(&below)))
 }
 
 /// Creates a directory that every user can pass through.

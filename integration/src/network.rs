@@ -129,7 +129,7 @@ impl Network {
     }
 
     /// Removes a network's configuration.
-    pub fn forget(&self, file: &str) {
+    pub fn remove_config(&self, file: &str) {
         fs::remove_file(self.dir.path().join("net.d").join(file)).expect("it was configured");
     }
 

@@ -19,7 +19,7 @@ pub struct Attacker {
 
 /// Root and a user of a container with a user namespace, and root of one with the host's, where the operator allows it
 /// (`allow_host_userns`).
-pub const EVERYBODY: [Attacker; 3] = [
+pub const ATTACKERS: [Attacker; 3] = [
     Attacker { name: "root", user: "root", user_namespace: UserNamespace::Own },
     Attacker { name: "user", user: "1000:1000", user_namespace: UserNamespace::Own },
     Attacker { name: "root-of-the-host", user: "root", user_namespace: UserNamespace::Host },
@@ -56,7 +56,7 @@ pub fn update(id: &str, files: &[(&str, &[u8])]) -> UpdateFilesRequest {
 
 /// Builder methods of a request.
 #[allow(missing_docs)] // the names are those of the interface
-pub trait Words: Sized {
+pub trait RequestBuilder: Sized {
     fn id(self, id: &str) -> Self;
     fn rootfs(self, reference: &str) -> Self;
     fn memory(self, bytes: u64) -> Self;
@@ -75,7 +75,7 @@ pub trait Words: Sized {
     fn action(self, change: impl FnOnce(&mut RunAction)) -> Self;
 }
 
-impl Words for RunRequest {
+impl RequestBuilder for RunRequest {
     fn id(mut self, id: &str) -> Self {
         self.id = id.into();
         self

@@ -15,7 +15,7 @@ use executor_residue::{Canary, Needles, Report, Search};
 
 use crate::api::pid;
 use crate::daemon::Daemon;
-use crate::request::{Words, program};
+use crate::request::{RequestBuilder, program};
 use crate::{footprint, wait};
 
 /// Directory of the secrets, which no image has.
@@ -55,7 +55,7 @@ cd /
 const SHOW_AGAIN: u32 = 28;
 
 /// Secrets of one container, and the needles that find them.
-pub struct Batch {
+pub struct ContainerSecrets {
     /// The container's id.
     pub id: String,
     files: Vec<Canary>,
@@ -70,7 +70,7 @@ fn canaries(sizes: &[usize]) -> Vec<Canary> {
     sizes.iter().map(|size| Canary::random(*size).expect("randomness")).collect()
 }
 
-impl Batch {
+impl ContainerSecrets {
     /// Creates new secrets for a container of this name.
     pub fn new(id: &str) -> Self {
         let [files, variables, arguments] = [FILES, STRINGS, STRINGS].map(|sizes| canaries(&sizes));
@@ -123,7 +123,7 @@ impl Batch {
     }
 
     /// Waits until the process has printed its secrets, and adds its token to the needles.
-    pub fn is_up(&mut self, daemon: &Daemon, container: &Container) {
+    pub fn wait_until_up(&mut self, daemon: &Daemon, container: &Container) {
         daemon.api.follow(&self.id).until(|entry| entry.data.ends_with(b"residue-up\n"));
         let token = fs::read(format!("/proc/{}/root{TOKEN}", pid(container))).expect("a token");
         // The token begins with the container's id, up to the point.
@@ -188,9 +188,9 @@ fn files(canaries: &[Canary]) -> Vec<v1::File> {
 }
 
 /// A process that only keeps the files with a container's secrets open.
-pub struct Keeper(Child);
+pub struct FileHolder(Child);
 
-impl Keeper {
+impl FileHolder {
     /// Starts a process that opens every file: those that the container sees, and those that its shim keeps beside
     /// them.
     pub fn of(daemon: &Daemon, container: &Container) -> Self {
@@ -213,7 +213,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for FileHolder {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -234,7 +234,7 @@ fn regular(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// Waits for the end of a container, and then the second within which nothing may be left.
-pub fn settled(daemon: &Daemon, id: &str) -> Container {
+pub fn wait_until_settled(daemon: &Daemon, id: &str) -> Container {
     let container = daemon.api.wait(id).expect("Wait");
     wait::until("its run directory is gone", || {
         (!daemon.setup().run_dir().join("containers").join(id).exists()).then_some(())

@@ -30,14 +30,14 @@ fn until<T>(
     call: &mut T,
     words: &str,
     stdout: impl Fn(&T) -> &[u8],
-    hear: impl Fn(&mut T) -> Result<bool, Status>,
+    read_message: impl Fn(&mut T) -> Result<bool, Status>,
 ) -> String {
     loop {
         let text = String::from_utf8_lossy(stdout(call)).into_owned();
         if text.contains(words) {
             return text;
         }
-        assert!(hear(call).expect("a call that goes on"), "{words:?} never came: {text:?}");
+        assert!(read_message(call).expect("a call that goes on"), "{words:?} never came: {text:?}");
     }
 }
 
@@ -78,7 +78,7 @@ impl Executed {
             stderr: Vec::new(),
             exit: None,
         };
-        executed.hear()?;
+        executed.read_message()?;
         Ok(executed)
     }
 
@@ -86,7 +86,7 @@ impl Executed {
     ///
     /// # Errors
     /// The daemon's status.
-    pub fn hear(&mut self) -> Result<bool, Status> {
+    pub fn read_message(&mut self) -> Result<bool, Status> {
         match self.api.block_on(self.answers.message())?.and_then(|answer| answer.part) {
             None => return Ok(false),
             Some(FromExecuted::Started(started)) => self.pid = started.pid,
@@ -110,7 +110,7 @@ impl Executed {
     }
 
     /// Sends input.
-    pub fn types(&self, bytes: &[u8]) {
+    pub fn send_input(&self, bytes: &[u8]) {
         self.send(ToExecuted::Stdin(bytes.into()));
     }
 
@@ -131,7 +131,7 @@ impl Executed {
 
     /// Reads messages until the output contains these words.
     pub fn until(&mut self, words: &str) -> String {
-        until(self, words, |call| &call.stdout, Self::hear)
+        until(self, words, |call| &call.stdout, Self::read_message)
     }
 
     /// Reads messages until the end of the stream.
@@ -139,7 +139,7 @@ impl Executed {
     /// # Errors
     /// The daemon's status.
     pub fn end(mut self) -> Result<Self, Status> {
-        while self.hear()? {}
+        while self.read_message()? {}
         Ok(self)
     }
 
@@ -194,7 +194,7 @@ impl Attached {
             place: 0,
             missed: 0,
         };
-        attached.hear()?;
+        attached.read_message()?;
         Ok(attached)
     }
 
@@ -202,7 +202,7 @@ impl Attached {
     ///
     /// # Errors
     /// The daemon's status.
-    pub fn hear(&mut self) -> Result<bool, Status> {
+    pub fn read_message(&mut self) -> Result<bool, Status> {
         match self.api.block_on(self.answers.message())?.and_then(|answer| answer.part) {
             None => return Ok(false),
             Some(FromAttached::Started(started)) => self.terminal = started.terminal,
@@ -229,13 +229,13 @@ impl Attached {
     }
 
     /// Sends input.
-    pub fn types(&self, bytes: &[u8]) {
+    pub fn send_input(&self, bytes: &[u8]) {
         self.send(ToAttached::Stdin(bytes.into()));
     }
 
     /// Reads messages until the output contains these words.
     pub fn until(&mut self, words: &str) -> String {
-        until(self, words, |call| &call.stdout, Self::hear)
+        until(self, words, |call| &call.stdout, Self::read_message)
     }
 
     /// Reads messages until the process's output has ended.
@@ -243,7 +243,7 @@ impl Attached {
     /// # Errors
     /// The daemon's status.
     pub fn end(mut self) -> Result<Self, Status> {
-        while self.hear()? {}
+        while self.read_message()? {}
         Ok(self)
     }
 }

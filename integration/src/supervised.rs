@@ -167,9 +167,9 @@ impl Supervised {
     ///
     /// # Errors
     /// A description of what is still there after `patience`.
-    pub fn is_back_at(&self, before: &Footprint, patience: Duration) -> Result<(), String> {
+    pub fn wait_until_back_at(&self, before: &Footprint, patience: Duration) -> Result<(), String> {
         // A shim's last steps and the kernel's cleanup come after the answer.
-        wait::within(patience, || match self.footprint().beyond(before) {
+        wait::within(patience, || match self.footprint().added_since(before) {
             left if left.is_empty() => Ok(()),
             left => Err(left),
         })

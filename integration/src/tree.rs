@@ -19,11 +19,11 @@ const MOUNTED: &str = "mounted";
 
 /// Describes each entry below a directory in one line.
 pub fn listing(root: &Path) -> BTreeMap<PathBuf, String> {
-    listing_between(root, &BTreeSet::new())
+    listing_without_mounts(root, &BTreeSet::new())
 }
 
 /// Describes each entry below a directory; of a mount only the name is listed.
-pub fn listing_between(root: &Path, mounts: &BTreeSet<PathBuf>) -> BTreeMap<PathBuf, String> {
+pub fn listing_without_mounts(root: &Path, mounts: &BTreeSet<PathBuf>) -> BTreeMap<PathBuf, String> {
     let (mut found, mut firsts) = (Vec::new(), BTreeMap::new());
     let mut left = vec![PathBuf::new()];
     while let Some(dir) = left.pop() {
@@ -125,7 +125,7 @@ pub fn of_layers(store: &Path, layers: &[String]) -> BTreeMap<PathBuf, String> {
 }
 
 /// Names whose lines differ, or that only one of the trees has.
-pub fn differing<'a>(
+pub fn differing_paths<'a>(
     ours: &'a BTreeMap<PathBuf, String>,
     theirs: &'a BTreeMap<PathBuf, String>,
 ) -> BTreeSet<&'a PathBuf> {
@@ -135,7 +135,7 @@ pub fn differing<'a>(
 /// Describes every difference.
 pub fn differences(ours: &BTreeMap<PathBuf, String>, theirs: &BTreeMap<PathBuf, String>) -> Vec<String> {
     let tell = |name: &PathBuf| format!("{name:?}:\n  ours   {:?}\n  theirs {:?}", ours.get(name), theirs.get(name));
-    differing(ours, theirs).into_iter().map(tell).collect()
+    differing_paths(ours, theirs).into_iter().map(tell).collect()
 }
 
 /// The tree of a running container as its root sees it. `lister` is the program of

@@ -55,7 +55,7 @@ fn nothing_is_left_and_the_audit_says_so() {
         assert!(document["searched"]["processes"].as_u64().unwrap() >= 2);
         assert!(document["searched"]["files"].as_u64().unwrap() > 3);
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 
     let table = run(&daemon.socket(), &["audit"]);
     assert_eq!(table.status, 0, "{table:?}");

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use executor_proto::v1::{File, RunRequest, State};
 use integration::api::{exit, pid};
-use integration::daemon::{Daemon, Setup, ended, kill};
-use integration::request::{Words, program, sh, sleeper};
+use integration::daemon::{Daemon, Setup, has_ended, kill};
+use integration::request::{RequestBuilder, program, sh, sleeper};
 use integration::rootfs::Rootfs;
 use integration::{host, wait};
 use tonic::{Code, Status};
@@ -41,9 +41,9 @@ fn refused(daemon: &Daemon, cases: Vec<Case>) {
             assert!(status.message().contains(&words), "{words:?} is not in {:?}", status.message());
         }
         assert_eq!(daemon.api.get("bad").unwrap_err().code(), Code::NotFound);
-        daemon.is_back_at(&before);
+        daemon.wait_until_back_at(&before);
     }
-    assert_eq!(exit(&daemon.api.ran(sh("exit 3").id("bad").file("a", b"x"))), Ok(3), "the control");
+    assert_eq!(exit(&daemon.api.run_to_end(sh("exit 3").id("bad").file("a", b"x"))), Ok(3), "the control");
 }
 
 fn with_files(files: &[(&str, usize)]) -> RunRequest {
@@ -97,7 +97,7 @@ fn a_mebibyte_and_one() {
     refused(&daemon, vec![case(one_too_many, Code::InvalidArgument, "volume_mounted_files", &words)]);
     let count = "cat /etc/cf-service-bindings/* | wc -c";
     let exactly = sh(count).file("large", &vec![b's'; 1_048_481]).file("small", &[b's'; 95]).id("exact");
-    daemon.api.ran(exactly);
+    daemon.api.run_to_end(exactly);
     assert_eq!(daemon.api.output("exact").text().trim(), "1048576", "the control");
 }
 
@@ -108,7 +108,7 @@ fn an_environment_string_of_131072_bytes() {
     let with_string = |length: usize| sh("echo ${#A}").env("A", &"v".repeat(length - 2));
     let words = ["131072 bytes", "at most 131071", "use a file"];
     refused(&daemon, vec![case(with_string(131_072), Code::InvalidArgument, "action.run.env[0].value", &words)]);
-    daemon.api.ran(with_string(131_071).id("longest"));
+    daemon.api.run_to_end(with_string(131_071).id("longest"));
     assert_eq!(daemon.api.output("longest").text().trim(), "131069", "the control");
 }
 
@@ -207,7 +207,7 @@ fn capacity_that_is_used_up() {
     for id in ["two", "large"] {
         daemon.api.delete(id, true).unwrap();
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 fn unavailable(status: &Status, socket: &Path) {
@@ -226,7 +226,7 @@ fn a_daemon_without_a_launcher() {
     log.until(|entry| entry.data == b"up\n");
     let launcher = daemon.launcher().unwrap();
     kill(launcher, 9);
-    wait::until("the launcher is gone", || ended(launcher).then_some(()));
+    wait::until("the launcher is gone", || has_ended(launcher).then_some(()));
     wait::until("executord knows", || (!daemon.api.info().launcher_connected).then_some(()));
     let (run_dir, state_dir) = (daemon.setup().run_dir(), daemon.setup().state_dir());
     let files = || integration::footprint::files(&run_dir, &state_dir);
@@ -250,7 +250,7 @@ fn a_daemon_without_a_launcher() {
     assert!(daemon.terminate().success());
     daemon.start_again();
     daemon.api.delete("runs", false).unwrap();
-    assert_eq!(exit(&daemon.api.ran(sh("exit 5").id("more"))), Ok(5));
+    assert_eq!(exit(&daemon.api.run_to_end(sh("exit 5").id("more"))), Ok(5));
 }
 
 /// The state directory on a file system of its own, which is filled: no new container is taken on, the one that
@@ -283,7 +283,7 @@ fn a_full_disk_under_the_state_directory() {
     for id in ["more", "runs"] {
         daemon.api.delete(id, true).unwrap();
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 /// On a disk that is full to the last byte, and on one that is full of files, executord and its launcher start again: what is
@@ -295,11 +295,11 @@ fn a_full_disk_at_the_start() {
         let rootfs = Rootfs::busybox();
         // Its log takes what is needed for the next one, and is deleted with it.
         let talks = "i=0; while [ $i -lt 60000 ]; do echo a line of some length that fills up the disk a little; i=$((i + 1)); done";
-        daemon.api.ran(sh(talks).id("talks").rootfs(&rootfs.reference()));
+        daemon.api.run_to_end(sh(talks).id("talks").rootfs(&rootfs.reference()));
         let launcher = daemon.launcher().unwrap();
         kill(launcher, 9);
         daemon.kill();
-        wait::until("the launcher has ended", || ended(launcher).then_some(()));
+        wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
         if files {
             daemon.setup().state_disk().fill_with_files();
         } else {
@@ -371,5 +371,5 @@ fn out_of_descriptors() {
         }
         assert!(refused > 0, "{who}: the control");
     }
-    assert_eq!(exit(&daemon.api.ran(sh("exit 3").id("c"))), Ok(3));
+    assert_eq!(exit(&daemon.api.run_to_end(sh("exit 3").id("c"))), Ok(3));
 }

@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 
 use executor_sys::process::{pidfd, pidfd_signal};
-use integration::cli::{Ran, command, finish, local, run};
-use integration::daemon::{Daemon, Setup, ended};
-use integration::request::{Words, sh, sleeper};
+use integration::cli::{CliOutput, command, finish, local, run};
+use integration::daemon::{Daemon, Setup, has_ended};
+use integration::request::{RequestBuilder, sh, sleeper};
 use integration::rootfs::Rootfs;
 use integration::{footprint, host, wait};
 
 /// `run` with a few words of its own before `--`.
-fn run_sh(daemon: &Daemon, options: &[&str], script: &str) -> Ran {
+fn run_sh(daemon: &Daemon, options: &[&str], script: &str) -> CliOutput {
     run(&daemon.socket(), &[&["run"], options, &["--", "sh", "-c", script]].concat())
 }
 
@@ -55,7 +55,7 @@ fn exit_statuses_are_the_process_s() {
     }
     let nobody = run(Path::new("/run/no-such.sock"), &["info"]);
     assert!(nobody.status == 125 && nobody.stderr.contains("/run/no-such.sock"), "{nobody:?}");
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn the_other_commands() {
     let daemon = Daemon::start();
     let socket = daemon.socket();
     daemon.api.started(sh("trap 'exit 4' TERM; echo up; while :; do sleep 0.05; done").id("web").label("app", "web"));
-    daemon.api.ran(sh("echo done; exit 2").id("done"));
+    daemon.api.run_to_end(sh("echo done; exit 2").id("done"));
     daemon.api.follow("web").until(|entry| entry.data == b"up\n");
 
     assert_eq!(run(&socket, &["ps", "-q"]).stdout, "web\n");
@@ -266,7 +266,7 @@ impl Private {
 
     /// What is left of it: processes, cgroups, mounts, directories.
     fn left(&self) -> String {
-        let processes: Vec<&i32> = self.processes.iter().filter(|pid| !ended(**pid)).collect();
+        let processes: Vec<&i32> = self.processes.iter().filter(|pid| !has_ended(**pid)).collect();
         let cgroups = footprint::cgroups(&self.run_dir);
         let home = self.home.exists().then_some(&self.home);
         match (processes.is_empty(), cgroups.is_empty(), home) {
@@ -342,7 +342,7 @@ fn output_that_was_dropped_is_told() {
     let socket = daemon.socket();
     assert_eq!(run(&socket, &[&["run", "-d", "--id", "c"][..], &words].concat()).status, 0);
     assert_eq!(run(&socket, &["wait", "c"]).status, 0);
-    let told = |ran: &Ran, read: u64| {
+    let told = |ran: &CliOutput, read: u64| {
         let line = ran
             .stderr
             .lines()

@@ -12,12 +12,12 @@ use executor_proto::v1::{Limits, Network, RunRequest};
 use integration::api::{exit, pid};
 use integration::daemon::{Daemon, Setup};
 use integration::host::status;
-use integration::request::{Words, sh, sleeper};
+use integration::request::{RequestBuilder, sh, sleeper};
 use integration::rootfs::Rootfs;
 
 /// Runs a script to its end and answers what it printed.
 fn seen(daemon: &Daemon, request: RunRequest) -> String {
-    let container = daemon.api.ran(request);
+    let container = daemon.api.run_to_end(request);
     let output = daemon.api.output(&container.id);
     format!("{}{}", output.text(), String::from_utf8_lossy(&output.stderr))
 }
@@ -110,7 +110,7 @@ fn limits_are_in_force() {
 
     // More than the host grants is clamped, and told.
     let greedy = sh("ulimit -n").action(|run| run.resource_limits.get_or_insert_default().nofile = Some(1 << 30));
-    let container = daemon.api.ran(greedy);
+    let container = daemon.api.run_to_end(greedy);
     let spec = container.spec.unwrap();
     assert!(spec.nofile < 1 << 30 && spec.warnings.iter().any(|warning| warning.contains("nofile")), "{spec:?}");
     assert_eq!(daemon.api.output(&container.id).text().trim(), spec.nofile.to_string());
@@ -123,7 +123,7 @@ fn a_prepared_rootfs_stays_as_it_is() {
     let before = (rootfs.listing(), daemon.footprint());
     let script = "echo x >/srv/file && mkdir /new && mv /etc/group /etc/moved && cat /srv/file; exit 3";
     for id in ["one", "two"] {
-        let ended = daemon.api.ran(sh(script).id(id).rootfs(&rootfs.reference()).file("/etc/app/key", b"x"));
+        let ended = daemon.api.run_to_end(sh(script).id(id).rootfs(&rootfs.reference()).file("/etc/app/key", b"x"));
         assert_eq!(
             (exit(&ended), daemon.api.output(id).text()),
             (Ok(3), "x\n".into()),
@@ -132,7 +132,7 @@ fn a_prepared_rootfs_stays_as_it_is() {
         daemon.api.delete(id, false).unwrap();
     }
     assert_eq!(rootfs.listing(), before.0);
-    daemon.is_back_at(&before.1);
+    daemon.wait_until_back_at(&before.1);
 }
 
 /// DESIGN: a tmpfs of its own, ro,nosuid,nodev,noexec, noswap where the kernel has it, 0600 in 0700 directories, owned
@@ -145,7 +145,7 @@ fn secret_files_lie_on_a_file_system_of_their_own() {
         (echo x >db/password) 2>&1; (echo x >new) 2>&1; rm db/password 2>&1; true";
     let request = sh(script).rootfs(&rootfs.reference()).user("app:web");
     let told = seen(&daemon, request.file("db/password", b"secret").file("/etc/app.key", b"key"));
-    let kind = integration::mount::kind_of_secrets();
+    let kind = integration::mount::secrets_fs_type();
     for line in [
         "600 1234:80 6 db/password",
         "600 1234:80 3 /etc/app.key",

@@ -13,10 +13,10 @@ use executor_core::protocol::Reason;
 use executor_core::validate::{Draft, Policy, validate};
 use executor_proto::v1::{Limits, RunRequest, UserNamespace};
 use integration::api::{exit, pid};
-use integration::daemon::{Daemon, Setup, ended, kill};
+use integration::daemon::{Daemon, Setup, has_ended, kill};
 use integration::launcher::{Launcher, Payload};
 use integration::quota::{Project, project};
-use integration::request::{EVERYBODY, Words, sh};
+use integration::request::{ATTACKERS, RequestBuilder, sh};
 use integration::rootfs::Rootfs;
 use integration::wait;
 use tonic::Code;
@@ -53,7 +53,7 @@ fn the_limit_holds_and_the_host_is_left_alone() {
     let script = "dd if=/dev/zero of=/srv/big bs=64k count=640 2>&1; stat -c '%s bytes' /srv/big; \
         echo x >/srv/small && echo small is there; cat /etc/passwd >>/etc/group && echo copied up; \
         >/srv/ready; exec sleep 100000";
-    for (attacker, disk_bytes) in EVERYBODY.into_iter().flat_map(|one| [(one, LIMIT), (one, 0)]) {
+    for (attacker, disk_bytes) in ATTACKERS.into_iter().flat_map(|one| [(one, LIMIT), (one, 0)]) {
         let request = sh(script).id("c").rootfs(&rootfs.reference()).by(attacker);
         daemon.api.started(limited(request, disk_bytes));
         let so_far = || Some(daemon.api.logs_so_far("c")).filter(|text| text.contains(" bytes\n"));
@@ -69,7 +69,7 @@ fn the_limit_holds_and_the_host_is_left_alone() {
         daemon.api.wait("c").unwrap();
         daemon.api.delete("c", false).unwrap();
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
     is_gone(&daemon);
 }
 
@@ -131,7 +131,7 @@ fn where_there_are_project_quotas_they_hold_the_limit() {
             left => Err(format!("{left:?}")),
         });
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
     let mut chattr = Command::new("chattr");
     assert!(
         chattr.args(["-p", "1"]).arg(at.join("own")).status().unwrap().success(),
@@ -190,12 +190,12 @@ fn nothing_is_left_of_it_whoever_is_killed() {
         kill(process, 9);
     }
     for process in [launcher, shim] {
-        wait::until("it has ended", || ended(process).then_some(()));
+        wait::until("it has ended", || has_ended(process).then_some(()));
     }
     daemon.kill();
     daemon.start_again();
     daemon.api.wait("all").unwrap();
-    assert!(ended(init));
+    assert!(has_ended(init));
     is_gone(&daemon);
     for id in ["shim", "init", "all"] {
         daemon.api.delete(id, false).unwrap();

@@ -12,8 +12,8 @@ use executor_proto::v1::{GetRequest, InfoRequest, RunRequest, UpdateFilesRequest
 use executor_residue::process::Process;
 use executor_residue::{Canary, Needles, Search};
 use integration::api::{Api, exit, pid};
-use integration::daemon::{Daemon, ended, kill};
-use integration::request::{Words, program, sh};
+use integration::daemon::{Daemon, has_ended, kill};
+use integration::request::{RequestBuilder, program, sh};
 use integration::rootfs::Rootfs;
 use integration::runtime::{TOKEN, get_secrets, socket, token, values, with_token};
 use integration::{dist, wait};
@@ -96,7 +96,7 @@ fn a_container_reads_its_own_secrets() {
     let init = pid(&daemon.api.started(sh(FOREVER).id("plain").file("f", b"x")));
     assert!(!Path::new(&format!("/proc/{init}/root/run/executor")).exists());
     daemon.api.delete("plain", true).unwrap();
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 /// Rule 4: root, the control plane, another container's token, a token after the end: all are refused, and told the same.
@@ -171,7 +171,7 @@ fn a_token_outlives_daemon_and_launcher() {
     assert_eq!(asks(), expected("one"));
     let launcher = daemon.launcher().unwrap();
     kill(launcher, 9);
-    wait::until("it has ended", || ended(launcher).then_some(()));
+    wait::until("it has ended", || has_ended(launcher).then_some(()));
     assert_eq!(asks(), expected("one"), "no launcher is needed");
     daemon.terminate();
     daemon.start_again();
@@ -246,10 +246,10 @@ fn many_connections_starve_nobody() {
         !matches!((&*stream).read(&mut [0; 64]), Ok(0))
     };
     wait::until("some of them are refused", || (idle.iter().filter(|stream| open(stream)).count() <= 32).then_some(()));
-    daemon.api.ran(sh("true").id("busy"));
+    daemon.api.run_to_end(sh("true").id("busy"));
     assert!(idle.iter().any(open), "the control: they are there meanwhile");
     for number in 0..20 {
-        daemon.api.ran(sh("true").id(&format!("busy-{number}")));
+        daemon.api.run_to_end(sh("true").id(&format!("busy-{number}")));
     }
     wait::until("those that ask nothing are ended", || idle.iter().all(|stream| !open(stream)).then_some(()));
     drop(idle);
@@ -391,9 +391,9 @@ fn a_client_that_is_held_up_gets_its_answer() {
 fn nothing_is_left_of_what_was_answered() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
-    let mut batch = integration::residue::Batch::new("one");
+    let mut batch = integration::residue::ContainerSecrets::new("one");
     let container = daemon.api.started(batch.request());
-    batch.is_up(&daemon, &container);
+    batch.wait_until_up(&daemon, &container);
     let path = format!("/proc/{}/root/etc/executor-residue/token", pid(&container));
     let token = std::fs::read_to_string(path).unwrap();
     for _ in 0..3 {
@@ -403,11 +403,11 @@ fn nothing_is_left_of_what_was_answered() {
         drop(Stubborn::call(&socket(&daemon), "/executor.v1.Executor/GetSecrets", &token));
     }
     daemon.api.signal("one", 10).unwrap();
-    integration::residue::settled(&daemon, "one");
+    integration::residue::wait_until_settled(&daemon, "one");
     let report = batch.search(&daemon, &[]);
     assert!(!report.found() && report.unsearched.is_empty(), "{report}");
     daemon.api.delete("one", false).unwrap();
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 /// An authorization header in a request of the control plane's is nobody's business but GetSecrets': it opens nothing.

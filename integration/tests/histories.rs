@@ -10,7 +10,7 @@ use executor_proto::v1::event::Kind;
 use executor_proto::v1::{Container, File, State, UpdateFilesRequest, failure};
 use integration::api::exit;
 use integration::daemon::kill;
-use integration::request::{Words, sh};
+use integration::request::{RequestBuilder, sh};
 use integration::supervised::{Part, Supervised};
 use integration::wait;
 use tonic::Code;
@@ -248,11 +248,11 @@ fn any_history_keeps_what_was_promised() {
         history.judge(&history.node.api.get(&id).unwrap());
         history.node.api.delete(&id, true).unwrap();
     }
-    history.node.is_back_at(&before, wait::PATIENCE).unwrap();
+    history.node.wait_until_back_at(&before, wait::PATIENCE).unwrap();
     assert!(history.made > 5, "the control: something ran");
 
     // The event log ends with what is made now.
-    history.node.api.ran(History::request("last", true));
+    history.node.api.run_to_end(History::request("last", true));
     let is_last = |told: &executor_proto::v1::WatchEventsResponse| {
         told.event.as_ref().is_some_and(|event| event.container_id == "last" && event.kind() == Kind::Completed)
     };

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use executor_proto::v1::RunRequest;
 use executor_residue::process::Process;
 use executor_residue::{Canary, Needles, Search};
-use integration::cli::{Ran, command, finish, run};
+use integration::cli::{CliOutput, command, finish, run};
 use integration::daemon::{Daemon, Setup};
 use integration::images::{Endpoint, Gate, Holding, Image, PASSWORD, Registry, USER, auth_file, layers};
-use integration::request::{Words, sh};
+use integration::request::{RequestBuilder, sh};
 use integration::rootfs::Rootfs;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-fn stdout(ran: &Ran) -> &str {
+fn stdout(ran: &CliOutput) -> &str {
     assert_eq!(ran.status, 0, "{ran:?}");
     &ran.stdout
 }
@@ -229,7 +229,7 @@ fn devices_in_dev_are_left_out_and_told() {
     let daemon = Setup::default().config("[policy]\nallow_host_userns = true\n").start();
     let agent = |arguments: &[&str]| run(&daemon.socket(), arguments);
     let warning = "3 devices below /dev left out, where each container has its own: dev/console, dev/null, dev/sda";
-    let told = |ran: &Ran| stdout(ran).len() > 1 && ran.stderr.contains(warning);
+    let told = |ran: &CliOutput| stdout(ran).len() > 1 && ran.stderr.contains(warning);
     let imported = agent(&["image", "import", &archive]);
     assert!(told(&imported), "{imported:?}");
     assert!(daemon.setup().logged().contains(warning), "{}", daemon.setup().logged());

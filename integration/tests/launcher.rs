@@ -50,7 +50,7 @@ fn a_container_runs_with_its_secrets_and_is_wiped() {
     launcher.launch(&plan, &payload).unwrap().reach(State::Completed).unwrap();
     let (exit, log) = (launcher.exit("one"), launcher.log("one"));
     assert_eq!(exit.exit, Some(Exit::Code(7)), "{log}");
-    let kind = integration::mount::kind_of_secrets();
+    let kind = integration::mount::secrets_fs_type();
     let on_tmpfs = kind == "tmpfs";
     for line in [
         "uid=1000(vcap) gid=1000(vcap) groups=1000(vcap)",

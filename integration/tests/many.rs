@@ -5,9 +5,9 @@
 use std::collections::BTreeSet;
 
 use executor_proto::v1::{DeleteRequest, ListRequest, RunRequest, State, StopRequest, WaitRequest};
-use integration::daemon::{Daemon, ended};
+use integration::daemon::{Daemon, has_ended};
 use integration::lanes::for_all;
-use integration::request::{Words, program};
+use integration::request::{RequestBuilder, program};
 use integration::rootfs::Rootfs;
 use integration::{host, wait};
 
@@ -17,7 +17,7 @@ const CONTAINERS: usize = 200;
 /// directories.
 fn warmed_up(rootfs: &Rootfs) -> Daemon {
     let daemon = Daemon::start();
-    daemon.api.ran(request("first", &rootfs.reference()).action(|run| run.args[0] = "0".into()));
+    daemon.api.run_to_end(request("first", &rootfs.reference()).action(|run| run.args[0] = "0".into()));
     daemon.api.delete("first", false).unwrap();
     wait::until("its shim has ended", || daemon.footprint().processes.is_empty().then_some(()));
     daemon
@@ -51,13 +51,13 @@ fn two_hundred_containers_leave_nothing() {
         rpc.stop(StopRequest { id: id.clone(), grace_period: None }).await?;
         rpc.wait(WaitRequest { id }).await.map(drop)
     });
-    assert!(pids.iter().all(|pid| ended(*pid)));
+    assert!(pids.iter().all(|pid| has_ended(*pid)));
     wait::until("the last shim has ended", || daemon.footprint().processes.is_empty().then_some(()));
     for_all(&daemon, CONTAINERS, |mut rpc, id| async move {
         rpc.delete(DeleteRequest { id, force: false }).await.map(drop)
     });
     assert_eq!(daemon.api.ids(), [""; 0]);
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
     assert_eq!(rootfs.listing(), untouched);
 }
 
@@ -82,5 +82,5 @@ fn quick_ones_do_not_mix() {
         assert_eq!(daemon.api.output(&id).text(), format!("{id}\n"));
         daemon.api.delete(&id, false).unwrap();
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }

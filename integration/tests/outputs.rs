@@ -13,7 +13,7 @@ use executor_proto::v1::{
 use integration::api::exit;
 use integration::daemon::{Daemon, Setup};
 use integration::outputs::{Fetched, directory, fetch, files};
-use integration::request::{Words, program, sh};
+use integration::request::{RequestBuilder, program, sh};
 use integration::rootfs::Rootfs;
 use tonic::Code;
 
@@ -26,7 +26,7 @@ fn with(outputs: Option<Outputs>, request: RunRequest) -> RunRequest {
 
 /// Runs it to its end and fetches everything.
 fn captured(daemon: &Daemon, request: RunRequest) -> (Container, Fetched) {
-    let container = daemon.api.ran(request);
+    let container = daemon.api.run_to_end(request);
     let fetched = fetch(&daemon.api, &container.id, "").unwrap_or_else(|status| {
         panic!("{status:?}\n{}", String::from_utf8_lossy(&daemon.api.output(&container.id).stderr))
     });
@@ -316,9 +316,9 @@ fn outputs_of_every_end() {
     assert_eq!(exit(&daemon.api.wait("stopped").unwrap()), Ok(4));
     assert_eq!(fetch(&daemon.api, "stopped", "").unwrap().text("/srv/pid"), "bye\n");
 
-    let none = daemon.api.ran(with(files(&["/etc/passwd"]), program("/nope", &[]).id("none")));
+    let none = daemon.api.run_to_end(with(files(&["/etc/passwd"]), program("/nope", &[]).id("none")));
     assert_eq!(none.result.unwrap().outputs, None);
-    daemon.api.ran(sh("true").id("undeclared"));
+    daemon.api.run_to_end(sh("true").id("undeclared"));
     for (id, path, code, words) in [
         ("none", "", Code::FailedPrecondition, "its process never ran"),
         ("undeclared", "", Code::FailedPrecondition, "declared no outputs"),

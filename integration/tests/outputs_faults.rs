@@ -10,7 +10,7 @@ use executor_proto::v1::{Container, GetOutputsRequest, Outputs, OutputsSummary, 
 use integration::api::exit;
 use integration::daemon::{Daemon, Setup, kill};
 use integration::outputs::{directory, fetch, files};
-use integration::request::{Words, program, sh};
+use integration::request::{RequestBuilder, program, sh};
 use integration::{host, wait};
 use tonic::Code;
 
@@ -53,7 +53,7 @@ fn a_full_disk_costs_what_does_not_fit() {
     let daemon = Setup::default().disk(40 << 20).start();
     let before = daemon.footprint();
     let script = "mkdir /tmp/o; cd /tmp/o; head -c 3000000 /dev/zero >a; head -c 30000000 /dev/zero >b; echo small >c";
-    let container = daemon.api.ran(with(directory("/tmp/o"), sh(script).id("some")));
+    let container = daemon.api.run_to_end(with(directory("/tmp/o"), sh(script).id("some")));
     let fetched = fetch(&daemon.api, "some", "").unwrap();
     assert_eq!(fetched.paths(), ["/tmp/o/a", "/tmp/o/c"]);
     assert_eq!(fetched.reason("/tmp/o/b"), "no room on the executor's disk");
@@ -79,7 +79,7 @@ fn a_full_disk_costs_what_does_not_fit() {
     for id in ["some", "none"] {
         daemon.api.delete(id, false).unwrap();
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 /// kill -9 of the shim, in the middle of the capture and just before it: the exit code is kept, the secrets are wiped by
@@ -108,7 +108,7 @@ fn a_shim_that_is_lost_has_captured_nothing() {
         assert!(!kept(&daemon, id).exists());
         daemon.api.delete(id, false).unwrap();
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 /// A daemon that is killed takes nothing along: the shim goes on, and the next daemon serves what it captured.
@@ -145,13 +145,13 @@ fn a_stop_cuts_a_capture_short() {
     assert_eq!(fetched.files.len(), told.files as usize);
     assert_wiped(&container, "shim");
     assert_eq!(helpers.len(), 1, "the control: there was one");
-    assert!(helpers.iter().all(|pid| integration::daemon::ended(*pid)));
+    assert!(helpers.iter().all(|pid| integration::daemon::has_ended(*pid)));
     daemon.api.delete("stopped", false).unwrap();
 
     in_the_middle(&daemon, "forced");
     daemon.api.delete("forced", true).unwrap();
     assert!(!kept(&daemon, "forced").exists());
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 /// Whoever reads outputs while they are deleted gets whole files and then an error, and no end as if that were all.
@@ -160,7 +160,7 @@ fn a_deletion_in_the_middle_of_a_stream_is_told() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let script = "mkdir /tmp/o; head -c 20000000 /dev/zero >/tmp/o/a; head -c 20000000 /dev/zero >/tmp/o/b";
-    daemon.api.ran(with(directory("/tmp/o"), sh(script).id("gone").memory(128 << 20)));
+    daemon.api.run_to_end(with(directory("/tmp/o"), sh(script).id("gone").memory(128 << 20)));
     let (bytes, status) = daemon.api.block_on(async {
         let request = GetOutputsRequest { id: "gone".into(), path: String::new() };
         let mut stream = daemon.api.rpc().get_outputs(request).await.unwrap().into_inner();
@@ -183,5 +183,5 @@ fn a_deletion_in_the_middle_of_a_stream_is_told() {
     assert_eq!((bytes, status.code()), (20_000_000, Code::NotFound));
     assert_eq!(status.message(), "the outputs of container gone are gone: it was deleted");
     assert_eq!(fetch(&daemon.api, "gone", "").unwrap_err().code(), Code::NotFound);
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }

@@ -13,7 +13,7 @@ use integration::api::{exit, pid};
 use integration::cli::{command, finish};
 use integration::daemon::{Daemon, Setup};
 use integration::host::status;
-use integration::request::{Words, program, sh, sleeper};
+use integration::request::{RequestBuilder, program, sh, sleeper};
 use integration::{dist, wait};
 use rustix::fs::{SealFlags, fcntl_get_seals};
 
@@ -61,14 +61,14 @@ fn keep_root_keeps_root() {
     assert_eq!(ids(daemon.pid(), "Uid"), [0; 4]);
     assert_ne!(capabilities(daemon.pid())[2], 0);
     assert_eq!(daemon.api.info().uid, 0);
-    assert_eq!(exit(&daemon.api.ran(sh("exit 3").file("a", b"x"))), Ok(3));
+    assert_eq!(exit(&daemon.api.run_to_end(sh("exit 3").file("a", b"x"))), Ok(3));
 }
 
 #[test]
 fn a_user_can_be_named() {
     let daemon = Setup::default().arguments(&["--user", "daemon"]).start();
     assert_eq!(ids(daemon.pid(), "Uid"), [1; 4]);
-    assert_eq!(exit(&daemon.api.ran(sh("exit 3"))), Ok(3));
+    assert_eq!(exit(&daemon.api.run_to_end(sh("exit 3"))), Ok(3));
 }
 
 /// agent-cli as another user: the socket's mode already keeps it out, and behind that the daemon itself.

@@ -5,7 +5,7 @@
 use executor_proto::v1::{Capabilities, ExtraHost, Limits, RunRequest, Tmpfs, UserNamespace};
 use integration::api::exit;
 use integration::daemon::{Daemon, Setup};
-use integration::request::{Words, sh};
+use integration::request::{RequestBuilder, sh};
 use integration::rootfs::Rootfs;
 use tonic::Status;
 use tonic_types::StatusExt as _;
@@ -20,7 +20,7 @@ fn violations(status: &Status) -> Vec<String> {
 }
 
 fn printed(daemon: &Daemon, request: RunRequest) -> String {
-    let container = daemon.api.ran(request);
+    let container = daemon.api.run_to_end(request);
     assert_eq!(exit(&container), Ok(0), "{container:#?}");
     daemon.api.output(&container.id).text()
 }
@@ -105,7 +105,7 @@ fn surroundings_are_as_asked() {
     let limits = Some(Limits { memory_bytes: 24 << 20, ..Limits::default() });
     let large = sh("dd if=/dev/zero of=/scratch/x bs=1M count=40 2>/dev/null; echo $?").id("large");
     let large = RunRequest { tmpfs: vec![tmpfs("/scratch", 64 << 20, false)], limits, ..large };
-    assert!(daemon.api.ran(large).result.unwrap().oom_killed);
+    assert!(daemon.api.run_to_end(large).result.unwrap().oom_killed);
     let status = daemon.api.run(RunRequest {
         tmpfs: vec![tmpfs("/bin/busybox/x", 0, false)],
         id: "link".into(),
@@ -145,7 +145,7 @@ fn a_profile_of_the_requests_own_is_in_force() {
         RunRequest { seccomp_profile: seccomp_profile.into(), ..request }
     };
     let daemon = Setup::default().config(OPEN).start();
-    let ran = daemon.api.ran(request("own", profile));
+    let ran = daemon.api.run_to_end(request("own", profile));
     let output = daemon.api.output("own").text();
     assert!(output.contains("No space left on device") && output.contains("Seccomp:\t2"), "{output}");
     let spec = ran.spec.unwrap();

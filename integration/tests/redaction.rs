@@ -5,7 +5,7 @@
 
 use executor_proto::v1::{EnvironmentVariable, File, Redaction, RunRequest, SecretArgument};
 use integration::daemon::Daemon;
-use integration::request::{Words, program, sh};
+use integration::request::{RequestBuilder, program, sh};
 use integration::rootfs::Rootfs;
 use integration::wait;
 
@@ -45,7 +45,7 @@ fn logs(daemon: &Daemon, id: &str) -> (String, String) {
 #[test]
 fn a_printed_secret_reaches_no_log() {
     let daemon = Daemon::start();
-    let ended = daemon.api.ran(printing("masked", Redaction::Auto));
+    let ended = daemon.api.run_to_end(printing("masked", Redaction::Auto));
     assert_eq!(ended.spec.unwrap().redaction(), Redaction::Auto);
     let (told, on_disk) = logs(&daemon, "masked");
     for text in [&told, &on_disk] {
@@ -58,7 +58,7 @@ fn a_printed_secret_reaches_no_log() {
     assert!(told.contains("\n[REDACTED:db/password]\nplain\n"), "split over two writes: {told}");
     assert!(told.ends_with("[REDACTED:db/password]\n"), "standard error: {told}");
 
-    daemon.api.ran(printing("control", Redaction::None));
+    daemon.api.run_to_end(printing("control", Redaction::None));
     let (told, on_disk) = logs(&daemon, "control");
     for secret in [FILE, VARIABLE, ARGUMENT, "ZmlsZS1jYW5hcnkt"] {
         assert!(told.contains(secret) && on_disk.contains(secret), "the control does not show {secret}: {told}");
@@ -78,11 +78,11 @@ fn short_values_and_public_ones() {
         request.redaction = redaction.into();
         request
     };
-    let auto = daemon.api.ran(request("auto", Redaction::Auto)).spec.unwrap();
+    let auto = daemon.api.run_to_end(request("auto", Redaction::Auto)).spec.unwrap();
     assert_eq!(logs(&daemon, "auto").0, "4711xsmall-postgres-plan[REDACTED:token]");
     assert!(auto.warnings.iter().any(|warning| warning.contains("pin")), "{:?}", auto.warnings);
     assert!(!format!("{:?}", auto.warnings).contains("4711"));
-    let all = daemon.api.ran(request("all", Redaction::All)).spec.unwrap();
+    let all = daemon.api.run_to_end(request("all", Redaction::All)).spec.unwrap();
     assert_eq!(logs(&daemon, "all").0, "[REDACTED:pin]small-postgres-plan[REDACTED:token]");
     assert_eq!(all.warnings, Vec::<String>::new());
 }
@@ -111,7 +111,7 @@ fn other_output_is_byte_exact() {
     let noise: Vec<u8> = (0..4 << 20).map(|_| random()).collect();
     std::fs::write(rootfs.path().join("noise"), &noise).unwrap();
     let request = program("/bin/cat", &["/noise"]).id("noise").rootfs(&rootfs.reference());
-    daemon.api.ran(request.file("f", FILE.as_bytes()).file("g", &noise[100..108]).file("h", &[b'x'; 300_000]));
+    daemon.api.run_to_end(request.file("f", FILE.as_bytes()).file("g", &noise[100..108]).file("h", &[b'x'; 300_000]));
     let got = daemon.api.output("noise").stdout;
     let marker = b"[REDACTED:g]";
     let at = got.windows(marker.len()).position(|window| window == marker).expect("the eight bytes were masked");

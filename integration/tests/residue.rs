@@ -17,12 +17,13 @@ use executor_proto::v1::{self, Container, failure};
 use executor_residue::process::Process;
 use executor_residue::{Canary, Needles, Place, Report, Search};
 use integration::api::{ending, exit, pid};
-use integration::daemon::{Daemon, Setup, ended, kill};
+use integration::daemon::{Daemon, Setup, has_ended, kill};
 use integration::http2::{
-    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PADDED, PING, RST_STREAM, Raw, SETTINGS, field, fields, message,
+    DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PADDED, PING, RST_STREAM, RawClient, SETTINGS, field, fields,
+    message,
 };
-use integration::request::{Words, sh};
-use integration::residue::{Batch, Keeper, settled};
+use integration::request::{RequestBuilder, sh};
+use integration::residue::{ContainerSecrets, FileHolder, wait_until_settled};
 use integration::streams::script;
 use integration::wait;
 use prost::Message as _;
@@ -33,27 +34,27 @@ const HUP: u32 = 1;
 
 /// A container that runs, has printed its secrets, and whose files somebody keeps open.
 struct Running {
-    batch: Batch,
+    batch: ContainerSecrets,
     container: Container,
-    keepers: Vec<Keeper>,
+    keepers: Vec<FileHolder>,
 }
 
 impl Running {
     fn start(daemon: &Daemon, id: &str) -> Self {
-        Self::of(daemon, Batch::new(id))
+        Self::of(daemon, ContainerSecrets::new(id))
     }
 
-    fn of(daemon: &Daemon, mut batch: Batch) -> Self {
+    fn of(daemon: &Daemon, mut batch: ContainerSecrets) -> Self {
         let container = daemon.api.started(batch.request());
-        batch.is_up(daemon, &container);
-        let keepers = vec![Keeper::of(daemon, &container)];
+        batch.wait_until_up(daemon, &container);
+        let keepers = vec![FileHolder::of(daemon, &container)];
         Self { batch, container, keepers }
     }
 
     /// Replaces all files; somebody keeps the new ones open, too.
     fn rotate(&mut self, daemon: &Daemon) {
         self.batch.rotate(daemon);
-        self.keepers.push(Keeper::of(daemon, &self.container));
+        self.keepers.push(FileHolder::of(daemon, &self.container));
         is_found(&self.batch.search_process(self.keepers[1].pid()), &["new file", "variable", "argument"]);
     }
 
@@ -71,7 +72,7 @@ impl Running {
     }
 
     fn search(&self, daemon: &Daemon) -> Report {
-        let keepers: Vec<u32> = self.keepers.iter().map(Keeper::pid).collect();
+        let keepers: Vec<u32> = self.keepers.iter().map(FileHolder::pid).collect();
         self.batch.search(daemon, &keepers)
     }
 }
@@ -103,7 +104,7 @@ fn is_clean(report: &Report, when: &str) {
 fn ends(daemon: &mut Daemon, name: &str, mut end: impl FnMut(&mut Daemon, &Running)) {
     for kind in ["given", "rotated", "written"] {
         let id = format!("{name}-{kind}");
-        let batch = if kind == "written" { Batch::writing(&id) } else { Batch::new(&id) };
+        let batch = if kind == "written" { ContainerSecrets::writing(&id) } else { ContainerSecrets::new(&id) };
         let mut running = Running::of(daemon, batch);
         running.is_found();
         match kind {
@@ -112,7 +113,7 @@ fn ends(daemon: &mut Daemon, name: &str, mut end: impl FnMut(&mut Daemon, &Runni
             _ => {}
         }
         end(daemon, &running);
-        settled(daemon, &id);
+        wait_until_settled(daemon, &id);
         is_clean(&running.search(daemon), &id);
         let log = daemon.api.output(&id).text();
         assert!(log.contains("residue-up") && log.contains("[REDACTED:"), "{id}: the control of the log");
@@ -142,13 +143,13 @@ fn after_failure() {
 #[test]
 fn after_a_program_that_cannot_be_executed() {
     let daemon = Daemon::start();
-    let batch = Batch::new("exec");
-    let container = daemon.api.ran(batch.asking_for("/nope"));
+    let batch = ContainerSecrets::new("exec");
+    let container = daemon.api.run_to_end(batch.asking_for("/nope"));
     assert_eq!(ending(&container).failure.as_ref().unwrap().kind(), failure::Kind::Exec);
-    settled(&daemon, "exec");
+    wait_until_settled(&daemon, "exec");
     is_clean(&batch.search(&daemon, &[]), "exec");
     // And one that is refused when its secrets were there already.
-    let refused = Batch::new("refused");
+    let refused = ContainerSecrets::new("refused");
     daemon.api.run(refused.request().user("nobodyx")).unwrap_err();
     std::thread::sleep(std::time::Duration::from_secs(1)); // it is what is claimed
     is_clean(&refused.search(&daemon, &[]), "refused");
@@ -188,7 +189,7 @@ fn after_executord_was_killed() {
         daemon.kill();
         // The container ends while there is no daemon.
         kill(pid(&running.container), USR1 as i32);
-        wait::until("it has ended", || ended(pid(&running.container)).then_some(()));
+        wait::until("it has ended", || has_ended(pid(&running.container)).then_some(()));
         daemon.start_again();
         assert_eq!(exit(&wait_for(daemon, running)), Ok(0));
     });
@@ -199,10 +200,10 @@ fn after_the_launcher_was_killed() {
     ends(&mut Daemon::start(), "launcher", |daemon, running| {
         let launcher = daemon.launcher().unwrap();
         kill(launcher, 9);
-        wait::until("the launcher is gone", || ended(launcher).then_some(()));
+        wait::until("the launcher is gone", || has_ended(launcher).then_some(()));
         daemon.api.signal(&running.batch.id, USR1).unwrap();
         assert_eq!(exit(&wait_for(daemon, running)), Ok(0));
-        settled(daemon, &running.batch.id);
+        wait_until_settled(daemon, &running.batch.id);
         is_clean(&running.search(daemon), "without a launcher");
         // The next one has nothing to add.
         daemon.terminate();
@@ -217,7 +218,7 @@ fn after_all_were_killed() {
         daemon.kill();
         for pid in [launcher, shim] {
             kill(pid, 9);
-            wait::until("it is gone", || ended(pid).then_some(()));
+            wait::until("it is gone", || has_ended(pid).then_some(()));
         }
         daemon.start_again();
         let container = wait_for(daemon, running);
@@ -235,7 +236,7 @@ fn without_the_wipe_residue_is_found() {
     running.is_found();
     running.rotate(&daemon);
     daemon.api.signal("control", USR1).unwrap();
-    settled(&daemon, "control");
+    wait_until_settled(&daemon, "control");
     let report = running.search(&daemon);
     let found = |place: fn(&Place) -> bool| -> Vec<&str> {
         report.hits.iter().filter(|hit| place(&hit.place)).map(|hit| hit.label.as_str()).collect()
@@ -247,10 +248,10 @@ fn without_the_wipe_residue_is_found() {
         }
     }
     assert!(kept.contains(&"token"), "{kept:?}");
-    let writing = Running::of(&daemon, Batch::writing("control-written"));
+    let writing = Running::of(&daemon, ContainerSecrets::writing("control-written"));
     writing.has_written();
     daemon.api.signal("control-written", USR1).unwrap();
-    settled(&daemon, "control-written");
+    wait_until_settled(&daemon, "control-written");
     is_found(&writing.search(&daemon), &["written"]);
     // Which of them the memory still has depends on what was allocated since.
     let memory = found(|place| matches!(place, Place::Memory { name, .. } if name == "executord"));
@@ -370,14 +371,14 @@ fn run_with(daemon: &Daemon, caller: &mut Caller, id: &str, size: usize) {
 }
 
 /// One way to send a secret that comes to nothing.
-type Way = (&'static str, fn(&mut Raw, &Canary));
+type Way = (&'static str, fn(&mut RawClient, &Canary));
 
 /// A run of this action, with the secret where its own are.
-fn action(raw: &mut Raw, wrap: impl Fn(v1::Action) -> v1::Action, secret: &Canary) {
+fn action(raw: &mut RawClient, wrap: impl Fn(v1::Action) -> v1::Action, secret: &Canary) {
     let inner = sh("true").secret_env("A", secret.as_str()).file("f", secret.as_bytes());
     let request = v1::RunRequest { action: Some(wrap(inner.action.unwrap())), ..Default::default() };
     let on = raw.call(&fields(RUN), &message(&request.encode_to_vec()), 16_384);
-    raw.answered(on);
+    raw.wait_for_answer(on);
 }
 
 fn boxed(action: v1::Action) -> Option<Box<v1::Action>> {
@@ -422,71 +423,71 @@ const WAYS: [Way; 27] = [
     ("a message over the limit", |raw, secret| {
         let on = raw.open(&fields(RUN), false);
         raw.frame(DATA, 0, on, &[0, 0x7f, 0xff, 0xff, 0xff]);
-        raw.answered(on);
+        raw.wait_for_answer(on);
         raw.frame(DATA, 0, on, secret.as_bytes());
     }),
     ("20 kB of metadata", |raw, secret| {
         let more: Vec<u8> = (0..5).flat_map(|number| field(&format!("x-{number}"), secret.as_bytes())).collect();
         let on = raw.call(&[fields("/executor.v1.Executor/Info"), more].concat(), &message(&[]), 5);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("metadata that is to be remembered", |raw, secret| {
         let more = field("authorization", &secret.as_bytes()[..3000]);
         let on = raw.call(&[fields("/executor.v1.Executor/Info"), more].concat(), &message(&[]), 5);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("metadata that is malformed", |raw, secret| {
         let on = raw.open(&[fields(RUN), field("Upper", secret.as_bytes())].concat(), false);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("an authority", |raw, secret| {
         let block =
             [&[0x83, 0x86][..], &field(":path", RUN.as_bytes()), &field(":authority", secret.as_bytes())].concat();
         let on = raw.call(&block, &message(&[]), 5);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("an unknown method", |raw, secret| {
         let on = raw.call(&fields(&format!("/{}", secret.as_str())), &message(secret.as_bytes()), 16_384);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("an unknown encoding", |raw, secret| {
         let more = field("grpc-encoding", secret.as_bytes());
         let on = raw.call(&[fields(RUN), more].concat(), &message(secret.as_bytes()), 16_384);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("gzip", |raw, secret| {
         let body = [&[1], &message(secret.as_bytes())[1..]].concat();
         let on = raw.call(&[fields(RUN), field("grpc-encoding", b"gzip")].concat(), &body, 16_384);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("a flag for an encoding without one", |raw, secret| {
         let on = raw.call(&fields(RUN), &[&[1], &message(secret.as_bytes())[1..]].concat(), 16_384);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("an unknown field", |raw, secret| {
         let unknown = v1::GetRequest { id: secret.as_str().into() }.encode_to_vec();
         let on = raw.call(&fields("/executor.v1.Executor/Info"), &message(&unknown), 16_384);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("what is no message", |raw, secret| {
         let on = raw.call(&fields(RUN), &message(&[b"\x0a\xff\xff\x7f", secret.as_bytes()].concat()), 16_384);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("an id", |raw, secret| {
         let request = v1::GetRequest { id: secret.as_str().into() };
         let on = raw.call(&fields("/executor.v1.Executor/Get"), &message(&request.encode_to_vec()), 16_384);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("data after an answer", |raw, secret| {
         let on = raw.open(&fields("/no.such.Service/Method"), false);
-        raw.answered(on);
+        raw.wait_for_answer(on);
         raw.frame(DATA, 0, on, secret.as_bytes());
         raw.frame(DATA, END_STREAM, on, secret.as_bytes());
     }),
     ("a second message", |raw, secret| {
         let body = [message(&[]), message(secret.as_bytes())].concat();
         let on = raw.call(&fields("/executor.v1.Executor/Info"), &body, 16_384);
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("data after RST_STREAM", |raw, secret| {
         let on = raw.open(&fields(RUN), false);
@@ -498,14 +499,14 @@ const WAYS: [Way; 27] = [
         let on = raw.open(&fields("/executor.v1.Executor/Info"), false);
         raw.frame(DATA, 0, on, &message(&[]));
         raw.frame(HEADERS, END_HEADERS | END_STREAM, on, &field("x", secret.as_bytes()));
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("paddings", |raw, secret| {
         let padding = &secret.as_bytes()[..255];
         let on = raw.open(&fields("/executor.v1.Executor/Info"), false);
         raw.frame(DATA, PADDED, on, &[&[255][..], &message(&[]), padding].concat());
         raw.frame(HEADERS, END_HEADERS | END_STREAM | PADDED, on, &[&[255][..], padding].concat());
-        raw.answered(on);
+        raw.wait_for_answer(on);
     }),
     ("frames without a meaning", |raw, secret| {
         for kind in [0x10, 0xfa, 0xff] {
@@ -524,10 +525,10 @@ const WAYS: [Way; 27] = [
     }),
 ];
 
-fn refused_run(raw: &mut Raw, secret: &Canary, piece: usize) {
+fn refused_run(raw: &mut RawClient, secret: &Canary, piece: usize) {
     let request = sh("true").secret_env("A", secret.as_str()).file("f", secret.as_bytes()).user("nobody here");
     let on = raw.call(&fields(RUN), &message(&request.encode_to_vec()), piece);
-    raw.answered(on);
+    raw.wait_for_answer(on);
 }
 
 /// What comes to nothing leaves nothing, although the client keeps its connection and acknowledges nothing.
@@ -535,30 +536,30 @@ fn refused_run(raw: &mut Raw, secret: &Canary, piece: usize) {
 fn after_what_was_refused() {
     let daemon = Daemon::start();
     for (name, send) in WAYS {
-        let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+        let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
         send(&mut raw, &secret);
-        raw.heard();
+        raw.wait_until_read();
         is_gone(&daemon, &secret, name);
-        raw.heard();
+        raw.wait_until_read();
     }
     // What ends the connection as well.
-    let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+    let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
     raw.frame(GOAWAY, 0, 0, &[&[0; 8], secret.as_bytes()].concat());
     is_gone(&daemon, &secret, "debug data");
-    let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+    let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
     raw.frame(HEADERS, 0, 1, &field("x", secret.as_bytes()));
     raw.frame(DATA, 0, 1, secret.as_bytes());
-    assert_eq!(raw.goes_away(), 1, "a frame within a block of fields is a PROTOCOL_ERROR");
+    assert_eq!(raw.read_goaway(), 1, "a frame within a block of fields is a PROTOCOL_ERROR");
     is_gone(&daemon, &secret, "a block that is not ended");
-    let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+    let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
     raw.open(&[&[0xff, 0xff, 0xff, 0x7f][..], secret.as_bytes()].concat(), false);
-    assert_eq!(raw.goes_away(), 9, "a block that is none is a COMPRESSION_ERROR");
+    assert_eq!(raw.read_goaway(), 9, "a block that is none is a COMPRESSION_ERROR");
     is_gone(&daemon, &secret, "a block that is none");
     // The control: what is under way is found.
-    let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+    let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
     let on = raw.open(&fields(RUN), false);
     raw.frame(DATA, 0, on, &message(&[secret.as_bytes(), secret.as_bytes()].concat())[..4096]);
-    raw.heard();
+    raw.wait_until_read();
     assert!(in_executord(&daemon, &secret));
 }
 
@@ -567,21 +568,21 @@ fn after_what_was_refused() {
 fn after_a_process_of_exec_has_ended() {
     let daemon = Daemon::start();
     daemon.api.started(sh("sleep 100000").id("c"));
-    let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+    let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
     let part = |part| message(&v1::ExecRequest { part: Some(part) }.encode_to_vec());
     let on = raw.open(&fields("/executor.v1.Executor/Exec"), false);
     raw.frame(DATA, 0, on, &part(v1::exec_request::Part::Start(script("c", "true"))));
-    raw.answered(on);
+    raw.wait_for_answer(on);
     let typed = part(v1::exec_request::Part::Stdin(secret.as_bytes().to_vec()));
     for piece in [16_384, 7] {
         typed.chunks(piece).for_each(|typed| raw.frame(DATA, 0, on, typed));
-        raw.heard();
+        raw.wait_until_read();
         is_gone(&daemon, &secret, "input of a process that has ended");
     }
 }
 
 /// A connection as a user whom executord does not serve, who may open its socket all the same.
-fn connected_as(daemon: &Daemon, user: u32) -> Raw {
+fn connected_as(daemon: &Daemon, user: u32) -> RawClient {
     use rustix::thread::{CapabilitiesSecureBits, Uid, set_capabilities_secure_bits, set_thread_res_uid};
     let socket = daemon.socket();
     let connect = move || {
@@ -589,7 +590,7 @@ fn connected_as(daemon: &Daemon, user: u32) -> Raw {
         set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP).unwrap();
         let user = Uid::from_raw(user);
         set_thread_res_uid(user, user, user).unwrap();
-        Raw::connect(&socket)
+        RawClient::connect(&socket)
     };
     std::thread::spawn(connect).join().unwrap()
 }
@@ -602,10 +603,10 @@ fn after_a_user_was_refused() {
         let (mut raw, secret) = (connected_as(&daemon, 54_321), Canary::random(4096).unwrap());
         let request = sh("true").id("c").secret_env("A", secret.as_str()).file("f", secret.as_bytes());
         let on = raw.call(&fields(RUN), &message(&request.encode_to_vec()), piece);
-        raw.answered(on);
-        raw.heard();
+        raw.wait_for_answer(on);
+        raw.wait_until_read();
         is_gone(&daemon, &secret, "a user who is refused");
-        raw.heard();
+        raw.wait_until_read();
         let told = daemon.api.get("c").unwrap_err();
         assert_eq!(told.code(), tonic::Code::NotFound, "nothing was run for that user");
     }
@@ -618,9 +619,9 @@ fn without_the_wipe_what_was_refused_is_found() {
     let daemon = Setup::default().control().start();
     let mut clean = Vec::new();
     for (name, send) in WAYS {
-        let (mut raw, secret) = (Raw::connect(&daemon.socket()), Canary::random(4096).unwrap());
+        let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
         send(&mut raw, &secret);
-        raw.heard();
+        raw.wait_until_read();
         if !in_executord(&daemon, &secret) {
             clean.push(name);
         }

@@ -6,8 +6,8 @@
 use executor_proto::v1::event::Kind;
 use executor_proto::v1::{State, WatchEventsRequest, failure};
 use integration::api::{ending, exit, pid};
-use integration::daemon::{Daemon, ended, kill};
-use integration::request::{Words, sh, sleeper};
+use integration::daemon::{Daemon, has_ended, kill};
+use integration::request::{RequestBuilder, sh, sleeper};
 use integration::{host, wait};
 use tonic::Code;
 
@@ -40,7 +40,7 @@ fn containers_outlive_the_daemon() {
     assert_eq!(host::status(pid(&counter), "Name").as_deref(), Some("sh"), "it runs on");
     // This one ends while there is no daemon.
     kill(ends, 10);
-    wait::until("it has ended", || ended(ends).then_some(()));
+    wait::until("it has ended", || has_ended(ends).then_some(()));
     daemon.start_again();
 
     assert_eq!(daemon.launcher(), launcher, "the launcher lives on");
@@ -64,7 +64,7 @@ fn containers_outlive_the_daemon() {
     for id in daemon.api.ids() {
         daemon.api.delete(&id, true).unwrap();
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 /// Again and again, at any moment of a life: nothing that was answered is lost, and nothing lives on that the next
@@ -104,7 +104,7 @@ fn a_daemon_may_be_killed_at_any_moment() {
             look_after(&daemon, &format!("r{round}-{index}"), index, &answered);
         }
         assert_eq!(daemon.api.get("stays").unwrap(), stays);
-        daemon.is_back_at(&before);
+        daemon.wait_until_back_at(&before);
     }
 }
 
@@ -121,7 +121,7 @@ fn look_after(daemon: &Daemon, id: &str, index: i32, answered: &[String]) {
         Err(status) if !was_answered && status.code() == Code::NotFound => {}
         deleted => deleted.expect("Delete"),
     }
-    assert_eq!(exit(&daemon.api.ran(sh("exit 8").id(id))), Ok(8), "{id}");
+    assert_eq!(exit(&daemon.api.run_to_end(sh("exit 8").id(id))), Ok(8), "{id}");
     daemon.api.delete(id, false).expect("Delete");
 }
 
@@ -131,9 +131,9 @@ fn what_was_answered_is_remembered() {
     let mut daemon = Daemon::start();
     for round in 0..4 {
         let [ended, gone, stopped] = ["ended", "gone", "stopped"].map(|name| format!("{name}{round}"));
-        daemon.api.ran(sh("exit 2").id(&gone));
+        daemon.api.run_to_end(sh("exit 2").id(&gone));
         daemon.api.started(sleeper(&stopped));
-        let result = daemon.api.ran(sh("echo kept; exit 5").id(&ended)).result;
+        let result = daemon.api.run_to_end(sh("echo kept; exit 5").id(&ended)).result;
         daemon.api.delete(&gone, false).unwrap();
         daemon.api.stop(&stopped, None).unwrap();
         daemon.kill();
@@ -164,7 +164,7 @@ fn cursors_never_go_back_and_what_may_be_missing_is_a_gap() {
     let (mut newest, mut gaps) = (0, 0);
     for (round, crash) in [true, false, true].into_iter().enumerate() {
         let id = format!("e{round}");
-        daemon.api.ran(sh("true").id(&id));
+        daemon.api.run_to_end(sh("true").id(&id));
         let completed = |kind: Kind| kind == Kind::Completed;
         let told = daemon.api.events_after(newest).until(|response| {
             let event = response.event.as_ref().unwrap();
@@ -225,9 +225,9 @@ fn a_killed_shim_is_told_as_supervisor_lost() {
     std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
     assert_eq!(bytes, [0; 18], "overwritten, also for whoever had it open");
     drop(kept);
-    assert!(ended(pid(&running)));
+    assert!(has_ended(pid(&running)));
     daemon.api.delete("lost", false).unwrap();
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 /// Everything of ours is killed at once, and the next daemon still makes an end of it.
@@ -241,14 +241,14 @@ fn daemon_launcher_and_shim_are_all_killed() {
     daemon.kill();
     for pid in [launcher, shim] {
         kill(pid, 9);
-        wait::until("it is gone", || ended(pid).then_some(()));
+        wait::until("it is gone", || has_ended(pid).then_some(()));
     }
     assert_eq!(host::status(pid(&running), "Name").as_deref(), Some("sleep"), "it runs without any of us");
     daemon.start_again();
     let swept = daemon.api.wait("swept").unwrap();
     assert_eq!(ending(&swept).failure.as_ref().unwrap().kind(), failure::Kind::SupervisorLost);
     assert_eq!(ending(&swept).wipe.as_ref().unwrap().bytes, 19);
-    assert!(ended(pid(&running)));
+    assert!(has_ended(pid(&running)));
     assert_eq!(daemon.api.get("survivor").unwrap(), survivor, "a container with its shim is unaffected");
     assert_eq!(survivor.state(), State::Running);
     for id in ["swept", "survivor"] {

@@ -6,7 +6,7 @@ use executor_proto::v1::{ListRequest, RunRequest};
 use executor_residue::{Canary, Needles, Search};
 use integration::api::{ending, exit, pid};
 use integration::daemon::{Daemon, Setup, kill};
-use integration::request::{Words, program, sh, sleeper};
+use integration::request::{RequestBuilder, program, sh, sleeper};
 use integration::rootfs::Rootfs;
 use integration::runtime::{TOKEN, token};
 use integration::{cli, wait};
@@ -32,7 +32,7 @@ fn secret_variables_and_arguments_reach_the_process() {
     for reference in ["host", &rootfs.reference()] {
         let request = program("/bin/sh", &["-c", SHOW, "sh", "plain", "", ""]).rootfs(reference).unmasked();
         let request = request.secret_env("PW", "a=b ${x} \u{e9}").secret_env("EMPTY", "");
-        let container = daemon.api.ran(request.secret_arg(5, "").secret_arg(4, "--pw=c d\"").env("PLAIN", "1"));
+        let container = daemon.api.run_to_end(request.secret_arg(5, "").secret_arg(4, "--pw=c d\"").env("PLAIN", "1"));
         assert_eq!(exit(&container), Ok(0));
         assert_eq!(daemon.api.output(&container.id).text(), "a=b ${x} \u{e9}\n\nplain\n--pw=c d\"\n\n");
         let spec = container.spec.as_ref().unwrap();
@@ -43,7 +43,7 @@ fn secret_variables_and_arguments_reach_the_process() {
         assert_eq!((spec.argument_count, &spec.secret_argument_indices[..]), (6, &[4, 5][..]));
         daemon.api.delete(&container.id, false).unwrap();
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 /// Rules 1, 8 and 9: what is both public and secret, or neither, is an error that names the field and repeats no value.
@@ -180,7 +180,7 @@ fn agent_cli_takes_them_from_files() {
     assert!(masked.stdout.starts_with("15 [REDACTED:"), "{masked:?}");
     let refused = cli::run(&daemon.socket(), &["run", "--secret-env", "PW=canary", "--", "true"]);
     assert!(refused.status == 125 && !refused.stderr.contains("canary"), "{refused:?}");
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 /// Whatever dies, what a container may ask for again is wiped with its files: also where nobody is left but the
@@ -208,7 +208,7 @@ fn inputs_are_wiped_whoever_is_left() {
                 kill(launcher, 9);
                 kill(shim, 9);
                 wait::until("both have ended", || {
-                    (integration::daemon::ended(launcher) && integration::daemon::ended(shim)).then_some(())
+                    (integration::daemon::has_ended(launcher) && integration::daemon::has_ended(shim)).then_some(())
                 });
                 if id != "all" {
                     daemon.kill();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use executor_proto::v1::RunRequest;
 use integration::api::exit;
 use integration::daemon::Daemon;
-use integration::request::{Words as _, sh, sleeper};
+use integration::request::{RequestBuilder as _, sh, sleeper};
 use integration::wait;
 
 const QUIT: u32 = 3;
@@ -65,16 +65,16 @@ fn an_init_passes_signals_on_and_takes_orphans() {
         for (1..1000) { last if !-e \"/proc/$pid\" or `cat /proc/$pid/stat` =~ /\\) Z/; select undef, undef, undef, 0.01 }
         select undef, undef, undef, 0.2; print -e \"/proc/$pid\" ? \"zombie\" : \"taken\"; exit 3'";
     for (id, init, told) in [("orphan", true, "taken"), ("zombie", false, "zombie")] {
-        let ended = daemon.api.ran(with_init(sh(orphan).id(id).user("vcap"), init));
+        let ended = daemon.api.run_to_end(with_init(sh(orphan).id(id).user("vcap"), init));
         assert_eq!((exit(&ended), daemon.api.output(id).text().as_str()), (Ok(3), told), "{id}");
     }
     // It is a copy of what made the container, and root of the container looks at nothing of it but its name.
     let look = "cat /proc/1/comm; cat /proc/1/environ /proc/1/maps 2>/dev/null; readlink /proc/1/exe /proc/1/cwd; ls /proc/1/fd 2>/dev/null";
     for (id, init, name) in [("looked-at", true, "init\n"), ("seen", false, "sh\n")] {
-        daemon.api.ran(with_init(sh(&format!("{look}; true")).id(id), init));
+        daemon.api.run_to_end(with_init(sh(&format!("{look}; true")).id(id), init));
         let told = daemon.api.output(id).text();
         assert!(told.starts_with(name) && (told == name) == init, "{id}: {told:?}");
     }
-    let missing = daemon.api.ran(with_init(integration::request::program("/nope", &[]).id("missing"), true));
+    let missing = daemon.api.run_to_end(with_init(integration::request::program("/nope", &[]).id("missing"), true));
     assert!(missing.result.unwrap().failure.unwrap().message.contains("/nope"));
 }

@@ -13,7 +13,7 @@ use executor_proto::v1::{Container, RunRequest, State, UserNamespace};
 use integration::api::{exit, pid};
 use integration::daemon::{Daemon, Setup};
 use integration::host::status;
-use integration::request::{Words, sh, sleeper};
+use integration::request::{RequestBuilder, sh, sleeper};
 use integration::rootfs::Rootfs;
 use integration::{dist, wait};
 use tonic::Code;
@@ -63,7 +63,7 @@ fn root_of_a_container_is_an_unprivileged_id_of_the_host() {
     let told = app.spec.unwrap();
     assert_eq!((told.uid, told.gid), (Some(1000), Some(1000)), "told as the container has them");
 
-    let map = daemon.api.ran(sh("cat /proc/self/uid_map /proc/self/gid_map").id("map"));
+    let map = daemon.api.run_to_end(sh("cat /proc/self/uid_map /proc/self/gid_map").id("map"));
     let expected = format!("0 {} {RANGE}", map.id_range_start);
     let text = daemon.api.output("map").text();
     let lines: Vec<String> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
@@ -179,11 +179,11 @@ fn a_pool_that_is_used_up_is_told() {
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
     let told = refused.get_details_bad_request().unwrap().field_violations;
     assert!(told[0].field == "user_namespace" && told[0].description.contains("all 1 ranges"), "{told:?}");
-    daemon.is_back_at(&before);
-    daemon.api.ran(with_hosts_ids(sh("true").id("hosts")));
+    daemon.wait_until_back_at(&before);
+    daemon.api.run_to_end(with_hosts_ids(sh("true").id("hosts")));
     daemon.api.stop("first", Some(0)).unwrap();
     daemon.api.wait("first").unwrap();
-    let third = daemon.api.ran(sh("true").id("third"));
+    let third = daemon.api.run_to_end(sh("true").id("third"));
     assert_eq!((exit(&third), third.id_range_start), (Ok(0), first.id_range_start));
 }
 
@@ -195,7 +195,7 @@ fn ranges_outlive_the_launcher() {
     daemon.api.started(sleeper("goes"));
     let launcher = daemon.launcher().unwrap();
     integration::daemon::kill(launcher, 9);
-    wait::until("the launcher is gone", || integration::daemon::ended(launcher).then_some(()));
+    wait::until("the launcher is gone", || integration::daemon::has_ended(launcher).then_some(()));
     daemon.terminate();
     daemon.start_again();
     assert_ne!(daemon.launcher().unwrap(), launcher);
@@ -227,7 +227,7 @@ fn launchers_on_one_host_never_share_ids() {
     one.kill();
     for pid in [launcher, shim] {
         integration::daemon::kill(pid, 9);
-        wait::until("it is gone", || integration::daemon::ended(pid).then_some(()));
+        wait::until("it is gone", || integration::daemon::has_ended(pid).then_some(()));
     }
     assert_eq!(other.api.run(sleeper("fourth")).unwrap_err().code(), Code::ResourceExhausted);
     one.start_again();
@@ -258,8 +258,8 @@ fn a_file_system_without_id_mapped_mounts_is_refused() {
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused:?}");
     let told = refused.get_details_bad_request().unwrap().field_violations;
     assert!(told[0].field == "rootfs" && told[0].description.contains("id-mapped mounts"), "{told:?}");
-    daemon.is_back_at(&before);
-    let control = daemon.api.ran(with_hosts_ids(sh("true").id("control").rootfs(&reference)));
+    daemon.wait_until_back_at(&before);
+    let control = daemon.api.run_to_end(with_hosts_ids(sh("true").id("control").rootfs(&reference)));
     assert_eq!(exit(&control), Ok(0), "the control");
 }
 

@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use integration::tree::listing_between;
+use integration::tree::listing_without_mounts;
 use nix::sched::{CloneFlags, setns};
 
 fn main() -> anyhow::Result<()> {
@@ -24,7 +24,7 @@ fn main() -> anyhow::Result<()> {
     // The root and working directory become those of the namespace.
     setns(mount, CloneFlags::CLONE_NEWNS).context("the mount namespace")?;
     let mut out = Vec::new();
-    for (path, line) in listing_between(Path::new("/"), &mounts) {
+    for (path, line) in listing_without_mounts(Path::new("/"), &mounts) {
         out.extend([path.as_os_str().as_bytes(), &[0], line.as_bytes(), &[0]].concat());
     }
     Ok(std::io::stdout().write_all(&out)?)

@@ -163,7 +163,7 @@ fn other_actions_are_unimplemented_by_name() {
     assert!(run(&daemon.api, request("control", &inner_run)).unwrap().created);
     daemon.api.wait("control").unwrap();
     daemon.api.delete("control", true).unwrap();
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 #[test]

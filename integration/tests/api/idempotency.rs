@@ -2,7 +2,7 @@
 
 use executor_proto::v1::RunRequest;
 use integration::daemon::Daemon;
-use integration::request::{Words, program, sleeper};
+use integration::request::{RequestBuilder, program, sleeper};
 use tonic::Code;
 
 fn request() -> RunRequest {
@@ -75,7 +75,7 @@ fn a_different_request_under_a_used_id_is_refused() {
 #[test]
 fn ids_that_are_left_out_are_made() {
     let daemon = Daemon::start();
-    let ids: Vec<String> = (0..3).map(|_| daemon.api.ran(program("/bin/true", &[])).id).collect();
+    let ids: Vec<String> = (0..3).map(|_| daemon.api.run_to_end(program("/bin/true", &[])).id).collect();
     let mut different = ids.clone();
     different.sort();
     different.dedup();

@@ -3,7 +3,7 @@
 use executor_proto::v1::{ListRequest, State};
 use integration::api::Api;
 use integration::daemon::Daemon;
-use integration::request::{Words, program, sleeper};
+use integration::request::{RequestBuilder, program, sleeper};
 use tonic::Code;
 
 fn ids(api: &Api, request: ListRequest) -> Vec<String> {
@@ -24,7 +24,7 @@ fn pages_have_every_container_once_in_the_order_of_ids() {
     let daemon = Daemon::start();
     assert_eq!(ids(&daemon.api, ListRequest::default()), [""; 0]);
     for id in ["d", "b", "e", "a", "c"] {
-        daemon.api.ran(program("/bin/true", &[]).id(id));
+        daemon.api.run_to_end(program("/bin/true", &[]).id(id));
     }
     let (mut token, mut pages) = (String::new(), Vec::new());
     loop {
@@ -49,7 +49,7 @@ fn pages_have_every_container_once_in_the_order_of_ids() {
 #[test]
 fn filters_take_any_of_the_states_and_all_of_the_labels() {
     let daemon = Daemon::start();
-    daemon.api.ran(program("/bin/true", &[]).id("done").label("app", "web").label("tier", "1"));
+    daemon.api.run_to_end(program("/bin/true", &[]).id("done").label("app", "web").label("tier", "1"));
     daemon.api.started(sleeper("web").label("app", "web"));
     daemon.api.started(sleeper("db").label("app", "db").label("tier", "1"));
     let table = [

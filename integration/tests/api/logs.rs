@@ -3,7 +3,7 @@
 use executor_proto::v1::{AttachStart, LogStream, RunRequest, StreamLogsRequest, StreamLogsResponse};
 use integration::api::{Api, exit};
 use integration::daemon::{Daemon, Setup};
-use integration::request::{Words, program, sh};
+use integration::request::{RequestBuilder, program, sh};
 use integration::rootfs::Rootfs;
 use integration::streams::Attached;
 
@@ -19,7 +19,7 @@ fn the_streams_are_told_apart_and_lines_keep_their_form() {
     use LogStream::{Stderr, Stdout};
     let daemon = Daemon::start();
     let script = "echo out; echo err >&2; printf 'no newline'";
-    daemon.api.ran(sh(script).id("log").action(|run| run.log_source = "APP/1".into()));
+    daemon.api.run_to_end(sh(script).id("log").action(|run| run.log_source = "APP/1".into()));
     let entries = daemon.api.follow("log").rest();
     // Within a stream the order is the writer's; between two pipes there is none.
     let of = |stream| pairs(&entries).into_iter().filter(move |(of, _)| *of == stream).map(|(_, text)| text);
@@ -49,7 +49,7 @@ fn output_is_byte_exact() {
     ];
     for (id, bytes) in table {
         std::fs::write(rootfs.path().join("bytes"), bytes).unwrap();
-        daemon.api.ran(program("/bin/cat", &["/bytes"]).id(id).rootfs(&rootfs.reference()));
+        daemon.api.run_to_end(program("/bin/cat", &["/bytes"]).id(id).rootfs(&rootfs.reference()));
         let entries = daemon.api.follow(id).rest();
         assert!(entries.iter().all(|entry| entry.data.len() <= ENTRY_MAX && !entry.data.is_empty()), "{id}");
         let got: Vec<u8> = entries.iter().flat_map(|entry| entry.data.clone()).collect();
@@ -110,8 +110,8 @@ fn since_leaves_out_what_came_before() {
 fn suppressed_output_is_not_kept() {
     let daemon = Daemon::start();
     let loud = sh("echo canary-out && echo canary-err >&2 && ls / && exit 3");
-    assert_eq!(exit(&daemon.api.ran(loud.clone().id("control"))), Ok(3));
-    assert_eq!(exit(&daemon.api.ran(loud.id("quiet").action(|run| run.suppress_log_output = true))), Ok(3));
+    assert_eq!(exit(&daemon.api.run_to_end(loud.clone().id("control"))), Ok(3));
+    assert_eq!(exit(&daemon.api.run_to_end(loud.id("quiet").action(|run| run.suppress_log_output = true))), Ok(3));
     assert!(daemon.api.output("control").text().starts_with("canary-out\n"));
     assert_eq!(daemon.api.follow("quiet").rest(), []);
     let kept = |id: &str| {
@@ -130,7 +130,7 @@ fn a_program_whose_output_is_not_kept_can_write_and_read() {
     for (id, suppress, terminal) in [("kept", false, false), ("quiet", true, false), ("console", true, true)] {
         let script = if terminal { "test -t 1 && echo x && echo y >&2 && exit 7" } else { script };
         let request = sh(script).id(id).action(|run| run.suppress_log_output = suppress);
-        let ended = daemon.api.ran(RunRequest { terminal, ..request });
+        let ended = daemon.api.run_to_end(RunRequest { terminal, ..request });
         assert_eq!(exit(&ended), Ok(7), "{id}");
     }
     assert_eq!(daemon.api.output("kept").text(), "x\nz\n");
@@ -150,7 +150,7 @@ fn a_follower_outlives_rotations_and_is_told_what_it_missed() {
     let mut followers: Vec<_> = (0..3).map(|_| connected().follow("c")).collect();
     let typist = AttachStart { id: "c".into(), input: true, no_output: true, ..AttachStart::default() };
     let typist = Attached::begin(&daemon.api, typist).unwrap();
-    typist.types(b"\n");
+    typist.send_input(b"\n");
     daemon.api.wait("c").unwrap();
     // One that comes late has missed the beginning.
     followers.push(connected().follow("c"));

@@ -2,7 +2,7 @@
 
 use executor_proto::v1::{File, Limits, RunRequest};
 use integration::daemon::Daemon;
-use integration::request::{Words, program};
+use integration::request::{RequestBuilder, program};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
@@ -58,7 +58,7 @@ fn every_violation_is_told_at_once() {
     ];
     assert_eq!(found, expected);
     assert!(violations(&status).iter().all(|(_, description)| !description.is_empty()));
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 /// Wherever a secret can stand in a request that is refused, no byte of the answer has it: message, details and

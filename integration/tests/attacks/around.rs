@@ -1,7 +1,7 @@
 //! Within one container: a process of another user than its first.
 
 use integration::daemon::Daemon;
-use integration::request::{Words as _, program};
+use integration::request::{RequestBuilder as _, program};
 
 use crate::attackers::outcomes;
 
@@ -14,7 +14,7 @@ const SCRIPT: &str = include_str!("around.py");
 fn another_user_of_the_same_container_reaches_nothing() {
     let daemon = Daemon::start();
     let request = program("/usr/bin/python3", &["-c", SCRIPT, "/etc/cf-service-bindings/db/password"]);
-    let container = daemon.api.ran(request.memory(128 << 20).file("db/password", b"s3cr3t"));
+    let container = daemon.api.run_to_end(request.memory(128 << 20).file("db/password", b"s3cr3t"));
     let printed = daemon.api.output(&container.id).text();
     let outcomes = outcomes(&printed);
     assert_eq!(outcomes.len(), 14, "{printed}");

@@ -7,7 +7,7 @@ use std::process::Command;
 use executor_proto::v1::{Capabilities, Limits, ResourceLimits, RunRequest, UserNamespace};
 use integration::daemon::{Daemon, Setup};
 use integration::host::status;
-use integration::request::{Attacker, EVERYBODY, Words as _, program};
+use integration::request::{ATTACKERS, Attacker, RequestBuilder as _, program};
 use serde_json::Value;
 
 const COMMON: &str = include_str!("probes/common.py");
@@ -63,7 +63,7 @@ impl Attacks {
 
     /// What becomes of them in a container. That ends by itself, with its secret files wiped.
     fn tried(&self, daemon: &Daemon, request: RunRequest) -> BTreeMap<String, String> {
-        let container = daemon.api.ran(request.unmasked());
+        let container = daemon.api.run_to_end(request.unmasked());
         let printed = daemon.api.output(&container.id).text();
         assert_eq!(integration::api::exit(&container), Ok(0), "{}: {printed}", container.id);
         if !self.secrets.is_empty() {
@@ -75,7 +75,7 @@ impl Attacks {
         outcomes(&printed)
     }
 
-    /// As one of [`EVERYBODY`].
+    /// As one of [`ATTACKERS`].
     pub(crate) fn by(&self, daemon: &Daemon, attacker: Attacker) -> BTreeMap<String, String> {
         self.tried(daemon, self.request(attacker.name).by(attacker))
     }
@@ -143,7 +143,7 @@ pub(crate) fn judge(
     let mut faults = String::new();
     let mut names: Vec<&str> = table.iter().flat_map(|(_, names)| names.iter().copied()).collect();
     names.sort_unstable();
-    for attacker in EVERYBODY {
+    for attacker in ATTACKERS {
         let seen = attacks.by(daemon, attacker);
         let tried: Vec<&str> = seen.keys().map(String::as_str).collect();
         assert_eq!(tried, names, "the table is what was tried");

@@ -1,7 +1,7 @@
 //! Secret files: whatever would make them writable, hide them, replace them, or show them to somebody else.
 
 use executor_proto::v1::Limits;
-use integration::request::EVERYBODY;
+use integration::request::ATTACKERS;
 use serde_json::json;
 
 use crate::attackers::{Attacks, Unguarded, daemon, judge};
@@ -58,7 +58,7 @@ fn nothing_that_a_container_does_to_its_secret_files_goes_through() {
             Attacks::new(include_str!("probes/secrets.py"), json!({"point": point, "secret": secret}), limits);
         attacks.secrets = vec![("password".to_owned(), b"s3cr3t")];
         judge(&daemon, &attacks, &prepare, &[(Unguarded::Host, ATTACKS)], &REASONS);
-        for attacker in EVERYBODY {
+        for attacker in ATTACKERS {
             daemon.api.delete(attacker.name, false).unwrap();
         }
     }

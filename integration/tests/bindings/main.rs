@@ -10,7 +10,7 @@ mod scan;
 
 use std::path::{Path, PathBuf};
 
-use integration::cli::Ran;
+use integration::cli::CliOutput;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -38,7 +38,7 @@ impl Vcap {
 }
 
 /// Runs agent-cli and expects that it does what it is asked for.
-fn done(socket: &Path, arguments: &[&str]) -> Ran {
+fn done(socket: &Path, arguments: &[&str]) -> CliOutput {
     let ran = integration::cli::run(socket, arguments);
     assert_eq!(ran.status, 0, "{arguments:?}: {ran:?}");
     ran

@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use integration::cli::{Ran, finish};
+use integration::cli::{CliOutput, finish};
 use integration::daemon::kill;
 use integration::dist;
 use serde_json::{Value, json};
@@ -57,7 +57,7 @@ impl Caller {
         child
     }
 
-    fn run(&self, world: &World, operation: &Value) -> Ran {
+    fn run(&self, world: &World, operation: &Value) -> CliOutput {
         finish(self.start(world, operation))
     }
 

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use executor_proto::v1::{Container, ListRequest};
 use executor_residue::{Needles, Search};
-use integration::cli::{Ran, finish};
+use integration::cli::{CliOutput, finish};
 use integration::daemon::Daemon;
 use integration::dist;
 use integration::rootfs::Rootfs;
@@ -83,18 +83,18 @@ impl World {
     }
 
     /// Runs it.
-    pub(crate) fn cnab(&self, arguments: &[&str]) -> Ran {
+    pub(crate) fn cnab(&self, arguments: &[&str]) -> CliOutput {
         finish(self.command(arguments).spawn().expect("agent-cli starts"))
     }
 
     /// Runs an action, with the credentials, of our root file system.
-    pub(crate) fn act(&self, arguments: &[&str]) -> Ran {
+    pub(crate) fn act(&self, arguments: &[&str]) -> CliOutput {
         let (creds, image) = (self.path("creds.json"), self.rootfs.reference());
         self.cnab(&[arguments, &["-c", &creds, "--image-override", &image]].concat())
     }
 
     /// The same; it must succeed.
-    pub(crate) fn acts(&self, arguments: &[&str]) -> Ran {
+    pub(crate) fn acts(&self, arguments: &[&str]) -> CliOutput {
         let ran = self.act(arguments);
         assert_eq!(ran.status, 0, "{arguments:?}: {ran:?}");
         ran

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::Stdio;
 
 use executor_proto::v1::{GetArchiveRequest, RunRequest, Tmpfs};
-use integration::cli::{Ran, command, finish, run};
+use integration::cli::{CliOutput, command, finish, run};
 use integration::daemon::{Daemon, Setup};
-use integration::request::{Words as _, sh, sleeper};
+use integration::request::{RequestBuilder as _, sh, sleeper};
 use integration::rootfs::Rootfs;
 use integration::streams::{executed, script};
 use integration::wait;
@@ -25,7 +25,7 @@ fn said(daemon: &Daemon, text: &str) -> String {
     executed.text()
 }
 
-fn cp(daemon: &Daemon, arguments: &[&str]) -> Ran {
+fn cp(daemon: &Daemon, arguments: &[&str]) -> CliOutput {
     run(&daemon.socket(), &[&["cp"], arguments].concat())
 }
 

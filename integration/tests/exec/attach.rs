@@ -4,7 +4,7 @@ use executor_proto::v1::attach_request::Part;
 use executor_proto::v1::{AttachStart, EndOfInput, RunRequest, State, WindowSize};
 use integration::api::{Api, exit};
 use integration::daemon::{Daemon, Setup};
-use integration::request::{Words as _, program, sh, sleeper};
+use integration::request::{RequestBuilder as _, program, sh, sleeper};
 use integration::rootfs::Rootfs;
 use integration::streams::Attached;
 use integration::supervised::{Part as Process, Supervised};
@@ -32,15 +32,15 @@ fn a_shell_on_a_terminal() {
     assert!(client.terminal);
     client.until("ready> ");
     client.send(Part::Window(WindowSize { rows: 33, columns: 144 }));
-    client.types(b"test -t 0 && stty size\n");
+    client.send_input(b"test -t 0 && stty size\n");
     client.until("33 144");
-    client.types(b"echo $TERM; echo to the cons''ole >/dev/console; sleep 0\n");
+    client.send_input(b"echo $TERM; echo to the cons''ole >/dev/console; sleep 0\n");
     client.until("xterm");
     client.until("to the console");
-    client.types(b"echo $SECRET; (echo go''ing; sleep 1000)\n");
+    client.send_input(b"echo $SECRET; (echo go''ing; sleep 1000)\n");
     client.until("going");
-    client.types(b"\x03");
-    client.types(b"exit 7\n");
+    client.send_input(b"\x03");
+    client.send_input(b"exit 7\n");
     let client = client.end().unwrap();
     let (seen, log) = (String::from_utf8_lossy(&client.stdout).into_owned(), daemon.api.output("c").text());
     for text in [&seen, &log] {
@@ -55,14 +55,14 @@ fn input_by_a_pipe() {
     let daemon = Daemon::start();
     daemon.api.started(interactive(sh("cat; echo err >&2; exit 3").id("c"), false));
     let (mut first, watcher) = (attached(&daemon, true), attached(&daemon, false));
-    first.types(b"one\n");
+    first.send_input(b"one\n");
     first.until("one");
     let again = AttachStart { id: "c".into(), input: true, ..AttachStart::default() };
     let told = Attached::begin(&daemon.api, again.clone()).err().unwrap();
     assert_eq!(told.code(), Code::FailedPrecondition, "{told}");
     let second = Attached::begin(&daemon.api, AttachStart { take_over: true, ..again }).unwrap();
     assert_eq!(first.end().err().unwrap().code(), Code::Aborted);
-    second.types(b"two\n");
+    second.send_input(b"two\n");
     second.send(Part::EndOfInput(EndOfInput {}));
     let second = second.end().unwrap();
     assert_eq!((&*second.stdout, &*second.stderr), (&b"two\n"[..], &b"err\n"[..]));
@@ -97,7 +97,7 @@ fn a_watcher_that_does_not_read_holds_up_nobody() {
     let mut slow = attached(&daemon, false);
     let start = AttachStart { id: "c".into(), input: true, no_output: true, ..AttachStart::default() };
     let typist = Attached::begin(&daemon.api, start).unwrap();
-    typist.types(b"go\n");
+    typist.send_input(b"go\n");
     wait::until("it wrote all", || daemon.api.logs_so_far("c").contains("done").then_some(()));
     slow.until("done");
     assert!(slow.missed > 0, "14 MB do not wait for anybody");
@@ -132,10 +132,10 @@ fn a_lossless_client_gets_every_byte() {
         daemon.api.started(RunRequest { await_reader: true, ..request });
         let mut client = Attached::begin(&daemon.api, reader(id)).unwrap();
         // As long as it takes somebody else to write the same with nobody to read it.
-        assert_eq!(exit(&daemon.api.ran(cat(&format!("{id}-2")))), Ok(0));
+        assert_eq!(exit(&daemon.api.run_to_end(cat(&format!("{id}-2")))), Ok(0));
         assert_eq!(daemon.api.get(id).unwrap().state(), State::Running, "it waits for its reader");
         let slow = attached_to(&daemon, id);
-        while client.hear().unwrap() {}
+        while client.read_message().unwrap() {}
         assert!(client.stdout == bytes && client.missed == 0, "{} bytes", client.stdout.len());
         drop(slow);
         assert_eq!(exit(&daemon.api.wait(id).unwrap()), Ok(0));
@@ -163,7 +163,7 @@ fn a_reader_that_stops_holds_up_nothing_but_its_process() {
     };
     let (stopped, killed, gone, deleted) = (held("stop"), held("kill"), held("gone"), held("delete"));
     assert_eq!(
-        exit(&daemon.api.ran(program("/bin/cat", &["/bytes"]).id("control").rootfs(&rootfs.reference()))),
+        exit(&daemon.api.run_to_end(program("/bin/cat", &["/bytes"]).id("control").rootfs(&rootfs.reference()))),
         Ok(0)
     );
     for id in ["stop", "kill", "gone", "delete"] {
@@ -197,7 +197,7 @@ fn a_reader_goes_on_where_it_was_when_executord_died() {
     let mut client = Attached::begin(&node.api, start.clone()).unwrap();
     client.until("line-9999\n");
     node.kill(Process::Executord);
-    while client.hear().is_ok_and(|more| more) {}
+    while client.read_message().is_ok_and(|more| more) {}
     let (mut seen, place) = (client.stdout, client.place);
     assert_eq!(seen.len() as u64, place);
     node.revive().unwrap();
@@ -226,13 +226,13 @@ fn the_terminal_outlives_executord() {
         Attached::begin(&node.api, start).unwrap()
     };
     let mut client = begin(&node);
-    client.types(b"1\n");
+    client.send_input(b"1\n");
     client.until("got-1");
     node.kill(Process::Executord);
     assert!(client.end().is_err());
     node.revive().unwrap();
     wait::until("its shim is known again", || node.api.get("c").ok().filter(|c| c.started_at.is_some()));
     let mut client = begin(&node);
-    client.types(b"2\n");
+    client.send_input(b"2\n");
     assert!(!client.until("got-2").contains("hup"));
 }

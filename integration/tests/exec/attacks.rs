@@ -1,7 +1,7 @@
 //! Root of the container against the processes of ours that come in.
 
 use integration::daemon::Daemon;
-use integration::request::{Words as _, program};
+use integration::request::{RequestBuilder as _, program};
 use integration::streams::{executed, script};
 use integration::wait;
 

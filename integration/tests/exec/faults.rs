@@ -3,9 +3,9 @@
 use executor_proto::v1::exec_request::Part as ToExecuted;
 use executor_proto::v1::{ExecDetach, ExecStart};
 use integration::api::{exit, pid};
-use integration::daemon::{Daemon, ended, kill};
+use integration::daemon::{Daemon, has_ended, kill};
 use integration::host;
-use integration::request::{Words as _, program, sleeper};
+use integration::request::{RequestBuilder as _, program, sleeper};
 use integration::streams::{Executed, executed, script, start};
 use integration::supervised::{Part, Supervised};
 use integration::wait;
@@ -29,7 +29,7 @@ fn with_children(pid: i32) -> Vec<i32> {
 
 fn all_end(what: &str, pids: &[i32]) {
     assert!(!pids.is_empty(), "{what}");
-    wait::until(what, || pids.iter().all(|pid| ended(*pid)).then_some(()));
+    wait::until(what, || pids.iter().all(|pid| has_ended(*pid)).then_some(()));
 }
 
 fn stubborn(daemon: &Daemon, terminal: bool) -> (Executed, Vec<i32>) {
@@ -76,7 +76,7 @@ fn what_is_detached_goes_on_without_its_client() {
         let there = || executed(&daemon.api, script("c", &format!("test -e /tmp/{mark}"))).unwrap().exit == Some(Ok(0));
         wait::until("it has written all", || there().then_some(()));
     }
-    assert!(!ended(all[0]) && all.last().is_some_and(|pid| !ended(*pid)));
+    assert!(!has_ended(all[0]) && all.last().is_some_and(|pid| !has_ended(*pid)));
     daemon.api.stop("c", Some(0)).unwrap();
     all_end("detached processes", &all);
     let launcher = daemon.launcher().unwrap();
@@ -121,7 +121,7 @@ fn a_supervisor_that_is_killed_takes_its_process_along() {
     let found = supervisors(daemon.launcher().unwrap());
     assert_eq!(found.len(), 1);
     kill(found[0], 9);
-    wait::until("the process has ended", || ended(all[0]).then_some(()));
+    wait::until("the process has ended", || has_ended(all[0]).then_some(()));
     assert_eq!(process.end().err().unwrap().code(), Code::Unavailable);
     // What it had started goes with the container, at the latest.
     daemon.api.stop("c", Some(0)).unwrap();
@@ -139,7 +139,7 @@ fn executord_that_is_killed_leaves_no_process() {
     all_end("the process", &shown);
     wait::until("its supervisor", || supervisors(node.pid(Part::Launcher)).is_empty().then_some(()));
     node.revive().unwrap();
-    assert!(!ended(container), "the container runs on");
+    assert!(!has_ended(container), "the container runs on");
     assert_eq!(executed(&node.api, script("c", "exit 4")).unwrap().exit, Some(Ok(4)));
 }
 
@@ -150,7 +150,7 @@ fn a_launcher_that_is_killed_leaves_no_process() {
     node.api.started(sleeper("c"));
     let mut process = Executed::begin(&node.api, ExecStart { stdin: true, ..start("c", "/bin/cat", &[]) }).unwrap();
     node.kill(Part::Launcher);
-    process.types(b"still here\n");
+    process.send_input(b"still here\n");
     process.until("still here");
     let all = with_children(process.pid);
     node.revive().unwrap();

@@ -6,7 +6,7 @@ use executor_proto::v1::{Capabilities, ExecStart, RunRequest};
 use integration::api::pid;
 use integration::daemon::Daemon;
 use integration::host;
-use integration::request::{Words as _, sleeper};
+use integration::request::{RequestBuilder as _, sleeper};
 use integration::rootfs::Rootfs;
 use integration::streams::{Executed, script, start};
 

@@ -12,7 +12,7 @@ mod terminal;
 use executor_proto::v1::exec_request::Part;
 use executor_proto::v1::{EnvironmentVariable, ExecStart};
 use integration::daemon::{Daemon, Setup};
-use integration::request::{Words as _, sh, sleeper};
+use integration::request::{RequestBuilder as _, sh, sleeper};
 use integration::rootfs::Rootfs;
 use integration::streams::{Executed, executed, script, start};
 use integration::wait;
@@ -101,10 +101,10 @@ fn ten_megabytes_go_in_and_come_out() {
     while cat.stdout.len() < all.len() {
         // So much at a time that neither side waits for the other.
         if sent < all.len() && sent - cat.stdout.len() <= chunk {
-            cat.types(&all[sent..sent + chunk]);
+            cat.send_input(&all[sent..sent + chunk]);
             sent += chunk;
         } else {
-            assert!(cat.hear().unwrap());
+            assert!(cat.read_message().unwrap());
         }
     }
     assert!(cat.exit.is_none(), "it waits for more");
@@ -121,7 +121,7 @@ fn a_signal_is_not_held_up_by_input() {
     let mut process = Executed::begin(&daemon.api, ExecStart { stdin: true, ..script("c", deaf) }).unwrap();
     process.until("ready");
     for _ in 0..4 {
-        process.types(&[b'x'; 100_000]);
+        process.send_input(&[b'x'; 100_000]);
     }
     process.send(Part::Signal(10));
     let process = process.end().unwrap();
@@ -134,7 +134,7 @@ fn a_client_that_says_no_more_still_hears() {
     let daemon = sleeping("c");
     let wc = ExecStart { stdin: true, ..script("c", "wc -c; exit 5") };
     let mut process = Executed::begin(&daemon.api, wc).unwrap();
-    process.types(b"12345");
+    process.send_input(b"12345");
     process.close();
     let process = process.end().unwrap();
     assert_eq!((process.text().trim(), process.exit), ("5", Some(Ok(5))));

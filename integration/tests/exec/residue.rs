@@ -37,7 +37,7 @@ impl Given {
         let args = vec!["-c".into(), script.into(), argument.as_str().into()];
         let start = ExecStart { env, args, stdin: true, ..start("c", "/bin/sh", &[]) };
         let mut process = Executed::begin(&daemon.api, start).expect("it runs");
-        process.types(&[typed.as_bytes(), b"\n"].concat());
+        process.send_input(&[typed.as_bytes(), b"\n"].concat());
         process.until("read");
         Self { daemon, process, needles }
     }

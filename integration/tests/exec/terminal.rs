@@ -48,22 +48,22 @@ fn a_shell_is_used_as_by_hand() {
     let daemon = sleeping("c");
     let bash = ExecStart { terminal: true, ..start("c", "/bin/bash", &["--norc", "-i"]) };
     let mut shell = Executed::begin(&daemon.api, bash).unwrap();
-    shell.types(b"PS1='rea''dy> '\n");
+    shell.send_input(b"PS1='rea''dy> '\n");
     shell.until("ready> ");
-    shell.types(b"echo a$((40+2))b\n");
+    shell.send_input(b"echo a$((40+2))b\n");
     shell.until("a42b");
-    shell.types(b"(echo go''ing; sleep 1000)\n");
+    shell.send_input(b"(echo go''ing; sleep 1000)\n");
     shell.until("going");
-    shell.types(b"\x03");
+    shell.send_input(b"\x03");
     shell.until("^C");
-    shell.types(b"echo still-$((1))\n");
+    shell.send_input(b"echo still-$((1))\n");
     shell.until("still-1");
-    shell.types(b"(echo be''gins; sleep 2000)\n");
+    shell.send_input(b"(echo be''gins; sleep 2000)\n");
     shell.until("begins");
-    shell.types(b"\x1a");
+    shell.send_input(b"\x1a");
     shell.until("topped");
-    shell.types(b"kill -9 %1; exit 9\n");
-    shell.types(b"exit 9\n");
+    shell.send_input(b"kill -9 %1; exit 9\n");
+    shell.send_input(b"exit 9\n");
     assert_eq!(shell.end().unwrap().exit, Some(Ok(9)));
 }
 
@@ -83,7 +83,7 @@ fn nothing_of_its_output_is_lost() {
 fn a_false_multiplexer_is_refused() {
     let daemon = Daemon::start();
     let trick = "rm /dev/ptmx; echo >/dev/ptmx; echo changed; sleep 100000";
-    daemon.api.started(integration::request::Words::id(integration::request::sh(trick), "c"));
+    daemon.api.started(integration::request::RequestBuilder::id(integration::request::sh(trick), "c"));
     integration::wait::until("the trick", || daemon.api.logs_so_far("c").contains("changed").then_some(()));
     let told = on_terminal(&daemon, "echo fooled").end().unwrap();
     assert!(told.failure.unwrap().message.contains("/dev/ptmx is no multiplexer"));

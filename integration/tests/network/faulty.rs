@@ -4,7 +4,7 @@
 use executor_proto::v1::RunRequest;
 use integration::host;
 use integration::network::Network;
-use integration::request::Words;
+use integration::request::RequestBuilder;
 use integration::rootfs::Rootfs;
 use serde_json::json;
 
@@ -53,7 +53,7 @@ fn a_faulty_plugin_is_named_and_everything_is_taken_back() {
         assert_eq!(made[calls..], expected, "{id}");
         calls = made.len();
         assert_eq!(network.leftovers(daemon.setup()), Vec::<String>::new(), "{id}");
-        daemon.is_back_at(&before);
+        daemon.wait_until_back_at(&before);
     }
     let left = host::processes().into_iter().filter(|pid| {
         std::fs::read(format!("/proc/{pid}/environ"))
@@ -108,7 +108,7 @@ fn versions_are_agreed_upon() {
     speaks("old", "\"0.1.0\"");
     let refused = daemon.api.run(sleeping("none", &rootfs)).unwrap_err();
     assert!(refused.message().contains("no version of the interface is spoken by"), "{refused:?}");
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 /// What a plugin finds: its own variables and nothing of ours, three descriptors, the host's mounts, its configuration.

@@ -12,7 +12,7 @@ mod ways_out;
 use executor_proto::v1::{self, Container, PortMapping, RunRequest};
 use integration::daemon::Daemon;
 use integration::network::{BEYOND, BEYOND_PORT, BEYOND_SAYS, BEYOND_V6, GATEWAY, GATEWAY_V6, HOST_V6, Network};
-use integration::request::{Words, sh};
+use integration::request::{RequestBuilder, sh};
 use integration::rootfs::Rootfs;
 use integration::wait;
 
@@ -35,7 +35,7 @@ fn address(container: &Container) -> String {
 
 /// Runs a script to its end and answers what it printed.
 fn seen(daemon: &Daemon, request: RunRequest) -> String {
-    let container = daemon.api.ran(request);
+    let container = daemon.api.run_to_end(request);
     let output = daemon.api.output(&container.id);
     format!("{}{}", output.text(), String::from_utf8_lossy(&output.stderr))
 }
@@ -79,7 +79,7 @@ fn containers_reach_one_another_and_the_host_reaches_published_ports() {
     for id in daemon.api.ids() {
         daemon.api.delete(&id, true).unwrap();
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 
 use executor_proto::v1::{Dns, Network as Kind, RunRequest};
 use integration::network::{GATEWAY, Network};
-use integration::request::{Words, sh};
+use integration::request::{RequestBuilder, sh};
 use integration::rootfs::Rootfs;
 
 use crate::{on_cni, seen};
@@ -58,7 +58,7 @@ fn what_cannot_be_replaced_stays() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
     let daemon = network.daemon("");
     fs::create_dir(rootfs.path().join("etc/hosts")).unwrap();
-    let container = daemon.api.ran(sh("test -d /etc/hosts").id("dir").rootfs(&rootfs.reference()));
+    let container = daemon.api.run_to_end(sh("test -d /etc/hosts").id("dir").rootfs(&rootfs.reference()));
     assert_eq!(integration::api::exit(&container), Ok(0));
     let warnings = container.spec.unwrap().warnings;
     assert_eq!(warnings, ["/etc/hosts is the image's: Is a directory"]);

@@ -110,7 +110,7 @@ fn a_program_of_the_host_keeps_its_port() {
         }
     }
     assert_eq!(network.leftovers(daemon.setup()), Vec::<String>::new());
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 
     // The control: the port of a program that has gone is the container's, and it is the container that answers there; what the
     // container has, no program of the host gets.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use integration::daemon::Daemon;
-use integration::guide::{Guide, Place};
+use integration::guide::{Guide, GuideShell};
 use integration::images::{Image, Registry};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -77,7 +77,7 @@ fn the_readme_works_as_it_says() {
             let home = dir.join(name);
             fs::create_dir(&home).unwrap();
             let env = vec![("EXECUTOR_SOCKET", daemon.socket().into()), ("HOME", home.clone().into())];
-            guide.run(&Place { dir: home, env });
+            guide.run(&GuideShell { dir: home, env });
         }
     };
     // A thread of its own: the next test is not to live on that machine.

@@ -1,9 +1,9 @@
 //! However a container ends, it is taken off its network: no rule, no address, no cable, no namespace is left.
 
 use executor_proto::v1::{PortMapping, RunRequest};
-use integration::daemon::{Daemon, ended, kill};
+use integration::daemon::{Daemon, has_ended, kill};
 use integration::network::Network;
-use integration::request::{Words, program};
+use integration::request::{RequestBuilder, program};
 use integration::rootfs::Rootfs;
 use integration::wait;
 
@@ -30,7 +30,7 @@ fn is_clean(network: &Network, daemon: &Daemon) {
 
 fn end(pid: i32) {
     kill(pid, 9);
-    wait::until("it is gone", || ended(pid).then_some(()));
+    wait::until("it is gone", || has_ended(pid).then_some(()));
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn everything_is_killed_and_started_again() {
     let (shim, launcher, both) =
         (daemon.record("swept").shim.pid, daemon.launcher().unwrap(), [init("swept"), init("ends-alone")]);
     // The configuration of that time is what counts.
-    network.forget("10-test.conflist");
+    network.remove_config("10-test.conflist");
     daemon.kill();
     end(launcher);
     // One ends with its shim and without a launcher, the other one loses all.
@@ -107,7 +107,7 @@ fn the_shim_is_killed_in_the_middle_of_a_plugin() {
         let run = scope.spawn(|| daemon.api.run(request));
         let left: i32 = wait::until("the plugin runs", || std::fs::read_to_string(&stays).ok()?.trim().parse().ok());
         end(daemon.record("middle").shim.pid);
-        wait::until("what the plugin started is gone", || ended(left).then_some(()));
+        wait::until("what the plugin started is gone", || has_ended(left).then_some(()));
         let _ = run.join();
     });
     is_clean(&network, &daemon);

@@ -6,7 +6,7 @@ use executor_proto::v1::{DeleteRequest, ListRequest, State};
 use integration::daemon::{Daemon, Setup};
 use integration::images::{Image, layers};
 use integration::lanes::for_all;
-use integration::request::{Words, program, sh};
+use integration::request::{RequestBuilder, program, sh};
 use integration::{host, wait};
 
 const CONTAINERS: usize = 100;
@@ -33,7 +33,7 @@ fn a_hundred_containers_take_the_layers_once() {
     let daemon = Setup::default().disk(DISK).start();
     let used = || used(&daemon);
     // The image comes, and what stays for the daemon's life is made.
-    daemon.api.ran(program("/bin/true", &[]).id("first").rootfs(reference));
+    daemon.api.run_to_end(program("/bin/true", &[]).id("first").rootfs(reference));
     daemon.api.delete("first", false).unwrap();
     wait::until("its shim has ended", || daemon.footprint().processes.is_empty().then_some(()));
     let (before, unpacked, taken) = (used(), layers(&daemon.setup().state_dir()), daemon.footprint());
@@ -66,7 +66,7 @@ fn a_hundred_containers_take_the_layers_once() {
         CONTAINERS,
         |mut rpc, id| async move { rpc.delete(DeleteRequest { id, force: true }).await.map(drop) },
     );
-    daemon.is_back_at(&taken);
+    daemon.wait_until_back_at(&taken);
     wait::until_ok("the upper layers are gone", || match used().saturating_sub(before) {
         ..EACH => Ok(()),
         left => Err(format!("{left} bytes of {grown} are left")),

@@ -6,11 +6,11 @@ use std::os::unix::fs::{lchown, symlink};
 use std::path::{Path, PathBuf};
 
 use integration::api::pid;
-use integration::cli::{Ran, command, finish, run};
+use integration::cli::{CliOutput, command, finish, run};
 use integration::daemon::Daemon;
 use integration::images::{CHANGED, Endpoint as _, Image, PASSWORD, Registry, USER, inspect, layers, mode};
-use integration::request::{Words, program};
-use integration::tree::{differences, differing, forget_time, listing, mount_on, of_container};
+use integration::request::{RequestBuilder, program};
+use integration::tree::{differences, differing_paths, forget_time, listing, mount_on, of_container};
 
 type Tree = BTreeMap<PathBuf, String>;
 /// Changes what has this name.
@@ -148,7 +148,7 @@ fn each_change_is_told(root: &Path, ours: &Tree) {
     for (path, change) in changes {
         change(path);
         changed.insert(PathBuf::from(path));
-        let told: BTreeSet<PathBuf> = differing(ours, &theirs(root)).into_iter().cloned().collect();
+        let told: BTreeSet<PathBuf> = differing_paths(ours, &theirs(root)).into_iter().cloned().collect();
         assert_eq!(told, changed, "after {path}");
     }
 }
@@ -164,7 +164,7 @@ fn keeping_the_time(dir: &Path, act: impl FnOnce()) {
 fn the_tree_comes_from_a_closed_registry_with_the_right_credentials_alone() {
     let (image, registry, daemon) = (Image::debian(), Registry::start(true), Daemon::start());
     let (pushed, name) = (image.push(&registry, "debian:1"), registry.name("debian:1"));
-    let pull = |more: &[&str], password: &str| -> Ran {
+    let pull = |more: &[&str], password: &str| -> CliOutput {
         let arguments = [&["image", "pull"], more, &[&*name]].concat();
         finish(command(Some(&daemon.socket()), &arguments).env("PW", password).spawn().unwrap())
     };

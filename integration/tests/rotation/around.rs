@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use executor_proto::v1::{File, RunRequest, UpdateFilesRequest};
 use integration::api::exit;
 use integration::daemon::Daemon;
-use integration::request::{Words, program, sh, sleeper, update};
+use integration::request::{RequestBuilder, program, sh, sleeper, update};
 use integration::rootfs::Rootfs;
 use tonic::Code;
 
@@ -24,19 +24,19 @@ fn what_lies_around_a_file_stays_writable() {
     );
     for user in ["root", "app", "4321:4321"] {
         let request = sh(&script).rootfs(&rootfs.reference()).user(user).file(CONFIG, b"the token\n").unmasked();
-        let ended = daemon.api.ran(request);
+        let ended = daemon.api.run_to_end(request);
         let printed = daemon.api.output(&ended.id).text();
         assert_eq!((exit(&ended), &*printed), (Ok(0), "the token\nls\n"), "{user}");
         assert_eq!(ended.files[0].mount_point, CONFIG);
     }
     // The control: a directory that is declared to hold secret files alone is mounted as a whole.
     let request = sh("echo x >/root/.history").rootfs(&rootfs.reference()).file(CONFIG, b"x");
-    let ended = daemon.api.ran(RunRequest { file_directories: vec!["/root".into()], ..request });
+    let ended = daemon.api.run_to_end(RunRequest { file_directories: vec!["/root".into()], ..request });
     assert_eq!((exit(&ended).map(|code| code != 0), &*ended.files[0].mount_point), (Ok(true), "/root"));
     // A root that cannot be written to stays so, and the file is there.
     let request = sh(&format!("cat {CONFIG} && ! echo x 2>/dev/null >/root/x")).rootfs(&rootfs.reference());
     let request = request.file(CONFIG, b"x").unmasked();
-    let ended = daemon.api.ran(RunRequest { read_only_rootfs: true, ..request });
+    let ended = daemon.api.run_to_end(RunRequest { read_only_rootfs: true, ..request });
     assert_eq!((exit(&ended), &*daemon.api.output(&ended.id).text()), (Ok(0), "x"));
     assert_eq!(rootfs.listing(), before, "the operator's directory is as it was");
 }
@@ -91,7 +91,7 @@ fn a_program_that_drops_its_user_reads_what_is_shared_with_it() {
             shared("own/x", b"o\n", None, None),
         ];
     });
-    let ended = daemon.api.ran(request);
+    let ended = daemon.api.run_to_end(request);
     let expected = "g\nno\na\na\nno\nno\n640 root vcap\n444 root root\n600 root root\n750 root vcap\n750 root vcap\n700 root root\n";
     assert_eq!(daemon.api.output(&ended.id).text(), expected);
     let told: Vec<(u32, u32)> = ended.files.iter().map(|file| (file.mode, file.gid)).collect();

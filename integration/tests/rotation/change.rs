@@ -7,13 +7,13 @@ use executor_proto::v1::{Container, Redaction, RunRequest, UpdateFilesRequest};
 use integration::api::ending;
 use integration::cli;
 use integration::daemon::{Daemon, Setup, kill};
-use integration::request::{Words, sh, sleeper, update};
+use integration::request::{RequestBuilder, sh, sleeper, update};
 use integration::rootfs::Rootfs;
 use integration::wait;
 use tonic::Code;
 
 use crate::refused::MANY;
-use crate::{ROOT, content, inside, names, settled};
+use crate::{ROOT, content, inside, names, wait_for_single_generation};
 
 fn read(container: &Container, path: &str) -> Option<String> {
     content(container, &format!("{ROOT}/{path}"))
@@ -41,19 +41,22 @@ fn files_come_change_and_go() {
     assert_eq!(read(&container, "db/password").as_deref(), Some("password2"));
     assert_eq!(read(&container, "new/deep/x").as_deref(), Some("x2"));
     assert_eq!((read(&container, "t"), read(&container, "db/user")), (None, None));
-    assert_eq!(settled(&container), "..gen2");
+    assert_eq!(wait_for_single_generation(&container), "..gen2");
     assert_eq!(names(&container, ROOT), ["db", "new"], "a removed file's name is gone");
 
     // A file becomes a directory, and a directory's last file goes with it.
     let change = UpdateFilesRequest { removed_paths: vec!["db/password".into()], ..update("c", &[("t/t", b"t3")]) };
     assert_eq!(daemon.api.update(change).unwrap().files_generation, 3);
-    settled(&container);
+    wait_for_single_generation(&container);
     assert_eq!(names(&container, ROOT), ["new", "t"]);
     let all = vec!["t/t".into(), "new/deep/x".into()];
     let none = UpdateFilesRequest { removed_paths: all, ..update("c", &[]) };
     assert!(daemon.api.update(none).unwrap().files.is_empty());
     daemon.api.update(update("c", &[("again", b"5")])).unwrap();
-    assert_eq!((settled(&container), read(&container, "again").as_deref()), ("..gen5".into(), Some("5")));
+    assert_eq!(
+        (wait_for_single_generation(&container), read(&container, "again").as_deref()),
+        ("..gen5".into(), Some("5"))
+    );
     let told = fs::read_to_string(format!("/proc/{}/mountinfo", integration::api::pid(&container))).unwrap();
     let mounts: Vec<&str> = told.lines().filter(|line| line.contains("executor-secrets")).collect();
     assert_eq!(mounts.len(), 2, "the directory, and the generations that its links lead to: {mounts:?}");
@@ -246,7 +249,7 @@ fn a_shim_that_is_killed_among_rotations_leaves_nothing() {
         }
         daemon.api.delete(&id, false).unwrap();
     }
-    daemon.is_back_at(&before);
+    daemon.wait_until_back_at(&before);
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn names(container: &Container, path: &str) -> Vec<String> {
 }
 
 /// Waits until the generation in force is the only one that is there.
-fn settled(container: &Container) -> String {
+fn wait_for_single_generation(container: &Container) -> String {
     integration::wait::until("old generations are gone", || {
         let current = fs::read_link(inside(container, &format!("{GENERATIONS}/..data"))).unwrap();
         let current = current.into_os_string().into_string().unwrap();

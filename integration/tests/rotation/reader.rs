@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use executor_proto::v1::Redaction;
 use integration::api::ending;
 use integration::daemon::{Daemon, kill};
-use integration::request::{Words, program, update};
+use integration::request::{RequestBuilder, program, update};
 use serde_json::Value;
 
-use crate::{GENERATIONS, ROOT, inside, settled};
+use crate::{GENERATIONS, ROOT, inside, wait_for_single_generation};
 
 /// Reads the pair `pair/a`, `pair/b` below a directory until SIGTERM, and tells what it saw. Every line of either file is
 /// the stamp of its generation. In turns: both through the directory that one of them leads to, opened once; and both by plain
@@ -93,7 +93,7 @@ fn a_reader_sees_whole_pairs_through_a_thousand_rotations() {
         let updated = daemon.api.update(update("read", &[(a.0, &a.1), (b.0, &b.1)])).unwrap();
         assert_eq!(updated.files_generation, generation as u64 + 1);
     }
-    assert_eq!(settled(&container), format!("..gen{}", ROTATIONS + 1));
+    assert_eq!(wait_for_single_generation(&container), format!("..gen{}", ROTATIONS + 1));
     daemon.api.stop("read", None).unwrap();
     let told = log.rest().into_iter().flat_map(|entry| entry.data).collect::<Vec<u8>>();
     let seen: Value = serde_json::from_slice(&told).unwrap();

@@ -6,11 +6,11 @@ use executor_proto::v1::{Container, UpdateFilesRequest};
 use integration::api::ending;
 use integration::daemon::{Daemon, Setup};
 use integration::footprint;
-use integration::request::{Words, program, sleeper, update};
+use integration::request::{RequestBuilder, program, sleeper, update};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-use crate::{ROOT, content, names, settled};
+use crate::{ROOT, content, names, wait_for_single_generation};
 
 fn first_field(status: &Status) -> String {
     let details = status.get_error_details();
@@ -21,7 +21,7 @@ fn first_field(status: &Status) -> String {
 fn as_before(daemon: &Daemon, before: &Container) {
     assert_eq!(daemon.api.get(&before.id).unwrap(), *before);
     assert_eq!(content(before, &format!("{ROOT}/a")).as_deref(), Some("old"));
-    assert_eq!(settled(before), "..gen1");
+    assert_eq!(wait_for_single_generation(before), "..gen1");
     assert_eq!(names(before, ROOT), ["a"]);
 }
 

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use executor_proto::v1::{RunRequest, WritableFiles};
 use integration::api::{ending, exit};
-use integration::daemon::{Daemon, Setup, ended, kill};
-use integration::request::{EVERYBODY, Words, program, sh, sleeper, update};
+use integration::daemon::{Daemon, Setup, has_ended, kill};
+use integration::request::{ATTACKERS, RequestBuilder, program, sh, sleeper, update};
 use integration::rootfs::Rootfs;
 use integration::runtime::{TOKEN, socket, token, values, with_token};
 use integration::{api, wait};
@@ -54,9 +54,9 @@ fn asked(id: &str, script: &str, rootfs: &Rootfs) -> RunRequest {
 #[test]
 fn a_process_changes_its_files_and_writes_beside_them() {
     let (daemon, rootfs) = (anyone(), Rootfs::busybox());
-    for attacker in EVERYBODY {
+    for attacker in ATTACKERS {
         let begun = writable(asked(attacker.name, CHANGES, &rootfs).by(attacker));
-        let ended = daemon.api.ran(begun);
+        let ended = daemon.api.run_to_end(begun);
         let printed = daemon.api.output(attacker.name);
         assert_eq!(
             (exit(&ended), printed.text()),
@@ -74,7 +74,7 @@ fn a_process_changes_its_files_and_writes_beside_them() {
         assert!(wipe.bytes > MOST - (64 << 10), "{wipe:?}");
     }
     // The control: where nobody asked for it they are read-only.
-    let ended = daemon.api.ran(asked("control", "echo x >/etc/cf-service-bindings/db/user", &rootfs));
+    let ended = daemon.api.run_to_end(asked("control", "echo x >/etc/cf-service-bindings/db/user", &rootfs));
     assert!(exit(&ended) != Ok(0), "{ended:?}");
     assert!(ended.files[0].mount_options.starts_with("ro,"));
 }
@@ -136,7 +136,7 @@ time.sleep(100000)
 #[test]
 fn nothing_that_a_process_makes_keeps_a_wipe_from_its_work() {
     let hostname = fs::read("/etc/hostname").unwrap_or_default();
-    for (attacker, end) in EVERYBODY.into_iter().zip(["shim", "stop", "all"]) {
+    for (attacker, end) in ATTACKERS.into_iter().zip(["shim", "stop", "all"]) {
         let mut daemon = anyone();
         let id = attacker.name;
         let request = program("/usr/bin/python3", &["-c", MISCHIEF, ROOT]).id(id).by(attacker).memory(128 << 20);
@@ -157,7 +157,7 @@ fn nothing_that_a_process_makes_keeps_a_wipe_from_its_work() {
                 daemon.kill();
                 for pid in [launcher, shim] {
                     kill(pid, 9);
-                    wait::until("it is gone", || ended(pid).then_some(()));
+                    wait::until("it is gone", || has_ended(pid).then_some(()));
                 }
                 daemon.start_again();
             }

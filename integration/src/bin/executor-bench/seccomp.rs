@@ -1,7 +1,7 @@
-//! Docker's and podman's seccomp profiles, as OCI's `linux.seccomp` wants them.
+//! Docker's and podman's seccomp profiles, converted to the `linux.seccomp` of the OCI runtime specification.
 //!
-//! The profiles are conditional: a rule holds for some architectures, capabilities or kernels (`includes`,
-//! `excludes`). Engines resolve that for each container; so does this, for the benchmark's container.
+//! The profiles are conditional: a rule applies to some architectures, capabilities or kernels (`includes`,
+//! `excludes`). Engines resolve these conditions for each container, and this module for the benchmark's container.
 
 use std::path::Path;
 
@@ -43,7 +43,7 @@ fn resolve(profile: &Value, arch: &str, kernel: &str) -> anyhow::Result<Value> {
     Ok(resolved)
 }
 
-/// `includes` or `excludes` of a rule.
+/// Condition of a rule: its `includes` or `excludes`.
 struct Condition<'a> {
     condition: &'a Value,
     go_arch: &'a str,
@@ -51,12 +51,12 @@ struct Condition<'a> {
 }
 
 impl Condition<'_> {
-    /// Every part that is there holds.
+    /// Returns whether every part that is present holds.
     fn all(&self) -> bool {
         [self.arch(), self.caps(), self.kernel()].into_iter().flatten().all(|part| part)
     }
 
-    /// Some part holds.
+    /// Returns whether some part holds.
     fn any(&self) -> bool {
         [self.arch(), self.caps(), self.kernel()].into_iter().flatten().any(|part| part)
     }
