@@ -1,4 +1,4 @@
-//! `agent-cli audit` against the real daemon, and against one that wipes nothing.
+//! `agent-cli audit` with the real daemon, and with one that wipes nothing.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -20,7 +20,7 @@ const KINDS: [&str; 8] = [
     "runtime_token",
 ];
 
-/// Whether a kind was seen at a place: while the container ran, and after.
+/// Returns whether a kind was found at a place: while the container ran, and afterwards.
 fn seen(document: &Value, kind: &str, place: &str) -> (bool, bool) {
     let named = |list: &Value, key: &str, name: &str| -> Value {
         list.as_array().unwrap().iter().find(|one| one[key] == name).cloned().unwrap_or_default()

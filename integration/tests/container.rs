@@ -1,6 +1,6 @@
-//! What a request gets: namespaces, capabilities, the filter on system calls, limits, root file system, secret files,
-//! as its process sees them and as the host does. Each claim has a control on the host or in a container that was
-//! asked for otherwise.
+//! Effects of a request: namespaces, capabilities, the filter on system calls, limits, root file system and secret
+//! files, as the container's process sees them and as the host does. Each claim has a control on the host or in a
+//! container with another request.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -15,7 +15,7 @@ use integration::host::status;
 use integration::request::{RequestBuilder, sh, sleeper};
 use integration::rootfs::Rootfs;
 
-/// Runs a script to its end and answers what it printed.
+/// Runs a script to its end and returns its output.
 fn seen(daemon: &Daemon, request: RunRequest) -> String {
     let container = daemon.api.run_to_end(request);
     let output = daemon.api.output(&container.id);
@@ -49,7 +49,7 @@ fn namespaces_are_its_own() {
     assert_eq!(told.split_whitespace().collect::<Vec<_>>(), ["1", "own", "lo", "/"], "{told}");
 }
 
-/// Root in its container has the short list, everybody else nothing, and nobody gets more.
+/// Root has the short list of capabilities in its container, other users have none, and no process gains any.
 #[test]
 fn capabilities_are_few() {
     const SHORT_LIST: u64 = 0x4fb; // chown, dac_override, fowner, fsetid, kill, setgid, setuid, net_bind_service
@@ -65,7 +65,7 @@ fn capabilities_are_few() {
     assert_eq!(status(std::process::id() as i32, "Seccomp").as_deref(), Some("0"), "the control");
 }
 
-/// Calls that the host grants to the same user are denied inside: by the filter, and not for want of a capability.
+/// Calls that the host grants to the same user are denied inside, by the filter and not for lack of a capability.
 #[test]
 fn the_filter_on_system_calls_denies() {
     let daemon = Daemon::start();
@@ -108,7 +108,7 @@ fn limits_are_in_force() {
     let open_files = open_files.lines().find(|line| line.starts_with("Max open files")).unwrap();
     assert_eq!(open_files.split_whitespace().skip(3).take(2).collect::<Vec<_>>(), ["77", "77"]);
 
-    // More than the host grants is clamped, and told.
+    // A limit above the host's is reduced to it, with a warning.
     let greedy = sh("ulimit -n").action(|run| run.resource_limits.get_or_insert_default().nofile = Some(1 << 30));
     let container = daemon.api.run_to_end(greedy);
     let spec = container.spec.unwrap();
@@ -116,7 +116,7 @@ fn limits_are_in_force() {
     assert_eq!(daemon.api.output(&container.id).text().trim(), spec.nofile.to_string());
 }
 
-/// `dir:` is never written to: what the container writes lies in a layer that goes with it.
+/// A `dir:` root file system is never written to: a container's changes lie in a layer that is removed with it.
 #[test]
 fn a_prepared_rootfs_stays_as_it_is() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -135,8 +135,8 @@ fn a_prepared_rootfs_stays_as_it_is() {
     daemon.wait_until_back_at(&before.1);
 }
 
-/// DESIGN: a tmpfs of its own, ro,nosuid,nodev,noexec, noswap where the kernel has it, 0600 in 0700 directories, owned
-/// by the process's user.
+/// Secret files lie on a tmpfs of their own (`ro,nosuid,nodev,noexec`, and `noswap` where the kernel has it), 0600 in
+/// directories of 0700, owned by the process's user (docs/security-claims.md).
 #[test]
 fn secret_files_lie_on_a_file_system_of_their_own() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());

@@ -1,4 +1,4 @@
-//! Many containers at once, and what is left of them: nothing.
+//! Many containers at once, of which nothing is left.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -13,8 +13,8 @@ use integration::{host, wait};
 
 const CONTAINERS: usize = 200;
 
-/// A daemon that has run its first container, which makes what stays for the daemon's life: threads, watches,
-/// directories.
+/// Starts a daemon and runs its first container, so that threads, watches and directories exist that stay for the
+/// daemon's life.
 fn warmed_up(rootfs: &Rootfs) -> Daemon {
     let daemon = Daemon::start();
     daemon.api.run_to_end(request("first", &rootfs.reference()).action(|run| run.args[0] = "0".into()));
@@ -40,7 +40,7 @@ fn two_hundred_containers_leave_nothing() {
     assert!(all.iter().all(|container| container.state() == State::Running), "{all:#?}");
     assert_eq!((all.len(), pids.len()), (CONTAINERS, CONTAINERS));
     assert!(pids.iter().all(|pid| host::status(*pid, "Name").as_deref() == Some("sleep")));
-    // The control: what is looked for afterwards is there now.
+    // The control: what must be gone afterwards is there now.
     let during = daemon.footprint();
     assert!(during.processes.len() >= 2 * CONTAINERS && during.cgroups.len() >= before.cgroups.len() + CONTAINERS);
     assert!(during.descriptors[0] >= before.descriptors[0] + CONTAINERS, "{:?}", during.descriptors);
@@ -61,7 +61,7 @@ fn two_hundred_containers_leave_nothing() {
     assert_eq!(rootfs.listing(), untouched);
 }
 
-/// Containers that end at once, in and out, while others do: each tells its own exit code and its own output.
+/// Containers that end at once while others do report their own exit code and their own output.
 #[test]
 fn quick_ones_do_not_mix() {
     let rootfs = Rootfs::busybox();

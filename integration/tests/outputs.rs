@@ -1,5 +1,5 @@
-//! What is captured of a run, and what never is: containers that try, and beside each claim the control that shows that
-//! the test would see it.
+//! Captured outputs, and secrets that are never captured: containers that try, and beside each claim the control that
+//! shows that the test would notice.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -19,12 +19,12 @@ use tonic::Code;
 
 const CANARY: &str = "canary-of-the-outputs-9d01";
 
-/// Logs show what containers see: these print their secrets as controls.
+/// Turns redaction off: the containers print their secrets as controls.
 fn with(outputs: Option<Outputs>, request: RunRequest) -> RunRequest {
     RunRequest { outputs, redaction: Redaction::None.into(), ..request }
 }
 
-/// Runs it to its end and fetches everything.
+/// Runs a container to its end and fetches all outputs.
 fn captured(daemon: &Daemon, request: RunRequest) -> (Container, Fetched) {
     let container = daemon.api.run_to_end(request);
     let fetched = fetch(&daemon.api, &container.id, "").unwrap_or_else(|status| {
@@ -41,7 +41,7 @@ fn summary(container: &Container) -> OutputsSummary {
     container.result.clone().unwrap().outputs.unwrap()
 }
 
-/// Every file below a directory that holds these bytes.
+/// Files below a directory that contain these bytes.
 fn holding(dir: &Path, bytes: &[u8]) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap().flatten() {
@@ -54,7 +54,7 @@ fn holding(dir: &Path, bytes: &[u8]) -> Vec<String> {
     found
 }
 
-/// secrets.md, rule 3, the first of the three cases.
+/// A plain file in the output directory is captured.
 #[test]
 fn a_plain_text_file_is_captured() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -65,8 +65,8 @@ fn a_plain_text_file_is_captured() {
     assert_eq!(fetched.skipped, []);
 }
 
-/// secrets.md, rule 3, the second: in the output directory, readable in the container, absent from the outputs. Mounted
-/// as a file of its own and as a directory.
+/// A secret file in the output directory is readable in the container and absent from the outputs, mounted as a file by
+/// itself or with its directory.
 #[test]
 fn a_secret_in_the_output_directory_is_readable_and_never_captured() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -81,13 +81,14 @@ fn a_secret_in_the_output_directory_is_readable_and_never_captured() {
     assert_eq!(fetched.reason("/srv/db"), "a directory of secret files");
     let wipe = container.result.unwrap().wipe.unwrap();
     assert!(wipe.verified && wipe.files == 2 && wipe.bytes == 2 * CANARY.len() as u64, "{wipe:?}");
-    // Where the directory itself is one of the secret mount there is nothing else in it.
+    // A directory of the secret mount itself holds nothing else.
     let request = with(directory("/etc/cf-service-bindings"), sh("true").file("a", CANARY.as_bytes()));
     let (_, fetched) = captured(&daemon, request);
     assert_eq!(fetched.reason("/etc/cf-service-bindings"), "a directory of secret files");
 }
 
-/// secrets.md, rule 3, the third. A link to a plain file is none the better, and a declared path may lead over none.
+/// A link to a secret file is skipped, a link to a plain file as well, and a declared path that leads through a link is
+/// skipped too.
 #[test]
 fn a_symlink_to_a_secret_is_skipped() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -110,8 +111,8 @@ fn a_symlink_to_a_secret_is_skipped() {
     assert_eq!((fetched.paths().len(), fetched.reason("/srv/dir")), (0, "a symbolic link"));
 }
 
-/// No other name of a secret file can be made: the kernel refuses hard links out of its file system and within it, and a
-/// container mounts nothing. What the container can do is to copy: that is its own doing, and is captured.
+/// Secret files get no other name: the kernel refuses hard links out of their file system and within it, and a
+/// container cannot mount. A copy that the container makes itself is captured.
 #[test]
 fn hard_links_and_mounts_lead_to_no_secret() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -131,7 +132,7 @@ fn hard_links_and_mounts_lead_to_no_secret() {
     assert_eq!((fetched.text("/srv/copy"), fetched.text("/srv/file")), (CANARY.into(), String::new()));
 }
 
-/// Bytes of no secret input are in the directory of the outputs, unless the program has put them there itself.
+/// Bytes of a secret input are in the output directory only if the program itself has written them there.
 #[test]
 fn no_secret_is_on_disk_unless_the_program_copies_it() {
     let daemon = Daemon::start();
@@ -157,7 +158,7 @@ fn no_secret_is_on_disk_unless_the_program_copies_it() {
     }
 }
 
-/// /tmp and /run of a container are its own tmpfs mounts, which go with its namespace: they are read before that.
+/// Outputs in a container's /tmp and /run, which are tmpfs mounts of its own, are read before its mount namespace ends.
 #[test]
 fn outputs_of_every_kind_of_file_system() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -212,7 +213,7 @@ fn names_modes_and_what_is_no_file() {
     assert_eq!(fetched.skipped.len(), skipped.len(), "{:?}", fetched.skipped);
 }
 
-/// A capture reads as the process's user: declared outputs give nothing that the process could not have read itself.
+/// A capture reads as the process's user: declared outputs contain nothing that the process could not have read itself.
 #[test]
 fn what_the_user_may_not_read_is_not_captured() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -278,7 +279,7 @@ fn entries_are_bounded() {
     assert_eq!((fetched.files.len(), &*fetched.skipped[0].1), (16, "its path has more than 4095 bytes"));
 }
 
-/// However a process ends, what it wrote is captured; where none ran, there is nothing.
+/// Outputs are captured however the process ends; without a process there are none.
 #[test]
 fn outputs_of_every_end() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -294,7 +295,7 @@ fn outputs_of_every_end() {
     ] {
         let daemon_api = &daemon.api;
         if id == "signal" {
-            // PID 1 cannot be killed from within: the host does it.
+            // Init cannot be killed from inside, so the host kills it.
             let started = daemon_api.started(request(id, "echo up; exec sleep 100000"));
             daemon_api.follow(id).until(|entry| entry.data == b"up\n");
             daemon_api.signal(&started.id, 9).unwrap();

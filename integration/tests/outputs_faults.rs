@@ -1,4 +1,4 @@
-//! Outputs when something goes wrong: a full disk, a process of ours that is killed, a stop, a deletion in between.
+//! Outputs when something fails: a full disk, a killed process of the executor, a stop, a deletion during the capture.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -24,7 +24,7 @@ fn summary(container: &Container) -> OutputsSummary {
     container.result.clone().unwrap().outputs.unwrap()
 }
 
-/// The wipe was done, whatever became of the outputs.
+/// Checks that the secrets were wiped, whatever happened to the outputs.
 fn assert_wiped(container: &Container, by: &str) {
     let wipe = container.result.clone().unwrap().wipe.unwrap();
     assert!(wipe.verified && wipe.wiped_by == by && (wipe.files, wipe.bytes) == (1, SECRET.len() as u64), "{wipe:?}");
@@ -34,20 +34,20 @@ fn kept(daemon: &Daemon, id: &str) -> PathBuf {
     daemon.setup().state_dir().join("containers").join(id).join("outputs")
 }
 
-/// A run whose outputs take a while to capture: so many files that a test can step in.
+/// A run whose outputs take a while to capture: so many files that a test can intervene.
 fn slow(id: &str) -> RunRequest {
     let many = "import os\nos.mkdir('/tmp/o')\nfor i in range(9990): open(f'/tmp/o/{i:05}', 'w').close()\n";
     with(directory("/tmp/o"), program("/usr/bin/python3", &["-c", many]).id(id))
 }
 
-/// Starts one, and comes back in the middle of its capture.
+/// Starts such a run and returns in the middle of its capture.
 fn in_the_middle(daemon: &Daemon, id: &str) {
     daemon.api.started(slow(id));
     wait::until("the capture has begun", || kept(daemon, id).join("20").exists().then_some(()));
     assert!(!kept(daemon, id).join(LIST).exists(), "the list comes last");
 }
 
-/// A file that the disk has no room for is told; smaller ones are captured, and the daemon has room to go on.
+/// A file that does not fit on the disk is reported; smaller ones are captured, and the daemon has room to continue.
 #[test]
 fn a_full_disk_costs_what_does_not_fit() {
     let daemon = Setup::default().disk(40 << 20).start();
@@ -60,7 +60,8 @@ fn a_full_disk_costs_what_does_not_fit() {
     assert_eq!(std::fs::read_dir(kept(&daemon, "some")).unwrap().count(), 3, "no half");
     assert_wiped(&container, "shim");
 
-    // To the last byte, while it runs: the end is recorded all the same, and the secrets wiped.
+    // The disk is full to the last byte while the container runs: its end is recorded all the same, and the secrets are
+    // wiped.
     let waits = sh("echo up; trap 'echo x >/tmp/x; exit 5' TERM; while :; do sleep 0.05; done");
     daemon.api.started(with(files(&["/tmp/x"]), waits.id("none")));
     daemon.api.follow("none").until(|entry| entry.data == b"up\n");
@@ -82,8 +83,8 @@ fn a_full_disk_costs_what_does_not_fit() {
     daemon.wait_until_back_at(&before);
 }
 
-/// kill -9 of the shim, in the middle of the capture and just before it: the exit code is kept, the secrets are wiped by
-/// the launcher, and half of the outputs is none.
+/// A shim that is killed, in the middle of the capture or just before it, leaves the exit code; the launcher wipes the
+/// secrets, and a partial capture is discarded.
 #[test]
 fn a_shim_that_is_lost_has_captured_nothing() {
     let daemon = Daemon::start();
@@ -111,7 +112,7 @@ fn a_shim_that_is_lost_has_captured_nothing() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A daemon that is killed takes nothing along: the shim goes on, and the next daemon serves what it captured.
+/// A capture survives the daemon: the shim continues, and the next daemon serves the outputs.
 #[test]
 fn a_daemon_that_is_killed_loses_no_outputs() {
     let mut daemon = Daemon::start();
@@ -127,7 +128,7 @@ fn a_daemon_that_is_killed_loses_no_outputs() {
     assert_eq!(fetch(&daemon.api, "on", "/tmp/o/00007").unwrap().paths(), ["/tmp/o/00007"]);
 }
 
-/// A stop leaves a capture its grace period, and a forced deletion does not wait for it. The helper is gone with it.
+/// A stop limits a capture to the grace period, and a forced deletion does not wait for it. The helper ends with it.
 #[test]
 fn a_stop_cuts_a_capture_short() {
     let daemon = Daemon::start();
@@ -154,7 +155,7 @@ fn a_stop_cuts_a_capture_short() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Whoever reads outputs while they are deleted gets whole files and then an error, and no end as if that were all.
+/// A reader of outputs that are deleted meanwhile gets whole files and then an error, not a regular end of the stream.
 #[test]
 fn a_deletion_in_the_middle_of_a_stream_is_told() {
     let daemon = Daemon::start();

@@ -1,5 +1,5 @@
-//! What a container prints of its secrets does not reach a log (secrets.md, redaction): real containers, the log file
-//! on disk, and what clients get. The controls run the same program with `none`.
+//! Masking: secrets that a container prints do not reach a log. The tests look at real containers, at the log file on
+//! disk and at what clients get. The controls run the same program with `none`.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
@@ -13,7 +13,7 @@ const FILE: &str = "file-canary-7d1fb0a2";
 const VARIABLE: &str = "variable-canary-55e0c3";
 const ARGUMENT: &str = "argument-canary-c0ffee";
 
-/// Prints all its secrets: as they are, in base64, in two halves, on both streams.
+/// Prints all its secrets: plain, in base64, in two halves, on both streams.
 const PRINT: &str = r#"
     f=$(cat /etc/cf-service-bindings/db/password)
     echo "file=$f variable=$SECRET argument=$1"
@@ -33,7 +33,7 @@ fn printing(id: &str, redaction: Redaction) -> RunRequest {
     request
 }
 
-/// The log as a client gets it, and every byte of it on disk.
+/// The log as a client gets it, and the bytes of the log files.
 fn logs(daemon: &Daemon, id: &str) -> (String, String) {
     let output = daemon.api.output(id);
     let dir = daemon.setup().state_dir().join("containers").join(id);
@@ -65,7 +65,8 @@ fn a_printed_secret_reaches_no_log() {
     }
 }
 
-/// `auto` masks from 8 bytes on and says what it leaves, `all` from 4 on; a public file is never masked.
+/// Redaction `auto` masks values of 8 bytes and more and names the others, `all` masks those of 4 and more; a public
+/// file is never masked.
 #[test]
 fn short_values_and_public_ones() {
     let daemon = Daemon::start();
@@ -87,8 +88,8 @@ fn short_values_and_public_ones() {
     assert_eq!(all.warnings, Vec::<String>::new());
 }
 
-/// What may be the beginning of a secret is held back for a moment only: a prompt without a newline is seen while
-/// the process waits.
+/// Output that may be the beginning of a secret is held back for a moment only: a prompt without a newline appears
+/// while the process waits.
 #[test]
 fn what_is_held_back_comes_after_a_moment() {
     let daemon = Daemon::start();
@@ -97,7 +98,7 @@ fn what_is_held_back_comes_after_a_moment() {
     wait::until("the beginning is in the log", || (daemon.api.logs_so_far("prompt") == begun).then_some(()));
 }
 
-/// A container with secrets loses no byte of other output, whatever the pieces are.
+/// Other output of a container with secrets arrives byte for byte, however it is divided into writes.
 #[test]
 fn other_output_is_byte_exact() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());

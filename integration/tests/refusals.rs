@@ -1,4 +1,4 @@
-//! What does not fit is refused, by name, and leaves nothing.
+//! Plans that cannot be carried out are refused with the name of the field, and leave nothing.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 
@@ -14,7 +14,7 @@ fn plan(draft: Draft<'_>) -> Plan {
     validate(&Draft { id: "bad", path: "/bin/true", memory_bytes: 64 << 20, ..draft }, &Policy::default()).unwrap()
 }
 
-/// Launches a plan that is to be refused, and looks that nothing of it is left.
+/// Launches a plan that must be refused, and checks that nothing of it is left.
 fn refused(launcher: &Launcher, plan: &Plan, payload: &Payload<'_>) -> Refused {
     let before = footprint::inventory_of(&launcher.run_dir());
     let refused = launcher.launch(plan, payload).unwrap().reach(State::Running).unwrap_err();
@@ -47,7 +47,7 @@ fn what_the_rootfs_does_not_have_is_named() {
     is(&file, Reason::Precondition, "rootfs", "Not a directory");
 }
 
-/// The operator's rootfs_dirs hold for where a link leads, too.
+/// The operator's rootfs_dirs apply to the target of a link, too.
 #[test]
 fn a_link_out_of_the_allowed_directories_is_refused() {
     let (allowed, outside) = (tempfile::tempdir().unwrap(), Rootfs::busybox());
@@ -65,7 +65,8 @@ fn a_link_out_of_the_allowed_directories_is_refused() {
     control.reach(State::Completed).unwrap();
 }
 
-/// The trap of libcontainer 0.7.0: with a link there it creates and deletes files on the host before it pivots.
+/// A root file system whose `/dev` is a link is refused: libcontainer 0.7.0 would create and delete files on the host
+/// before it pivots.
 #[test]
 fn a_rootfs_whose_dev_is_a_link_is_refused_and_the_host_is_untouched() {
     let launcher = Launcher::start(&[]);
@@ -100,7 +101,7 @@ fn a_path_through_a_link_of_the_rootfs_is_refused() {
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
 }
 
-/// The launcher does not take the daemon's word: a plan that validation would not have made is refused.
+/// The launcher checks the daemon's plan itself: one that validation would not have made is refused.
 #[test]
 fn a_plan_of_a_daemon_that_was_taken_over_is_refused() {
     let launcher = Launcher::start(&[]);
@@ -122,8 +123,8 @@ fn a_plan_of_a_daemon_that_was_taken_over_is_refused() {
     assert!(refused(&launcher, &wrong_size, &payload).message.contains("do not fit one another"));
 }
 
-/// Secret files count against the container's own limit: more of them than it holds is told, with the limit's name. The
-/// control holds them.
+/// Secret files count against the container's own memory limit: files that do not fit are refused with the limit's
+/// name. The control fits.
 #[test]
 fn files_that_the_memory_limit_cannot_hold_are_told() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,9 +1,9 @@
-//! Nothing of a secret is left one second after its container's end, however that ended: not in executord, its launcher
-//! or a shim, not behind a descriptor that somebody kept, not on disk, not in a log. For files, secret variables, secret
-//! arguments, files before and after a rotation, the runtime token; 64 bytes, 4 KiB, 64 KiB, and the largest that the kind
-//! can have.
+//! No part of a secret is left one second after its container's end, however that ended: in executord, its launcher or
+//! a shim, behind a descriptor that another process kept open, on disk, or in a log. The secrets are files, secret
+//! variables, secret arguments, files before and after a rotation, and the runtime token, of 64 bytes, 4 KiB, 64 KiB,
+//! and nearly the largest size that the kind allows.
 //!
-//! The control is the same search against binaries that wipe nothing: it finds every kind.
+//! The control is the same search with binaries that wipe nothing: it finds every kind.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -32,7 +32,7 @@ const USR1: u32 = 10;
 const USR2: u32 = 12;
 const HUP: u32 = 1;
 
-/// A container that runs, has printed its secrets, and whose files somebody keeps open.
+/// A running container that has printed its secrets, and processes that keep its files open.
 struct Running {
     batch: ContainerSecrets,
     container: Container,
@@ -51,19 +51,19 @@ impl Running {
         Self { batch, container, keepers }
     }
 
-    /// Replaces all files; somebody keeps the new ones open, too.
+    /// Replaces all files, and opens the new ones as well.
     fn rotate(&mut self, daemon: &Daemon) {
         self.batch.rotate(daemon);
         self.keepers.push(FileHolder::of(daemon, &self.container));
         is_found(&self.batch.search_process(self.keepers[1].pid()), &["new file", "variable", "argument"]);
     }
 
-    /// What the process wrote by itself is where it wrote it.
+    /// Checks that the secrets that the process wrote itself are where it wrote them.
     fn has_written(&self) {
         is_found(&self.batch.search_process(self.keepers[0].pid()), &["written"]);
     }
 
-    /// The search finds everything where it is meant to be.
+    /// Checks that the search finds everything where it must be.
     fn is_found(&self) {
         is_found(&self.batch.search_process(self.keepers[0].pid()), &["file", "variable", "argument"]);
         let init = self.batch.search_process(pid(&self.container) as u32);
@@ -81,26 +81,26 @@ fn labels(report: &Report) -> Vec<&str> {
     report.hits.iter().map(|hit| hit.label.as_str()).collect()
 }
 
-/// The token and these kinds in every size.
+/// Checks that the report has the token and these kinds in every size.
 fn is_found(report: &Report, kinds: &[&str]) {
     let found = labels(report);
     for kind in kinds {
-        // A file that the process may change has a second name, and is kept as it came.
+        // A file that the process may change has a second name, and its original content is kept.
         let sizes: BTreeSet<&&str> = found.iter().filter(|label| label.starts_with(&format!("{kind} of "))).collect();
         assert_eq!(sizes.len(), 4, "{kind} is not in {found:?}");
     }
     assert!(found.contains(&"token"), "{found:?}");
 }
 
-/// Nothing is found, and everything was searched.
+/// Checks that nothing was found, and that everything was searched.
 fn is_clean(report: &Report, when: &str) {
     assert!(!report.found(), "{when}:\n{report}");
     assert_eq!(report.unsearched, [], "{when}");
     assert!(report.processes >= 1 && report.files > 3, "{when}: {report:?}");
 }
 
-/// A container that is there, its files replaced, changed by its own process, or as they were given, is brought to its end; then
-/// nothing is left.
+/// Ends a running container whose files were replaced, changed by its own process, or left as they were; then nothing is
+/// left.
 fn ends(daemon: &mut Daemon, name: &str, mut end: impl FnMut(&mut Daemon, &Running)) {
     for kind in ["given", "rotated", "written"] {
         let id = format!("{name}-{kind}");
@@ -148,10 +148,10 @@ fn after_a_program_that_cannot_be_executed() {
     assert_eq!(ending(&container).failure.as_ref().unwrap().kind(), failure::Kind::Exec);
     wait_until_settled(&daemon, "exec");
     is_clean(&batch.search(&daemon, &[]), "exec");
-    // And one that is refused when its secrets were there already.
+    // A request that is refused after its secrets have arrived.
     let refused = ContainerSecrets::new("refused");
     daemon.api.run(refused.request().user("nobodyx")).unwrap_err();
-    std::thread::sleep(std::time::Duration::from_secs(1)); // it is what is claimed
+    std::thread::sleep(std::time::Duration::from_secs(1)); // the time that docs/security-claims.md names
     is_clean(&refused.search(&daemon, &[]), "refused");
 }
 
@@ -205,7 +205,7 @@ fn after_the_launcher_was_killed() {
         assert_eq!(exit(&wait_for(daemon, running)), Ok(0));
         wait_until_settled(daemon, &running.batch.id);
         is_clean(&running.search(daemon), "without a launcher");
-        // The next one has nothing to add.
+        // The next launcher finds nothing left to wipe.
         daemon.terminate();
         daemon.start_again();
     });
@@ -226,8 +226,8 @@ fn after_all_were_killed() {
     });
 }
 
-/// The control: with an allocator that overwrites nothing and a wipe that wipes nothing the very same search finds every
-/// kind behind the descriptors that were kept, and the daemon's memory full of what passed through it.
+/// The search finds every kind of secret behind the kept descriptors, and the daemon's memory full of earlier data,
+/// with an allocator that overwrites nothing and a wipe that does nothing. This is the control.
 #[test]
 fn without_the_wipe_residue_is_found() {
     let daemon = Setup::default().control().start();
@@ -253,16 +253,16 @@ fn without_the_wipe_residue_is_found() {
     daemon.api.signal("control-written", USR1).unwrap();
     wait_until_settled(&daemon, "control-written");
     is_found(&writing.search(&daemon), &["written"]);
-    // Which of them the memory still has depends on what was allocated since.
+    // Memory that is still unchanged depends on later allocations.
     let memory = found(|place| matches!(place, Place::Memory { name, .. } if name == "executord"));
     assert!(memory.len() >= 3, "{memory:?}");
-    // What the control is not: the processes of the daemon are the same, and the log is masked all the same.
+    // Outside of the control: files hold no secret, since the log is masked as usual.
     assert!(found(|place| matches!(place, Place::File(_))).is_empty(), "{report}");
 }
 
 const RUN: &str = "/executor.v1.Executor/Run";
 
-/// A client of another language that makes calls over one connection, which it keeps.
+/// A client in another language that makes calls over one connection, which it keeps.
 struct Caller {
     child: Child,
     answers: BufReader<ChildStdout>,
@@ -291,7 +291,7 @@ impl Drop for Caller {
     }
 }
 
-/// What executord holds of one secret.
+/// Returns whether executord's memory holds any part of a secret.
 fn in_executord(daemon: &Daemon, secret: &Canary) -> bool {
     let mut needles = Needles::new().unwrap();
     needles.add("secret", secret.as_bytes());
@@ -302,7 +302,7 @@ fn in_executord(daemon: &Daemon, secret: &Canary) -> bool {
     report.found()
 }
 
-/// Nothing of it is left one second later, which is what is claimed.
+/// Waits one second, the time that docs/security-claims.md names, and checks that nothing is left.
 fn is_gone(daemon: &Daemon, secret: &Canary, when: &str) {
     let begun = std::time::Instant::now();
     while in_executord(daemon, secret) {
@@ -314,8 +314,8 @@ fn env(name: &str) -> PathBuf {
     std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set: run `cargo xtask test`")).into()
 }
 
-/// Whatever library a client has: gRPC's C core (Python, C++, Ruby), Node's; the first run of a connection and the sixtieth,
-/// while the client keeps it, small and large.
+/// executord forgets the secrets of clients on gRPC's C core (Python, C++, Ruby) and on Node's library while they keep
+/// their connection: the first run of a connection and the sixtieth, small and large.
 #[test]
 fn while_clients_of_other_languages_keep_their_connections() {
     let daemon = Daemon::start();
@@ -344,7 +344,7 @@ fn while_clients_of_other_languages_keep_their_connections() {
         ),
     ];
     for (language, start) in callers {
-        // The first of a connection, in each of these sizes.
+        // The first call of a connection, in each of these sizes.
         let mut caller = None;
         for size in [32, 64, 256, 1024, 4096, 8000, 16_384, 30_000, 65_536, 120_000, 300_000, 600_000, 900_000] {
             let mut fresh = Caller::start(&mut start());
@@ -370,10 +370,10 @@ fn run_with(daemon: &Daemon, caller: &mut Caller, id: &str, size: usize) {
     daemon.api.delete(id, false).unwrap();
 }
 
-/// One way to send a secret that comes to nothing.
+/// A way to send a secret in a call that fails.
 type Way = (&'static str, fn(&mut RawClient, &Canary));
 
-/// A run of this action, with the secret where its own are.
+/// Sends a run of this action, with the secret in place of the action's own.
 fn action(raw: &mut RawClient, wrap: impl Fn(v1::Action) -> v1::Action, secret: &Canary) {
     let inner = sh("true").secret_env("A", secret.as_str()).file("f", secret.as_bytes());
     let request = v1::RunRequest { action: Some(wrap(inner.action.unwrap())), ..Default::default() };
@@ -531,7 +531,7 @@ fn refused_run(raw: &mut RawClient, secret: &Canary, piece: usize) {
     raw.wait_for_answer(on);
 }
 
-/// What comes to nothing leaves nothing, although the client keeps its connection and acknowledges nothing.
+/// Failed calls leave nothing, although the client keeps its connection and acknowledges nothing.
 #[test]
 fn after_what_was_refused() {
     let daemon = Daemon::start();
@@ -542,7 +542,7 @@ fn after_what_was_refused() {
         is_gone(&daemon, &secret, name);
         raw.wait_until_read();
     }
-    // What ends the connection as well.
+    // Calls that end the connection as well.
     let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
     raw.frame(GOAWAY, 0, 0, &[&[0; 8], secret.as_bytes()].concat());
     is_gone(&daemon, &secret, "debug data");
@@ -555,7 +555,7 @@ fn after_what_was_refused() {
     raw.open(&[&[0xff, 0xff, 0xff, 0x7f][..], secret.as_bytes()].concat(), false);
     assert_eq!(raw.read_goaway(), 9, "a block that is none is a COMPRESSION_ERROR");
     is_gone(&daemon, &secret, "a block that is none");
-    // The control: what is under way is found.
+    // The control: a secret in transit is found.
     let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
     let on = raw.open(&fields(RUN), false);
     raw.frame(DATA, 0, on, &message(&[secret.as_bytes(), secret.as_bytes()].concat())[..4096]);
@@ -563,7 +563,7 @@ fn after_what_was_refused() {
     assert!(in_executord(&daemon, &secret));
 }
 
-/// What is typed to a process of Exec that has ended leaves nothing.
+/// Input to a process of Exec that has ended leaves nothing.
 #[test]
 fn after_a_process_of_exec_has_ended() {
     let daemon = Daemon::start();
@@ -581,7 +581,7 @@ fn after_a_process_of_exec_has_ended() {
     }
 }
 
-/// A connection as a user whom executord does not serve, who may open its socket all the same.
+/// Connects as a user whom executord does not serve, but who may open its socket.
 fn connected_as(daemon: &Daemon, user: u32) -> RawClient {
     use rustix::thread::{CapabilitiesSecureBits, Uid, set_capabilities_secure_bits, set_thread_res_uid};
     let socket = daemon.socket();
@@ -595,7 +595,7 @@ fn connected_as(daemon: &Daemon, user: u32) -> RawClient {
     std::thread::spawn(connect).join().unwrap()
 }
 
-/// Whom executord does not serve leaves nothing, while it is connected.
+/// A connected user whom executord does not serve leaves nothing.
 #[test]
 fn after_a_user_was_refused() {
     let daemon = Daemon::start();
@@ -612,8 +612,8 @@ fn after_a_user_was_refused() {
     }
 }
 
-/// The control of the ways: where nothing is overwritten, most leave it. Not those whose parts are shorter than what is searched for,
-/// and not where the memory was soon used for something else.
+/// Most ways to fail leave the secret where nothing is overwritten. Exceptions are ways that send parts too short for
+/// the search, and those whose memory was soon reused. This is the control.
 #[test]
 fn without_the_wipe_what_was_refused_is_found() {
     let daemon = Setup::default().control().start();

@@ -1,5 +1,5 @@
-//! kill -9 of any of our processes, seen through the interface: containers run on where they can, their fate is
-//! known, and nothing is told twice or lost.
+//! kill -9 of each of the executor's processes, seen through the interface: containers run on where they can, their
+//! outcome is known, and nothing is lost or reported twice.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -11,10 +11,10 @@ use integration::request::{RequestBuilder, sh, sleeper};
 use integration::{host, wait};
 use tonic::Code;
 
-/// Prints a counter, line by line, until it is told to end.
+/// Prints a counter, line by line, until it gets SIGTERM.
 const COUNTER: &str = "n=0; trap 'echo last; exit 7' TERM; while :; do n=$((n+1)); echo $n; sleep 0.005; done";
 
-/// Lines of the counter: 1, 2, 3, ... and nothing left out or twice.
+/// Checks that lines count 1, 2, 3, ... without gap or repetition, and returns their number.
 fn counts(text: &str) -> usize {
     let lines: Vec<&str> = text.lines().filter(|line| *line != "last").collect();
     for (index, line) in lines.iter().enumerate() {
@@ -38,7 +38,7 @@ fn containers_outlive_the_daemon() {
 
     daemon.kill();
     assert_eq!(host::status(pid(&counter), "Name").as_deref(), Some("sh"), "it runs on");
-    // This one ends while there is no daemon.
+    // This container ends while there is no daemon.
     kill(ends, 10);
     wait::until("it has ended", || has_ended(ends).then_some(()));
     daemon.start_again();
@@ -50,7 +50,7 @@ fn containers_outlive_the_daemon() {
     assert_eq!(exit(&daemon.api.wait("done").unwrap()), Ok(3));
     assert_eq!(exit(&daemon.api.wait("ends").unwrap()), Ok(9), "its exit code arrives all the same");
 
-    // The log goes on, from the first line to the last.
+    // The log continues, from the first line to the last.
     let seen = counts(&daemon.api.logs_so_far("counter"));
     let more = format!("{}\n", seen + 50);
     daemon.api.follow("counter").until(|entry| entry.data == more.as_bytes());
@@ -67,8 +67,8 @@ fn containers_outlive_the_daemon() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Again and again, at any moment of a life: nothing that was answered is lost, and nothing lives on that the next
-/// daemon does not know.
+/// Whatever was answered is kept when the daemon is killed at any moment of a life, and no container lives on that the
+/// next daemon does not know.
 #[test]
 fn a_daemon_may_be_killed_at_any_moment() {
     let mut daemon = Daemon::start();
@@ -77,7 +77,7 @@ fn a_daemon_may_be_killed_at_any_moment() {
     let states = [Kind::Reserved, Kind::Initializing, Kind::Created, Kind::Running, Kind::Completed];
     for (round, state) in states.into_iter().enumerate() {
         let request = |index| match index {
-            // Some would live for long.
+            // Some of the containers would live for long.
             0 | 1 => sleeper(&format!("r{round}-{index}")).file("a", b"secret"),
             _ => sh(&format!("exit {index}")).id(&format!("r{round}-{index}")).file("a", b"secret"),
         };
@@ -87,7 +87,7 @@ fn a_daemon_may_be_killed_at_any_moment() {
             let (mut rpc, request) = (daemon.api.rpc(), request(index));
             tasks.push(daemon.api.spawn(async move { rpc.run(request).await }));
         }
-        // The daemon dies when the first of them is that far.
+        // The daemon dies when the first container has come so far.
         events.until(|response| {
             let event = response.event.as_ref().unwrap();
             event.container_id != "stays" && event.kind() == state
@@ -108,7 +108,7 @@ fn a_daemon_may_be_killed_at_any_moment() {
     }
 }
 
-/// Whoever was answered finds the container; the others were made or not. Either way the id is free in the end.
+/// Checks that a container whose Run was answered exists; the others may. Either way the id is free in the end.
 fn look_after(daemon: &Daemon, id: &str, index: i32, answered: &[String]) {
     let was_answered = answered.iter().any(|answered| answered == id);
     if index > 1 {
@@ -125,7 +125,7 @@ fn look_after(daemon: &Daemon, id: &str, index: i32, answered: &[String]) {
     daemon.api.delete(id, false).expect("Delete");
 }
 
-/// What was answered just before the kill holds: a completion, a deletion, a stop.
+/// An answer just before the kill holds: a completion, a deletion, a stop.
 #[test]
 fn what_was_answered_is_remembered() {
     let mut daemon = Daemon::start();
@@ -187,7 +187,7 @@ fn cursors_never_go_back_and_what_may_be_missing_is_a_gap() {
     drop(all);
 }
 
-/// A stopped daemon answers, ends, and leaves its containers alone.
+/// A daemon that gets SIGTERM answers pending calls, ends, and leaves its containers running.
 #[test]
 fn a_daemon_that_is_asked_to_end_leaves_containers_alone() {
     let mut daemon = Daemon::start();
@@ -197,15 +197,15 @@ fn a_daemon_that_is_asked_to_end_leaves_containers_alone() {
         daemon.api.spawn(async move { api.rpc().wait(executor_proto::v1::WaitRequest { id: "sleeps".into() }).await });
     let mut events = daemon.api.events_after(daemon.api.info().cursor);
     assert!(daemon.terminate().success());
-    // Who waits is told to ask the next one, or finds the connection gone.
+    // A waiting client is told to retry, or its connection breaks.
     assert!(daemon.api.block_on(waiting).unwrap().is_err());
     assert!(events.message().is_err());
     daemon.start_again();
     assert_eq!(daemon.api.get("sleeps").unwrap(), sleeping);
 }
 
-/// A shim that is killed: the container's process is killed with it, its files are wiped by the launcher, and the
-/// result says that its exit status is unknown.
+/// A container whose shim is killed is killed with it, the launcher wipes its files, and the result reports the exit
+/// status as unknown.
 #[test]
 fn a_killed_shim_is_told_as_supervisor_lost() {
     let daemon = Daemon::start();
@@ -230,7 +230,7 @@ fn a_killed_shim_is_told_as_supervisor_lost() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Everything of ours is killed at once, and the next daemon still makes an end of it.
+/// The next daemon finishes a container whose daemon, launcher and shim were all killed at once.
 #[test]
 fn daemon_launcher_and_shim_are_all_killed() {
     let mut daemon = Daemon::start();

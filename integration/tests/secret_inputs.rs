@@ -1,4 +1,4 @@
-//! Secret variables and arguments, as a caller uses them: the rules of secrets.md, each named where it is tried.
+//! Secret variables and arguments as a caller uses them.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -13,7 +13,7 @@ use integration::{cli, wait};
 use tonic::Code;
 use tonic_types::StatusExt as _;
 
-/// Prints all that it was given, a line each.
+/// Prints everything that it was given, one per line.
 const SHOW: &str = "printf '%s\\n' \"$PW\" \"$EMPTY\" \"$@\"";
 
 /// Violations of a request: fields and descriptions.
@@ -24,7 +24,7 @@ fn violations(daemon: &Daemon, request: RunRequest) -> Vec<(String, String)> {
     details.field_violations.into_iter().map(|violation| (violation.field, violation.description)).collect()
 }
 
-/// Rules 2, 8 and 9: values are taken as they are; a secret argument fills an empty one; `dir:` and `host` alike.
+/// Secret values reach the process unchanged; a secret argument fills an empty one; `dir:` and `host` behave alike.
 #[test]
 fn secret_variables_and_arguments_reach_the_process() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -46,7 +46,8 @@ fn secret_variables_and_arguments_reach_the_process() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Rules 1, 8 and 9: what is both public and secret, or neither, is an error that names the field and repeats no value.
+/// A variable or argument with both a public and a secret value, or with neither, is an error that names the field and
+/// repeats no value.
 #[test]
 fn what_is_public_and_secret_is_an_error() {
     let daemon = Daemon::start();
@@ -74,8 +75,8 @@ fn what_is_public_and_secret_is_an_error() {
     assert_eq!(daemon.api.ids(), [""; 0], "none of them was made");
 }
 
-/// Rule 5: no answer, event, log, record or file of ours repeats a value or the token, while the container runs, after
-/// it, when it is refused. The control finds names and values that are no secret in the very same places.
+/// No answer, event, log, record or file of the executor contains a value or the token: while the container runs, after
+/// it, and when it is refused. The control finds names and public values in the same places.
 #[test]
 fn values_are_in_no_answer_and_in_no_file() {
     let canary = |size| Canary::random(size).unwrap();
@@ -121,7 +122,7 @@ fn values_are_in_no_answer_and_in_no_file() {
     nowhere("after its end");
 }
 
-/// Rule 7: other secrets make another request; a list that is empty and one that is not there are the same.
+/// Different secrets make a different request; an empty list equals no list.
 #[test]
 fn other_secrets_are_never_the_same_container() {
     let mut daemon = Daemon::start();
@@ -145,7 +146,7 @@ fn other_secrets_are_never_the_same_container() {
         }
     };
     compare(&daemon);
-    // The key of the comparison is in memory only, and outlives the daemon in the launcher's.
+    // The key of the comparison is only in memory; the launcher's copy outlives the daemon.
     daemon.kill();
     daemon.start_again();
     compare(&daemon);
@@ -159,7 +160,7 @@ fn other_secrets_are_never_the_same_container() {
     assert!(!daemon.api.run(empty).unwrap().created);
 }
 
-/// Rules 6 and 10, by the command line: values come from files, are stripped of one newline, and are masked.
+/// agent-cli reads values from files and strips one newline; the values are masked.
 #[test]
 fn agent_cli_takes_them_from_files() {
     let daemon = Daemon::start();
@@ -172,7 +173,7 @@ fn agent_cli_takes_them_from_files() {
         let line = ["run", "--secret-env", &variable, "--secret-arg", &argument];
         cli::run(&daemon.socket(), &[&line[..], options, &["--", "sh", "-c", ""]].concat())
     };
-    // The secret argument is the script itself: it fills the empty one.
+    // The secret argument, which fills the empty one, is the script itself.
     std::fs::write(home.join("pw"), "echo ${#PW} $PW\n").unwrap();
     let shown = run(&["--redact", "none"]);
     assert_eq!((shown.status, &*shown.stdout), (0, "15 echo ${#PW} $PW\n"), "{shown:?}");
@@ -183,8 +184,8 @@ fn agent_cli_takes_them_from_files() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Whatever dies, what a container may ask for again is wiped with its files: also where nobody is left but the
-/// container itself, whose processes cannot come to the inputs.
+/// The stored inputs of a container are wiped with its files whichever process dies, even where only the container
+/// itself is left, whose processes cannot reach them.
 #[test]
 fn inputs_are_wiped_whoever_is_left() {
     let mut daemon = Daemon::start();
@@ -192,7 +193,7 @@ fn inputs_are_wiped_whoever_is_left() {
         let request = program("/bin/sh", &["-c", "exec sleep 100000", ""]).id(id).file("f", b"12345");
         request.secret_env("A", "123").secret_arg(2, "1234").runtime_token(TOKEN)
     };
-    // A file, the token, and the inputs: two values with their lengths, and a payload's head.
+    // A file, the token, and the inputs: two values with their lengths, and the head of a payload.
     let bytes = |id: &str| 5 + (id.len() + 65) as u64 + (12 + 4 + 3 + 4 + 4);
     for id in ["ended", "shim", "launcher-and-shim", "all"] {
         daemon.api.started(secret(id));
