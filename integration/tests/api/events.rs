@@ -1,4 +1,4 @@
-//! WatchEvents: one order, numbered, replayed from any point that is kept.
+//! WatchEvents: one order, numbered, replayed from any stored position.
 
 use executor_proto::v1::event::Kind;
 use executor_proto::v1::{Event, WatchEventsRequest, WatchEventsResponse};
@@ -83,7 +83,7 @@ fn only_new_begins_with_what_is_new() {
     assert_eq!(other.until(deleted("new")), told, "every follower sees the same");
 }
 
-/// A follower that comes too late is told that something is missing, once, and a cursor from the future is refused.
+/// A follower that comes too late is told once that events are missing, and a cursor from the future is refused.
 #[test]
 fn what_is_no_longer_kept_is_a_gap() {
     let daemon = Setup::default().config("[retention]\nevents = 10\n").start();

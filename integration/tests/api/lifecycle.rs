@@ -1,4 +1,4 @@
-//! Run, Get, Wait, Stop, Signal, Delete, Info: what they answer, and what is there.
+//! Run, Get, Wait, Stop, Signal, Delete, Info: their answers and their effects.
 
 use executor_proto::v1::{Container, MountKind, Network, SecretFile, State, failure};
 use integration::api::{ending, exit, pid};
@@ -8,7 +8,7 @@ use integration::request::{RequestBuilder, program, sh, sleeper};
 use integration::rootfs::Rootfs;
 use tonic::Code;
 
-/// One container, all that is told of it, while it runs and after.
+/// A container is described without its secrets, while it runs and afterwards.
 #[test]
 fn a_container_is_told_without_its_secrets() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -78,7 +78,7 @@ fn check_spec(container: &Container, rootfs: &Rootfs) {
     assert_eq!((spec.network(), spec.labels["app"].as_str(), &*spec.log_source), (Network::None, "web", "APP"));
 }
 
-/// Exit code, signal, out of memory and the reasons of a failed start, each told apart.
+/// Each kind of end can be distinguished: exit code, signal, memory limit, and the reasons of a failed start.
 #[test]
 fn every_end_is_told_apart() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -114,11 +114,11 @@ fn every_end_is_told_apart() {
 }
 
 const SCRIPTS: [(&str, Option<i64>, Result<i32, i32>); 3] = [
-    // A handler ends in order, and is given the time.
+    // A handler ends in order, and has the time for it.
     ("trap 'echo got it; exit 5' TERM; echo up; while :; do sleep 0.05; done", None, Ok(5)),
-    // The container's own grace of 200 ms is over.
+    // The container's own grace period of 200 ms ends.
     ("trap '' TERM; echo up; while :; do sleep 0.05; done", None, Err(9)),
-    // The caller's goes before the container's.
+    // The caller's grace period takes precedence over the container's.
     ("trap 'exit 6' TERM; echo up; sleep 100000 & wait; wait", Some(60_000), Ok(6)),
 ];
 
@@ -133,7 +133,7 @@ fn stop_is_term_then_the_grace_period_then_kill() {
         daemon.api.stop(&id, grace).unwrap();
         let ended = daemon.api.wait(&id).unwrap();
         assert_eq!((exit(&ended), ending(&ended).stopped), (expected, true), "{script}");
-        // Stopping what is at its end is not an error, and changes nothing.
+        // Stopping a completed container is not an error, and changes nothing.
         assert_eq!(daemon.api.stop(&id, None).unwrap(), ended);
     }
 }
@@ -212,7 +212,7 @@ fn info_tells_what_is_there_and_what_is_left() {
     assert!(during.cursor > before.cursor);
 }
 
-/// Clients keep a connection: it serves on after a call that carried secrets, whatever call comes next.
+/// A connection stays usable after a call that carried secrets, whatever call follows.
 #[test]
 fn a_connection_serves_on_after_secrets() {
     let daemon = Daemon::start();

@@ -1,4 +1,4 @@
-//! StreamLogs: what was written comes out, stream by stream, byte for byte, as it comes or afterwards.
+//! StreamLogs: output is delivered by stream, byte for byte, while it is written or afterwards.
 
 use executor_proto::v1::{AttachStart, LogStream, RunRequest, StreamLogsRequest, StreamLogsResponse};
 use integration::api::{Api, exit};
@@ -7,7 +7,7 @@ use integration::request::{RequestBuilder, program, sh};
 use integration::rootfs::Rootfs;
 use integration::streams::Attached;
 
-/// Most bytes of an entry, as the interface says.
+/// Most bytes of an entry, as docs/api.md says.
 const ENTRY_MAX: usize = 61_440;
 
 fn pairs(entries: &[StreamLogsResponse]) -> Vec<(LogStream, &str)> {
@@ -21,7 +21,7 @@ fn the_streams_are_told_apart_and_lines_keep_their_form() {
     let script = "echo out; echo err >&2; printf 'no newline'";
     daemon.api.run_to_end(sh(script).id("log").action(|run| run.log_source = "APP/1".into()));
     let entries = daemon.api.follow("log").rest();
-    // Within a stream the order is the writer's; between two pipes there is none.
+    // Order is guaranteed within a stream, not between two pipes.
     let of = |stream| pairs(&entries).into_iter().filter(move |(of, _)| *of == stream).map(|(_, text)| text);
     assert_eq!(of(Stdout).collect::<Vec<_>>(), ["out\n", "no newline"]);
     assert_eq!(of(Stderr).collect::<Vec<_>>(), ["err\n"]);
@@ -31,8 +31,8 @@ fn the_streams_are_told_apart_and_lines_keep_their_form() {
     assert_eq!(unfollowed.unwrap().rest(), entries);
 }
 
-/// Every byte value, lines longer than an entry, none at all, and a megabyte of noise: what the container wrote is
-/// what a client gets.
+/// Output is byte-exact: every byte value, lines longer than an entry, no output at all, and a megabyte of random
+/// bytes.
 #[test]
 fn output_is_byte_exact() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -62,7 +62,7 @@ fn output_is_byte_exact() {
     }
 }
 
-/// What is written arrives while the process goes on; the stream ends with the container.
+/// Output arrives while the process runs; the stream ends with the container.
 #[test]
 fn follow_goes_along() {
     let daemon = Daemon::start();
@@ -121,7 +121,7 @@ fn suppressed_output_is_not_kept() {
     assert!(kept("control") && !kept("quiet"));
 }
 
-/// What a program may do with its three standard streams it may also do where nothing of it is kept.
+/// A program whose output is not kept can use its three standard streams as usual.
 #[test]
 fn a_program_whose_output_is_not_kept_can_write_and_read() {
     let daemon = Daemon::start();
@@ -137,12 +137,12 @@ fn a_program_whose_output_is_not_kept_can_write_and_read() {
     assert_eq!(daemon.api.follow("quiet").rest(), []);
 }
 
-/// A follower is never cut off by a rotation, and what it gets and what it is told to have missed is all of the output.
+/// A follower outlives rotations of the log; what it gets and what it is told to have missed is the whole output.
 #[test]
 fn a_follower_outlives_rotations_and_is_told_what_it_missed() {
     let setup = Setup::default().config("[launcher]\nlog_bytes_max = 65536\n");
     let daemon = setup.start();
-    // What is not read of several streams fills their connection's window: each has its own.
+    // Unread data of several streams fills their connection's window: each stream has a connection of its own.
     let connected = || Api::connect(&daemon.socket()).unwrap();
     let bytes = 100 << 20;
     let request = sh(&format!("read go; head -c {bytes} /dev/zero")).id("c");
@@ -152,7 +152,7 @@ fn a_follower_outlives_rotations_and_is_told_what_it_missed() {
     let typist = Attached::begin(&daemon.api, typist).unwrap();
     typist.send_input(b"\n");
     daemon.api.wait("c").unwrap();
-    // One that comes late has missed the beginning.
+    // A late follower has missed the beginning.
     followers.push(connected().follow("c"));
     for (number, mut follower) in followers.into_iter().enumerate() {
         let (mut offset, mut dropped, mut sequence) = (0, 0, 0);

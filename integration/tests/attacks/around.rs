@@ -1,4 +1,4 @@
-//! Within one container: a process of another user than its first.
+//! Attacks within a container, by a process of another user than its first process.
 
 use integration::daemon::Daemon;
 use integration::request::{RequestBuilder as _, program};
@@ -7,9 +7,9 @@ use crate::attackers::outcomes;
 
 const SCRIPT: &str = include_str!("around.py");
 
-/// A process of a container that is of another user than its first reaches neither the secret files nor the first process:
-/// not its memory, environment, descriptors or root, nor as its tracer. The control: one of the same user does, and finds
-/// the root of the container there, not the host's.
+/// A process of another user than the container's first process reaches neither the secret files nor the first process:
+/// not its memory, environment, descriptors or root, and not by tracing. The control: a process of the same user does,
+/// and finds the root of the container there, not the host's.
 #[test]
 fn another_user_of_the_same_container_reaches_nothing() {
     let daemon = Daemon::start();

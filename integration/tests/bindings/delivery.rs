@@ -1,5 +1,5 @@
-//! What agent-cli delivers: in every profile and layout, from VCAP_SERVICES and from directories, at a start and by a
-//! rotation, and what it refuses.
+//! Delivery of bindings by agent-cli: every profile and layout, from VCAP_SERVICES and from directories, at the start
+//! and by rotation, and refusals.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::{ROOT, Vcap, done};
 
-/// Waits until it is stopped.
+/// Runs until it is stopped.
 const WAIT: [&str; 3] = ["--", "sleep", "100000"];
 
 fn example() -> Vcap {
@@ -26,7 +26,7 @@ fn example() -> Vcap {
     }))
 }
 
-/// What a running container sees below a directory, links followed, by path.
+/// Files below a directory of a running container by path, with links followed.
 fn seen(daemon: &Daemon, id: &str, directory: &str) -> BTreeMap<String, Vec<u8>> {
     let root = format!("/proc/{}/root{directory}", pid(&daemon.api.get(id).unwrap()));
     let mut found = BTreeMap::new();
@@ -45,12 +45,12 @@ fn collect(dir: &Path, below: &str, found: &mut BTreeMap<String, Vec<u8>>) {
     }
 }
 
-/// A file's content, as text.
+/// Contents of files as text.
 fn text(files: &BTreeMap<String, Vec<u8>>) -> BTreeMap<&str, &str> {
     files.iter().map(|(path, content)| (path.as_str(), std::str::from_utf8(content).unwrap())).collect()
 }
 
-/// The files of a container are those that `bindings show` tells, for every profile.
+/// A container has exactly the files that `bindings show` prints, in every profile.
 #[test]
 fn what_is_shown_is_what_is_delivered() {
     let (daemon, vcap, rootfs) = (Daemon::start(), example(), Rootfs::busybox());
@@ -88,7 +88,8 @@ fn one_file_has_the_whole_document() {
     assert_eq!(lines[2..], [document.as_str()]);
 }
 
-/// A directory as Kubernetes projects it, with any bytes in it; beside bindings of VCAP_SERVICES.
+/// A directory in Kubernetes' projected form, with arbitrary bytes, is delivered unchanged beside bindings of
+/// VCAP_SERVICES.
 #[test]
 fn a_directory_is_delivered_as_it_is() {
     let daemon = Daemon::start();
@@ -110,7 +111,8 @@ fn a_directory_is_delivered_as_it_is() {
     assert_eq!(files["db/password"], b"secret one");
 }
 
-/// What `bindings write` wrote comes back by `--bind` as it went: what describes a binding is not masked, what opens it is.
+/// Bindings that `bindings write` wrote are delivered unchanged by `--bind`: credentials are masked, descriptions are
+/// not.
 #[test]
 fn what_was_written_is_masked_as_what_it_was() {
     let daemon = Daemon::start();
@@ -129,7 +131,7 @@ fn what_was_written_is_masked_as_what_it_was() {
     }
 }
 
-/// Added, changed and removed in one generation; what is no binding stays, wherever it lies.
+/// A rotation adds, changes and removes bindings in one generation; other files stay, wherever they are.
 #[test]
 fn a_rotation_replaces_all_bindings_and_nothing_else() {
     let daemon = Daemon::start();
@@ -180,7 +182,7 @@ fn a_rotation_replaces_all_bindings_and_nothing_else() {
     assert_eq!(seen(&daemon, "x", ROOT)["goes/a"], b"1", "nothing changed");
 }
 
-/// Of several at once each is whole: nobody's entries are mixed with another's.
+/// Concurrent rotations are atomic: entries of two are never mixed.
 #[test]
 fn rotations_at_once_do_not_mix() {
     let daemon = Daemon::start();
@@ -208,7 +210,7 @@ fn rotations_at_once_do_not_mix() {
     assert_eq!((bindings.len(), files.len()), (1, 7), "{:?}", files.keys());
 }
 
-/// 1,000,000 bytes over paths and contents pass, all the way into the container; one more does not.
+/// Bindings of 1,000,000 bytes in paths and contents are delivered; one more byte is refused.
 #[test]
 fn a_million_bytes_are_delivered_and_one_more_is_not() {
     let daemon = Daemon::start();
@@ -233,7 +235,7 @@ fn a_million_bytes_are_delivered_and_one_more_is_not() {
     assert_eq!(daemon.api.ids(), [""; 0]);
 }
 
-/// Without a binding the variable names a directory that is there, and that bindings can come to.
+/// SERVICE_BINDING_ROOT names an existing directory without any binding too, to which bindings can be added.
 #[test]
 fn without_a_binding_the_root_is_there() {
     let (daemon, none, some) = (Daemon::start(), Vcap::new(&json!({})), example());
@@ -277,7 +279,7 @@ fn what_is_wrong_starts_nothing() {
     }
 }
 
-/// The operator's root is where they lie, and what the variable names.
+/// Bindings lie in the root that the operator configured, and the variable names it.
 #[test]
 fn the_operator_chooses_the_root() {
     let daemon = Setup::default().config("[policy]\nfiles_root = \"/run/bound\"\n").start();
@@ -287,7 +289,7 @@ fn the_operator_chooses_the_root() {
     assert_eq!(done(&daemon.socket(), &arguments).stdout, "/run/bound\ndb\n");
 }
 
-/// Wherever the mounts begin that an image leaves room for: the variable leads to bindings, and to nothing else.
+/// The variable names a directory with nothing but bindings, whichever parents the image has or lacks.
 #[test]
 fn the_image_may_have_the_root_or_lack_its_parents() {
     let (daemon, vcap, rootfs) = (Daemon::start(), example(), Rootfs::busybox());

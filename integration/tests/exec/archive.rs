@@ -1,4 +1,4 @@
-//! Files out of a container that runs and into it, by agent-cli and by hand.
+//! Copies out of a running container and into it, by agent-cli and by direct calls.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -33,7 +33,7 @@ fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).expect("it is there").permissions().mode() & 0o7777
 }
 
-/// A tree goes in and comes back as it was, in an image that has no program any more.
+/// A tree is copied in and back out unchanged, in an image without any program.
 #[test]
 fn a_tree_goes_in_and_comes_out_as_it_was() {
     let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir().unwrap());
@@ -48,7 +48,7 @@ fn a_tree_goes_in_and_comes_out_as_it_was() {
     fs::set_permissions(&deep, PermissionsExt::from_mode(0o751)).unwrap();
     symlink("../nowhere", from.join("link")).unwrap();
     said(&daemon, "busybox mkdir /there; busybox rm -f /bin/tar; echo old >/file");
-    // To where nothing is, to where a directory is, only what is in it, and a file in the place of another.
+    // To a new name, to an existing directory, only the directory's content, and a file in place of another.
     for (source, destination) in
         [("from", "c:/new"), ("from", "c:/there"), ("from/.", "c:/there"), ("from/.", "c:/new/")]
     {
@@ -79,7 +79,7 @@ fn a_tree_goes_in_and_comes_out_as_it_was() {
     assert_eq!(fs::read(at("one")).unwrap(), b"new");
 }
 
-/// `-` is an archive, as tar reads and writes it.
+/// A dash as source or destination is an archive that tar can read and write.
 #[test]
 fn a_dash_is_an_archive() {
     let (daemon, home) = (sleeping("c"), tempfile::tempdir().unwrap());
@@ -110,7 +110,7 @@ fn a_dash_is_an_archive() {
     assert!(damaged.status == 125 && damaged.stderr.contains("the archive is damaged"), "{damaged:?}");
 }
 
-/// What may not be, is not there, or is in the way is told; the container's own user reads and writes.
+/// A copy has the rights of the container's user; paths that are forbidden, missing or in the way are reported.
 #[test]
 fn it_is_the_containers_user_who_reads_and_writes() {
     let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir().unwrap());
@@ -140,7 +140,7 @@ fn it_is_the_containers_user_who_reads_and_writes() {
         assert!(told.status == 125 && told.stderr.contains(words), "{source} {destination}: {told:?}");
     }
     assert!(!Path::new(&out).exists());
-    // A link to a directory is one, as a destination; an entry does not go through one.
+    // As a destination, a link to a directory counts as a directory; an entry does not lead through one.
     assert_eq!(cp(&daemon, &[&file, "c:/tmp/l"]).status, 0);
     assert_eq!(said(&daemon, "cat /tmp/d/file"), "x");
     let tree = home.path().join("tree/l");
@@ -161,8 +161,8 @@ fn it_is_the_containers_user_who_reads_and_writes() {
     assert!(cp(&closed, &["c:/etc/passwd", &out]).stderr.contains("allow_exec"));
 }
 
-/// CVE-2018-15664: links that a container makes, also while a copy goes on, lead to nothing of the host's. The control: what
-/// is looked up from the host, by the same name, is the host's.
+/// Links of a container lead to nothing of the host's, even if they change during a copy (CVE-2018-15664). The control:
+/// the same name, looked up from the host, leads to the host's file.
 #[test]
 fn links_of_a_container_lead_to_nothing_of_the_hosts() {
     let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir().unwrap());
@@ -186,7 +186,7 @@ fn links_of_a_container_lead_to_nothing_of_the_hosts() {
         let source = format!("c:/dir{name}");
         let read = cp(&daemon, &[&source, &out]);
         assert!(read.status == 125 && !Path::new(&out).exists(), "{read:?}");
-        // Whether it is written, and where to, is the container's luck.
+        // May be written or not, and at either place: the container changes the path.
         let _ = cp(&daemon, &[&new, &source]);
         let _ = cp(&daemon, &[&new, &format!("c:/dir{above}/made")]);
     }
@@ -194,7 +194,7 @@ fn links_of_a_container_lead_to_nothing_of_the_hosts() {
     assert!(!home.path().join("made").exists());
 }
 
-/// Secret files are in no archive, whatever is asked for. The control: a file beside them is.
+/// Secret files are in no archive, whatever path is requested. The control: a file beside them is.
 #[test]
 fn secret_files_are_not_copied() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -215,7 +215,7 @@ fn secret_files_are_not_copied() {
     assert!(told.stderr.contains("volume of secret files"), "{told:?}");
 }
 
-/// A client that does not read holds the copy up, and nothing of it piles up; one that goes away ends it.
+/// A client that does not read stops the copy, and nothing of it accumulates; a client that disconnects ends it.
 #[test]
 fn a_slow_reader_holds_the_copy_up() {
     let daemon = sleeping("c");
@@ -239,7 +239,7 @@ fn a_slow_reader_holds_the_copy_up() {
     wait::until("its process ends", || (ours() == 0).then_some(()));
 }
 
-/// What cannot be copied is told by name, and all else is copied, both ways.
+/// One entry that cannot be copied is reported by name, and the others are copied, in both directions.
 #[test]
 fn one_entry_that_cannot_be_copied_ends_nothing() {
     let (daemon, home) = (Daemon::start(), tempfile::tempdir().unwrap());
@@ -258,7 +258,7 @@ fn one_entry_that_cannot_be_copied_ends_nothing() {
     );
     let times = |path: &Path| fs::metadata(path).unwrap().mtime().to_string();
     assert_eq!(said(&daemon, "stat -c %Y /tmp/t/z/b").trim(), times(&out.join("z/b")));
-    // Into it: a file whose name a directory has, and one below a closed directory.
+    // Into the container: a file whose name a directory has, and one below a closed directory.
     let tree = home.path().join("tree");
     fs::create_dir_all(tree.join("closed")).unwrap();
     for name in ["closed/x", "before", "z", "zz"] {
@@ -271,7 +271,7 @@ fn one_entry_that_cannot_be_copied_ends_nothing() {
         assert!(copied.stderr.contains(name), "{name}: {copied:?}");
     }
     assert_eq!(said(&daemon, "cat /tmp/t/before /tmp/t/zz /tmp/t/z/b"), "newnew2\n");
-    // And out of it, where the names clash here.
+    // Out of the container, where the names collide on the host.
     fs::remove_file(out.join("a")).unwrap();
     fs::create_dir(out.join("a")).unwrap();
     let copied = cp(&daemon, &["c:/tmp/t/.", &out.display().to_string()]);
@@ -279,7 +279,7 @@ fn one_entry_that_cannot_be_copied_ends_nothing() {
     assert_eq!(fs::read(out.join("zz")).unwrap(), b"new");
 }
 
-/// The cause of a refusal is told, however much of the archive is still to come.
+/// The cause of a refusal is reported, however much of the archive is still to come.
 #[test]
 fn a_large_upload_tells_why_it_is_refused() {
     let (daemon, home) = (Daemon::start(), tempfile::tempdir().unwrap());
@@ -300,13 +300,13 @@ fn a_large_upload_tells_why_it_is_refused() {
     }
 }
 
-/// Names in a directory of a container that begin as those of what is not whole do.
+/// Number of names in a directory of a container with the prefix of partial copies.
 fn partial(pid: i32) -> usize {
     let names = fs::read_dir(format!("/proc/{pid}/root/tmp")).expect("it is there");
     names.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(".executor-archive-")).count()
 }
 
-/// What is not whole goes, whoever is killed or interrupted.
+/// Partial copies are removed, whichever process is killed or interrupted.
 #[test]
 fn what_is_not_whole_goes() {
     let (mut daemon, home) = (Daemon::start(), tempfile::tempdir().unwrap());
@@ -329,7 +329,7 @@ fn what_is_not_whole_goes() {
     copying.kill().unwrap();
     copying.wait().unwrap();
     wait::until("the client was killed", || (partial(pid) == 0).then_some(()));
-    // Out of it, interrupted.
+    // Out of the container, interrupted.
     said(&daemon, "truncate -s 64G /tmp/large");
     let out = home.path().join("out");
     fs::create_dir(&out).unwrap();

@@ -1,4 +1,4 @@
-//! Clients that are attached to a container's own process.
+//! Clients attached to a container's own process.
 
 use executor_proto::v1::attach_request::Part;
 use executor_proto::v1::{AttachStart, EndOfInput, RunRequest, State, WindowSize};
@@ -19,8 +19,8 @@ fn interactive(request: RunRequest, terminal: bool) -> RunRequest {
     RunRequest { stdin: true, terminal, ..request }
 }
 
-/// A shell on a terminal: the prompt that was there before anybody came, what is typed, the size of the window, Ctrl-C; all
-/// of it in the log, too, with secrets masked in both.
+/// A shell on a terminal works for an attached client: the prompt from before the attachment, typed input, the window
+/// size, Ctrl-C; all output is in the log, too, with secrets masked in both.
 #[test]
 fn a_shell_on_a_terminal() {
     let daemon = Daemon::start();
@@ -49,7 +49,7 @@ fn a_shell_on_a_terminal() {
     assert_eq!(exit(&daemon.api.wait("c").unwrap()), Ok(7));
 }
 
-/// Input by a pipe: one client, until another takes over; then its end.
+/// Input through a pipe comes from one client, until another takes over; then the input ends.
 #[test]
 fn input_by_a_pipe() {
     let daemon = Daemon::start();
@@ -89,7 +89,7 @@ fn what_cannot_be_attached_to() {
     assert_eq!(begin("c", false).err().unwrap().code(), Code::FailedPrecondition);
 }
 
-/// A client that only watches and does not read is told what it missed; the process and its log go on as if it were not there.
+/// A client that only watches and does not read is told what it missed; the process and its log continue unaffected.
 #[test]
 fn a_watcher_that_does_not_read_holds_up_nobody() {
     let daemon = Daemon::start();
@@ -104,12 +104,12 @@ fn a_watcher_that_does_not_read_holds_up_nobody() {
     assert_eq!(slow.stdout.len() as u64 + slow.missed, slow.place);
 }
 
-/// Bytes of all values without a pattern that a lost or doubled packet would leave as it was.
+/// Bytes of all values, without a pattern that a lost or doubled packet would preserve.
 fn noise(length: u64) -> Vec<u8> {
     (0..length).map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29) as u8).collect()
 }
 
-/// A root file system with `/bytes` in it, and a daemon that keeps next to nothing of a log.
+/// A root file system with `/bytes` in it, and a daemon that keeps almost nothing of a log.
 fn with_bytes(bytes: &[u8]) -> (Daemon, Rootfs) {
     let rootfs = Rootfs::busybox();
     std::fs::write(rootfs.path().join("bytes"), bytes).expect("write");
@@ -120,8 +120,8 @@ fn reader(id: &str) -> AttachStart {
     AttachStart { id: id.into(), lossless: true, ..AttachStart::default() }
 }
 
-/// The process waits for its reader as on a pipe: from its first byte to its end, which nobody hears of before all of it
-/// was delivered; whatever becomes of the log, and where there is none.
+/// A lossless client gets every byte: the process waits for its reader as on a pipe, from the first byte to the end,
+/// which is not reported before all output was delivered; whatever happens to the log, or without one.
 #[test]
 fn a_lossless_client_gets_every_byte() {
     let bytes = noise(40 << 20);
@@ -131,7 +131,7 @@ fn a_lossless_client_gets_every_byte() {
         let request = cat(id).action(|run| run.suppress_log_output = suppressed);
         daemon.api.started(RunRequest { await_reader: true, ..request });
         let mut client = Attached::begin(&daemon.api, reader(id)).unwrap();
-        // As long as it takes somebody else to write the same with nobody to read it.
+        // The pause lasts as long as another container needs to write the same without a reader.
         assert_eq!(exit(&daemon.api.run_to_end(cat(&format!("{id}-2")))), Ok(0));
         assert_eq!(daemon.api.get(id).unwrap().state(), State::Running, "it waits for its reader");
         let slow = attached_to(&daemon, id);
@@ -140,7 +140,7 @@ fn a_lossless_client_gets_every_byte() {
         drop(slow);
         assert_eq!(exit(&daemon.api.wait(id).unwrap()), Ok(0));
     }
-    // So does what is too short for anybody to wait for.
+    // The same holds for output that is too short to wait for.
     daemon.api.started(RunRequest { await_reader: true, ..sh("echo out; echo err >&2; exit 3").id("short") });
     let client = Attached::begin(&daemon.api, reader("short")).unwrap().end().unwrap();
     assert_eq!((&*client.stdout, &*client.stderr), (&b"out\n"[..], &b"err\n"[..]));
@@ -151,14 +151,14 @@ fn attached_to(daemon: &Daemon, id: &str) -> Attached {
     Attached::begin(&daemon.api, AttachStart { id: id.into(), ..AttachStart::default() }).expect("attach")
 }
 
-/// A process that waits for its reader still hears its orders, and goes on when the reader has gone.
+/// A process that waits for its reader still gets its signals, and continues when the reader has disconnected.
 #[test]
 fn a_reader_that_stops_holds_up_nothing_but_its_process() {
     let (daemon, rootfs) = with_bytes(&noise(8 << 20));
     let held = |id: &str| {
         let request = program("/bin/cat", &["/bytes"]).id(id).rootfs(&rootfs.reference());
         daemon.api.started(RunRequest { await_reader: true, ..request });
-        // What is not read of several streams fills their connection's window: each has its own.
+        // Unread data of several streams fills their connection's window: each has a connection of its own.
         Attached::begin(&Api::connect(&daemon.socket()).unwrap(), reader(id)).unwrap()
     };
     let (stopped, killed, gone, deleted) = (held("stop"), held("kill"), held("gone"), held("delete"));
@@ -179,7 +179,7 @@ fn a_reader_that_stops_holds_up_nothing_but_its_process() {
     );
     assert!(stopped.end().is_err(), "it is told that it does not have all");
     daemon.api.signal("kill", 9).unwrap();
-    // Its reader has time as long as nobody stops the container.
+    // The reader has time as long as the container is not stopped.
     let killed = killed.end().unwrap();
     assert!(killed.stdout == noise(8 << 20)[..killed.stdout.len()]);
     assert_eq!(exit(&daemon.api.wait("kill").unwrap()), Err(9));
@@ -187,7 +187,7 @@ fn a_reader_that_stops_holds_up_nothing_but_its_process() {
     drop(deleted);
 }
 
-/// executord dies with output on its way; the client goes on at the byte that it has, and the process waits for it.
+/// A client continues at its byte position when executord dies with output on its way, and the process waits for it.
 #[test]
 fn a_reader_goes_on_where_it_was_when_executord_died() {
     let mut node = Supervised::start();
@@ -215,7 +215,7 @@ fn a_reader_goes_on_where_it_was_when_executord_died() {
     assert_eq!(beyond.err().unwrap().code(), Code::FailedPrecondition, "it has ended");
 }
 
-/// The terminal is the shim's: it outlives executord.
+/// The terminal belongs to the shim, and outlives executord.
 #[test]
 fn the_terminal_outlives_executord() {
     let mut node = Supervised::start();

@@ -1,4 +1,4 @@
-//! Whoever dies, no process is left of an exec but in the container that it belongs to, and none for longer than that.
+//! After the death of any process, an executed process is left only in its container, and no longer than the container.
 
 use executor_proto::v1::exec_request::Part as ToExecuted;
 use executor_proto::v1::{ExecDetach, ExecStart};
@@ -13,7 +13,7 @@ use tonic::Code;
 
 use crate::sleeping;
 
-/// It ignores what a client's going away sends first, and so does what it has started.
+/// Ignores the signals that a client's disconnection sends first, as its children do.
 const STUBBORN: &str = "trap '' HUP TERM; sleep 100000 & echo $!; wait";
 
 fn supervisors(launcher: i32) -> Vec<i32> {
@@ -22,7 +22,7 @@ fn supervisors(launcher: i32) -> Vec<i32> {
     host::descendants(launcher).into_iter().filter(is).collect()
 }
 
-/// What a process and its children are on the host.
+/// A process and its children on the host.
 fn with_children(pid: i32) -> Vec<i32> {
     [vec![pid], host::descendants(pid)].concat()
 }
@@ -40,7 +40,7 @@ fn stubborn(daemon: &Daemon, terminal: bool) -> (Executed, Vec<i32>) {
     (process, all)
 }
 
-/// SIGHUP, and SIGKILL for what does not hear it.
+/// A disconnected client's process gets SIGHUP, and SIGKILL if it ignores that.
 #[test]
 fn a_client_that_goes_away_takes_its_process_along() {
     let daemon = sleeping("c");
@@ -57,12 +57,12 @@ fn a_client_that_goes_away_takes_its_process_along() {
     wait::until("no supervisor is left", || supervisors(launcher).is_empty().then_some(()));
 }
 
-/// A process that is left to itself, at its beginning or later, goes on without its client and is not held up by what nobody
-/// reads. It ends with its container.
+/// A detached process, from the beginning or later, continues without its client and is not held up by unread output.
+/// It ends with its container.
 #[test]
 fn what_is_detached_goes_on_without_its_client() {
     let daemon = sleeping("c");
-    // More than a pipe or a terminal holds.
+    // More output than a pipe or a terminal holds.
     let busy = |mark: &str| format!("head -c 1000000 /dev/zero | tr '\\0' x; echo >/tmp/{mark}; exec sleep 100000");
     let begun = ExecStart { detached: true, ..script("c", &busy("begun")) };
     let begun = Executed::begin(&daemon.api, begun).unwrap();
@@ -93,7 +93,7 @@ fn the_end_of_the_container_ends_it() {
     all_end("the container's processes", &all);
 }
 
-/// Executed again and again while the container ends: each is refused, or runs and is ended, and nothing is left.
+/// Executions while the container ends are refused, or run and are ended, and nothing is left.
 #[test]
 fn a_container_that_ends_meanwhile_refuses_in_order() {
     let daemon = Daemon::start();
@@ -123,7 +123,7 @@ fn a_supervisor_that_is_killed_takes_its_process_along() {
     kill(found[0], 9);
     wait::until("the process has ended", || has_ended(all[0]).then_some(()));
     assert_eq!(process.end().err().unwrap().code(), Code::Unavailable);
-    // What it had started goes with the container, at the latest.
+    // The children of the killed process end with the container at the latest.
     daemon.api.stop("c", Some(0)).unwrap();
     daemon.api.wait("c").unwrap();
     all_end("all of it", &all);
@@ -143,7 +143,7 @@ fn executord_that_is_killed_leaves_no_process() {
     assert_eq!(executed(&node.api, script("c", "exit 4")).unwrap().exit, Some(Ok(4)));
 }
 
-/// A process outlives the launcher that forked its supervisor, until the next one comes.
+/// An executed process outlives the launcher that forked its supervisor, until the next launcher starts.
 #[test]
 fn a_launcher_that_is_killed_leaves_no_process() {
     let mut node = Supervised::start();

@@ -1,4 +1,4 @@
-//! A process that is executed is what the container's own process is: looked at from outside, line by line.
+//! An executed process has the attributes of the container's own process, compared from outside line by line.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use integration::request::{RequestBuilder as _, sleeper};
 use integration::rootfs::Rootfs;
 use integration::streams::{Executed, script, start};
 
-/// Lines of /proc/PID/status that must be the same.
+/// Lines of /proc/PID/status that must be equal.
 const STATUS: [&str; 13] = [
     "Uid",
     "Gid",
@@ -30,7 +30,7 @@ const NAMESPACES: [&str; 8] = ["user", "mnt", "pid", "pid_for_children", "net", 
 
 fn cgroups(pid: i32) -> Vec<String> {
     let all = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    // What a container has no cgroup of its own in, every process of the host has as it was started.
+    // Where a container has no cgroup of its own, its processes have the cgroup that the launcher was started in.
     let ours = |line: &&str| line.contains("/c") || line.contains("executor");
     all.lines().filter(ours).map(str::to_owned).collect()
 }
@@ -67,7 +67,7 @@ fn compare(what: &str, init: i32, executed: i32) {
     );
 }
 
-/// A table of containers; in each a process of the container's own user.
+/// Executed processes of the container's own user equal its first process, in containers of several kinds.
 #[test]
 fn it_is_as_the_containers_own_process() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -89,12 +89,12 @@ fn it_is_as_the_containers_own_process() {
         let init = pid(&daemon.api.started(request));
         let executed = Executed::begin(&daemon.api, start(id, "/bin/sleep", &["100000"])).unwrap();
         compare(id, init, executed.pid);
-        // The guard against a comparison of nothing with nothing.
+        // A guard against a comparison of two empty values.
         assert_ne!(host::status(init, "CapBnd"), host::status(std::process::id() as i32, "CapBnd"));
     }
 }
 
-/// Another user has that user's groups by the container's files, and none of root's capabilities.
+/// A process of another user has that user's groups by the container's files, and none of root's capabilities.
 #[test]
 fn another_user_is_that_user() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -114,13 +114,14 @@ fn another_user_is_that_user() {
     assert!(as_user("root").starts_with("0\n0\n0\n/root\n"));
 }
 
-/// No descriptor but the three, and those are pipes; nothing of the host is open.
+/// An executed process has three descriptors, which are pipes or a terminal; nothing of the host is open.
 #[test]
 fn it_has_no_descriptor_of_ours() {
     let daemon = Daemon::start();
     daemon.api.started(sleeper("c"));
     for (stdin, terminal) in [(false, false), (true, false), (false, true)] {
-        // It says when its own loader is done, which opens libraries; and stays, as the last of its commands is not `sleep`.
+        // The script prints when its loader, which opens libraries, is done. It stays, because its last command is not
+        // `sleep`.
         let start = ExecStart { stdin, terminal, ..script("c", "echo loaded; sleep 1000; true") };
         let mut executed = Executed::begin(&daemon.api, start).unwrap();
         executed.until("loaded");

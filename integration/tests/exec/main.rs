@@ -1,4 +1,4 @@
-//! Processes that are executed in containers that run.
+//! Processes executed in running containers.
 
 mod archive;
 mod attach;
@@ -18,7 +18,7 @@ use integration::streams::{Executed, executed, script, start};
 use integration::wait;
 use tonic::Code;
 
-/// A container that sleeps, and its daemon.
+/// A daemon with a sleeping container.
 pub(crate) fn sleeping(id: &str) -> Daemon {
     let daemon = Daemon::start();
     daemon.api.started(sleeper(id));
@@ -74,7 +74,8 @@ fn the_operator_can_forbid_it() {
     assert!(told.code() == Code::InvalidArgument && told.message().contains("allow_exec"), "{told}");
 }
 
-/// PATH, HOME and what was asked for: nothing of the container's own process, whose variables may be secrets.
+/// An executed process has PATH, HOME and the requested variables, and none of the container's own process, which may
+/// be secrets.
 #[test]
 fn its_environment_is_its_own() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -99,7 +100,7 @@ fn ten_megabytes_go_in_and_come_out() {
     let all: Vec<u8> = (0..10_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let (mut sent, chunk) = (0, 100_000);
     while cat.stdout.len() < all.len() {
-        // So much at a time that neither side waits for the other.
+        // Small enough portions that neither side waits for the other.
         if sent < all.len() && sent - cat.stdout.len() <= chunk {
             cat.send_input(&all[sent..sent + chunk]);
             sent += chunk;
@@ -113,7 +114,7 @@ fn ten_megabytes_go_in_and_come_out() {
     assert!(cat.stdout == all && cat.exit == Some(Ok(0)));
 }
 
-/// A signal is heard although the process reads none of its input.
+/// A signal is delivered although the process reads none of its input.
 #[test]
 fn a_signal_is_not_held_up_by_input() {
     let daemon = sleeping("c");
@@ -128,7 +129,7 @@ fn a_signal_is_not_held_up_by_input() {
     assert_eq!((process.text().as_str(), process.exit), ("ready\nusr1\n", Some(Ok(3))));
 }
 
-/// A client that says no more ends the process's input, and still hears.
+/// A client that closes its half of the stream ends the process's input, and still gets its output.
 #[test]
 fn a_client_that_says_no_more_still_hears() {
     let daemon = sleeping("c");
@@ -151,7 +152,7 @@ fn sixty_four_at_a_time_and_no_more() {
     wait::until("they have ended", || sleep().ok());
 }
 
-/// The container's limit of processes holds for them, too.
+/// The container's limit of processes includes executed ones.
 #[test]
 fn the_containers_limits_hold() {
     let daemon = Daemon::start();

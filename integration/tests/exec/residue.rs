@@ -1,4 +1,4 @@
-//! What a process is executed with, and what is typed into it, stays in none of our processes.
+//! Arguments, environment and input of an executed process stay in none of the executor's processes.
 
 use executor_proto::v1::exec_request::Part;
 use executor_proto::v1::{EnvironmentVariable, ExecStart};
@@ -11,7 +11,7 @@ use integration::wait;
 
 const SIZE: usize = 4096;
 
-/// A process that was given a canary in every way, while it runs.
+/// A running process that was given a canary in every way.
 struct Given {
     daemon: Daemon,
     process: Executed,
@@ -42,7 +42,7 @@ impl Given {
         Self { daemon, process, needles }
     }
 
-    /// Searches all of the executor's: executord, the launcher, and what is below them.
+    /// Searches the executor's processes: executord, the launcher, and their descendants.
     fn ours(&self) -> Report {
         let all = Process::all();
         let executord = self.daemon.pid().cast_unsigned();
@@ -66,7 +66,7 @@ impl Given {
     }
 }
 
-/// While the process runs and its call goes on, the process alone has what it was given and what it printed.
+/// While a process runs and its call continues, the process alone holds what it was given and what it printed.
 #[test]
 fn values_are_in_the_process_alone() {
     let given = Given::by(Setup::default());
@@ -91,7 +91,7 @@ fn values_are_in_the_process_alone() {
     });
 }
 
-/// The control: where nothing is overwritten, all of them are found.
+/// All values are found where nothing is overwritten. This is the control.
 #[test]
 fn where_nothing_is_overwritten_they_are_found() {
     let report = Given::by(Setup::default().control()).ours();
@@ -100,7 +100,7 @@ fn where_nothing_is_overwritten_they_are_found() {
     }
 }
 
-/// Copies a canary in and out again over one connection, which stays, and searches executord.
+/// Copies a canary in and out again over one connection, which stays open, and searches executord.
 fn copied(setup: Setup) -> (Daemon, Needles) {
     let daemon = setup.start();
     daemon.api.started(sleeper("c"));
@@ -126,7 +126,7 @@ fn in_executord(daemon: &Daemon, needles: &Needles) -> Report {
     search.report()
 }
 
-/// What is copied into a container and out of one stays nowhere, while the connection goes on.
+/// Files that are copied into a container and out of one stay nowhere, while the connection is open.
 #[test]
 fn files_that_are_copied_leave_nothing() {
     let (daemon, needles) = copied(Setup::default());
@@ -136,7 +136,7 @@ fn files_that_are_copied_leave_nothing() {
     });
 }
 
-/// The control: where nothing is overwritten, it is found.
+/// Copied files are found where nothing is overwritten. This is the control.
 #[test]
 fn where_nothing_is_overwritten_copied_files_are_found() {
     let (daemon, needles) = copied(Setup::default().control());

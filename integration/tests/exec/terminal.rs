@@ -1,4 +1,4 @@
-//! Processes with a terminal, as seen by a client of the interface.
+//! Processes with a terminal, as a client of the interface sees them.
 
 use executor_proto::v1::{ExecStart, WindowSize};
 use integration::daemon::Daemon;
@@ -41,7 +41,7 @@ fn its_size_is_as_asked_and_changes_are_seen() {
     assert_eq!(watcher.exit, Some(Ok(6)));
 }
 
-/// A shell with job control: what is typed is echoed, Ctrl-C ends what runs in the foreground and not the shell, Ctrl-Z
+/// A shell with job control works: typed input is echoed, Ctrl-C ends the foreground job and not the shell, Ctrl-Z
 /// stops it, Ctrl-D ends the shell.
 #[test]
 fn a_shell_is_used_as_by_hand() {
@@ -67,7 +67,7 @@ fn a_shell_is_used_as_by_hand() {
     assert_eq!(shell.end().unwrap().exit, Some(Ok(9)));
 }
 
-/// All that a process wrote before its end is there, however much.
+/// All output before a process's end is delivered, however much it is.
 #[test]
 fn nothing_of_its_output_is_lost() {
     let daemon = sleeping("c");
@@ -78,7 +78,7 @@ fn nothing_of_its_output_is_lost() {
     }
 }
 
-/// `/dev/ptmx` is the container's own to change: what it puts there is not taken for a terminal.
+/// A false `/dev/ptmx`, which the container can put there, is not accepted as a terminal.
 #[test]
 fn a_false_multiplexer_is_refused() {
     let daemon = Daemon::start();

@@ -1,4 +1,4 @@
-//! A layer's life: asked for, unpacked, used by containers, removed.
+//! A layer's life: requested, unpacked, used by containers, removed.
 
 use std::os::fd::AsFd;
 
@@ -12,7 +12,7 @@ use integration::layers::Blob;
 use integration::rootfs;
 use prost::Message;
 
-/// A container of an image.
+/// A plan for a container of an image.
 pub(crate) fn plan(id: &str, image: PlannedImage, script: &str) -> Plan {
     let draft = Draft { id, path: "/bin/sh", args: vec!["-c", script], memory_bytes: 64 << 20, ..Draft::default() };
     let mut plan = validate(&draft, &Policy::default()).unwrap();
@@ -68,7 +68,7 @@ fn containers_run_on_layers_that_nobody_changes() {
         launcher.log("two").contains("from the upper layer").then_some(())
     });
 
-    // What a container has stays.
+    // A layer in use stays.
     for blob in &blobs {
         assert_eq!(reason(&launcher.remove_layer(blob)), Some(Reason::Busy));
     }
@@ -88,7 +88,7 @@ fn containers_run_on_layers_that_nobody_changes() {
     assert!(refused.unwrap_err().message.contains("is not unpacked on this host"));
 }
 
-/// A container may make directories in directories for as long as it likes: they go with it.
+/// A tree of arbitrarily nested directories is removed with its container.
 #[test]
 fn a_deep_tree_goes_with_its_container() {
     let launcher = Launcher::start(&[]);
@@ -116,7 +116,7 @@ fn store_listing(launcher: &Launcher) -> Vec<String> {
     lines
 }
 
-/// Six are asked for at once, two of them the same: all are there in the end, and meanwhile the launcher answers.
+/// Six layers that are requested at once, two of them identical, are all unpacked, and meanwhile the launcher answers.
 #[test]
 fn many_at_once_and_nobody_waits_for_them() {
     let launcher = Launcher::start(&[]);

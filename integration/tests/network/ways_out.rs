@@ -1,4 +1,4 @@
-//! However a container ends, it is taken off its network: no rule, no address, no cable, no namespace is left.
+//! Ends of a container, each of which removes it from its network: no rule, address, interface or namespace is left.
 
 use executor_proto::v1::{PortMapping, RunRequest};
 use integration::daemon::{Daemon, has_ended, kill};
@@ -14,7 +14,7 @@ fn published(id: &str, rootfs: &Rootfs) -> RunRequest {
     RunRequest { ports: vec![port], ..sleeping(id, rootfs) }
 }
 
-/// A network with firewall's rules as well.
+/// A network with firewall rules as well.
 fn network() -> (Network, Rootfs) {
     let network = Network::new();
     network.configure("10-test.conflist", "test", &[serde_json::json!({"type": "firewall"})]);
@@ -49,7 +49,7 @@ fn an_end_in_order_and_starts_that_fail() {
     daemon.api.wait("ends").unwrap();
     is_clean(&network, &daemon);
 
-    // After every plugin has done its part: the program is not there.
+    // The failure comes after every plugin has run: the program does not exist.
     let nowhere = daemon.api.run(on_cni(program("/nope", &[]).id("nowhere").rootfs(&rootfs.reference())));
     assert!(nowhere.is_err() || daemon.api.wait("nowhere").is_ok());
     is_clean(&network, &daemon);
@@ -63,7 +63,7 @@ fn the_shim_is_killed() {
     end(daemon.record("lost").shim.pid);
     daemon.api.wait("lost").unwrap();
     is_clean(&network, &daemon);
-    daemon.api.started(published("next", &rootfs)); // the port is free again
+    daemon.api.started(published("next", &rootfs)); // needs the port, which is free again
 }
 
 #[test]
@@ -75,11 +75,11 @@ fn everything_is_killed_and_started_again() {
     let init = |id: &str| daemon.record(id).prepared.unwrap().init.pid;
     let (shim, launcher, both) =
         (daemon.record("swept").shim.pid, daemon.launcher().unwrap(), [init("swept"), init("ends-alone")]);
-    // The configuration of that time is what counts.
+    // The configuration of the container's start applies.
     network.remove_config("10-test.conflist");
     daemon.kill();
     end(launcher);
-    // One ends with its shim and without a launcher, the other one loses all.
+    // One container ends with its shim and without a launcher, the other one loses all three.
     end(both[1]);
     end(shim);
     end(both[0]);
@@ -89,7 +89,7 @@ fn everything_is_killed_and_started_again() {
     is_clean(&network, &daemon);
 }
 
-/// In the middle of a plugin: it is ended with everything that it started, and asked to take back what it did.
+/// A plugin whose shim is killed is ended with all its children, and then called to undo its work.
 #[test]
 fn the_shim_is_killed_in_the_middle_of_a_plugin() {
     let network = Network::new();
@@ -114,7 +114,7 @@ fn the_shim_is_killed_in_the_middle_of_a_plugin() {
     assert_eq!(network.calls(), ["ADD waits netns", "DEL waits netns"]);
 }
 
-/// After a reboot there is no namespace any more: plugins are told so, and give back what they keep on disk.
+/// Plugins are told after a reboot that the namespace is gone, and release what they keep on disk.
 #[test]
 fn the_machine_was_started_again() {
     let network = Network::new();
@@ -142,7 +142,7 @@ fn the_machine_was_started_again() {
     assert!(!left.iter().any(|one| one.contains("10.123.0.") && !one.contains("CNI-")), "{left:?}");
 }
 
-/// What was half on disk when the power went keeps nobody from anything.
+/// A network record that a power failure left incomplete prevents nothing.
 #[test]
 fn what_is_known_of_a_network_is_half_on_disk() {
     let (network, rootfs) = network();
@@ -156,7 +156,7 @@ fn what_is_known_of_a_network_is_half_on_disk() {
     daemon.api.started(sleeping("half", &rootfs));
 }
 
-/// A plugin that fails at the end keeps nothing but its own: the container is completed, and it is asked again.
+/// A plugin that fails at the end keeps only its own state: the container is completed, and the plugin is called again.
 #[test]
 fn a_plugin_that_fails_at_the_end_is_asked_again() {
     let network = Network::new();

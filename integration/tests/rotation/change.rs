@@ -1,4 +1,4 @@
-//! What an update does: files that come, change and go, the signal, the generation, the records.
+//! Effects of an update: added, changed and removed files, the signal, the generation, the records.
 
 use std::fs;
 
@@ -44,7 +44,7 @@ fn files_come_change_and_go() {
     assert_eq!(wait_for_single_generation(&container), "..gen2");
     assert_eq!(names(&container, ROOT), ["db", "new"], "a removed file's name is gone");
 
-    // A file becomes a directory, and a directory's last file goes with it.
+    // A file becomes a directory, and a directory is removed with its last file.
     let change = UpdateFilesRequest { removed_paths: vec!["db/password".into()], ..update("c", &[("t/t", b"t3")]) };
     assert_eq!(daemon.api.update(change).unwrap().files_generation, 3);
     wait_for_single_generation(&container);
@@ -85,7 +85,7 @@ fn files_come_change_and_go() {
     );
 }
 
-/// The signal arrives when the new files are there: the handler reads them.
+/// The signal arrives when the new files are in place: the handler reads them.
 #[test]
 fn a_signal_comes_after_the_swap() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -105,7 +105,7 @@ fn a_signal_comes_after_the_swap() {
     }
 }
 
-/// What is in force is masked in the output, however many updates were refused or had to wait in between.
+/// Values in force are masked in the output, however many updates were refused or had to wait meanwhile.
 #[test]
 fn values_in_force_are_masked() {
     let (daemon, rootfs) = (Setup::default().config(MANY).start(), Rootfs::busybox());
@@ -129,7 +129,7 @@ fn values_in_force_are_masked() {
     assert!(printed.contains("[REDACTED:a]") && !printed.contains("canary"), "{printed}");
 }
 
-/// A file that is mounted by itself is replaced without a moment at which it is not there, and leaves no mount behind.
+/// A file with a mount of its own is replaced atomically, and leaves no mount behind.
 #[test]
 fn a_single_file_is_replaced_in_place() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -174,7 +174,7 @@ fn a_stale_generation_is_refused_and_concurrent_updates_land_one_by_one() {
     let landed: Vec<Result<u64, tonic::Status>> = eight(None);
     let mut generations: Vec<u64> = landed.into_iter().map(Result::unwrap).collect();
     generations.sort_unstable();
-    // Each counts up by one; one that answers late tells the generation of the next.
+    // Each update counts up by one; an answer that comes late reports a later generation.
     assert_eq!(daemon.api.get("c").unwrap().files_generation, 9);
     assert!(generations.iter().all(|generation| (2..=9).contains(generation)), "{generations:?}");
     let (a, b) = (read(&container, "a"), read(&container, "b"));
@@ -189,7 +189,7 @@ fn a_stale_generation_is_refused_and_concurrent_updates_land_one_by_one() {
     assert_eq!(daemon.api.get("c").unwrap().files_generation, 10);
 }
 
-/// Another daemon goes on where the first one was killed; the second launcher wipes what the first could.
+/// Updates continue under the next daemon after a kill; a second launcher wipes what the first could.
 #[test]
 fn updates_outlive_the_daemon() {
     let mut daemon = Daemon::start();
@@ -210,7 +210,7 @@ fn updates_outlive_the_daemon() {
     assert_eq!((wipe.files, wipe.bytes), (5, 1 + 1 + 1 + 1 + 4));
 }
 
-/// kill -9 of the shim at any moment of a rotation: the launcher wipes all generations, and nothing is left.
+/// A shim that is killed at any moment of a rotation leaves nothing: the launcher wipes all generations.
 #[test]
 fn a_shim_that_is_killed_among_rotations_leaves_nothing() {
     let daemon = Daemon::start();
@@ -235,7 +235,7 @@ fn a_shim_that_is_killed_among_rotations_leaves_nothing() {
                 landed
             })
         };
-        // After a few of them, at a moment that differs from round to round.
+        // After a few rotations, at a moment that differs from round to round.
         wait::until("rotations go on", || (daemon.api.get(&id).unwrap().files_generation > 2 + round).then_some(()));
         kill(daemon.record(&id).shim.pid, 9);
         assert!(daemon.api.block_on(rotating).unwrap() > 0);

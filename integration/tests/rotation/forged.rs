@@ -1,4 +1,4 @@
-//! What a daemon that was taken over could ask of a shim: refused, whatever it says, and nothing changes.
+//! Forged updates, as a compromised daemon could send to a shim: they are refused and change nothing.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -51,7 +51,7 @@ impl Site {
         self.shim.answer()
     }
 
-    /// The files, and their generations.
+    /// Lists the files, and the generations.
     fn seen(&self) -> (Vec<String>, Vec<String>) {
         let init = self.launcher.record("c").unwrap().prepared.unwrap().init.pid;
         let root = format!("/proc/{init}/root/etc/cf-service-bindings");
@@ -99,7 +99,7 @@ fn a_forged_update_changes_nothing() {
     for signal in [-1, 65, i32::MAX] {
         assert_eq!(site.ask(&good, &[b"FORGE"], signal).unwrap_err().reason(), Reason::Invalid);
     }
-    // Descriptors that are not what they must be.
+    // Descriptors of the wrong kind.
     let plain = || OwnedFd::from(tempfile::tempfile().unwrap());
     let list = || OwnedFd::from(json(&good));
     for fds in [vec![], vec![list()], vec![list(), plain()], vec![plain(), list()], vec![list(), list(), list()]] {
@@ -114,7 +114,7 @@ fn a_forged_update_changes_nothing() {
     assert_eq!((record.files_generation, record.plan.files[1].size), (2, 5));
 }
 
-/// A daemon cannot flood a shim: what has not been wiped yet is bounded, and told.
+/// A daemon cannot flood a shim: the amount that is not wiped yet is limited, and exceeding it is reported.
 #[test]
 fn more_than_a_shim_keeps_is_refused_for_the_moment() {
     let site = Site::start();
