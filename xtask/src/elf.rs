@@ -1,4 +1,4 @@
-//! Whether a binary is static: read from its ELF header, for no tool that tells it is sure to be there.
+//! Checks that a binary is static by its ELF header, because no tool for that is always installed.
 //!
 //! A static program has no PT_INTERP segment (no dynamic loader runs before it) and no DT_NEEDED entry
 //! (a static-pie has a PT_DYNAMIC segment for its own relocations, but needs no library).

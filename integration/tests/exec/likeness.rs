@@ -30,7 +30,7 @@ const NAMESPACES: [&str; 8] = ["user", "mnt", "pid", "pid_for_children", "net", 
 
 fn cgroups(pid: i32) -> Vec<String> {
     let all = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    // Where a container has no cgroup of its own, its processes have the cgroup that the launcher was started in.
+    // In a hierarchy without a cgroup of the container's own, a process keeps the cgroup that it was started in.
     let ours = |line: &&str| line.contains("/c") || line.contains("executor");
     all.lines().filter(ours).map(str::to_owned).collect()
 }

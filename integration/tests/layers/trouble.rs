@@ -96,7 +96,7 @@ fn a_full_disk_is_told_and_leaves_nothing() {
     assert!(told.message.contains("No space left on device"), "{told:?}");
     assert!(launcher.stored("ingest").is_empty() && launcher.stored("sha256").is_empty());
     assert!(matches!(launcher.unpack(&small, &[]), LauncherAnswer::Done(_)));
-    // The mount is removed with the launcher's directories.
+    // The mount lies in the launcher's directories, and is taken away before them.
     launcher.kill();
     drop(disk);
     launcher.start_again();
