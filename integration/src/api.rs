@@ -148,7 +148,8 @@ impl Api {
     /// # Errors
     /// The daemon's status.
     pub fn get(&self, id: &str) -> Result<Container, Status> {
-        self.call(async |mut rpc| rpc.get(GetRequest { id: id.into() }).await).map(|got| got.container.expect("it"))
+        self.call(async |mut rpc| rpc.get(GetRequest { id: id.into() }).await)
+            .map(|got| got.container.expect("the answer has a container"))
     }
 
     /// Calls List.
@@ -170,7 +171,8 @@ impl Api {
     /// # Errors
     /// The daemon's status.
     pub fn wait(&self, id: &str) -> Result<Container, Status> {
-        self.call(async |mut rpc| rpc.wait(WaitRequest { id: id.into() }).await).map(|got| got.container.expect("it"))
+        self.call(async |mut rpc| rpc.wait(WaitRequest { id: id.into() }).await)
+            .map(|got| got.container.expect("the answer has a container"))
     }
 
     /// Calls Stop, with `grace_ms` in place of the container's own grace period if given.
@@ -181,7 +183,7 @@ impl Api {
         let grace_period =
             grace_ms.map(|ms| prost_types::Duration { seconds: ms / 1000, nanos: (ms % 1000) as i32 * 1_000_000 });
         self.call(async |mut rpc| rpc.stop(StopRequest { id: id.into(), grace_period }).await)
-            .map(|got| got.container.expect("it"))
+            .map(|got| got.container.expect("the answer has a container"))
     }
 
     /// Calls Signal.
@@ -198,7 +200,8 @@ impl Api {
     /// # Errors
     /// The daemon's status.
     pub fn update(&self, request: UpdateFilesRequest) -> Result<Container, Status> {
-        self.call(async |mut rpc| rpc.update_files(request).await).map(|updated| updated.container.expect("it"))
+        self.call(async |mut rpc| rpc.update_files(request).await)
+            .map(|updated| updated.container.expect("the answer has a container"))
     }
 
     /// Calls Delete.
@@ -294,7 +297,11 @@ impl<T> Incoming<T> {
     pub fn until(&mut self, fits: impl Fn(&T) -> bool) -> Vec<T> {
         let mut all = Vec::new();
         loop {
-            all.push(self.message().expect("a stream that goes on").expect("what is waited for before the end"));
+            all.push(
+                self.message()
+                    .expect("no error on the stream")
+                    .expect("the expected message before the end of the stream"),
+            );
             if all.last().is_some_and(&fits) {
                 return all;
             }

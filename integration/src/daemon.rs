@@ -152,7 +152,7 @@ impl Setup {
             // A socket that an earlier daemon left behind refuses connections until the new one listens.
             Api::connect(&socket).ok()
         });
-        wait::until("it has its launcher", || api.info().launcher_connected.then_some(()));
+        wait::until("executord is connected to its launcher", || api.info().launcher_connected.then_some(()));
         (child, api)
     }
 }
@@ -224,7 +224,7 @@ impl Daemon {
     /// # Panics
     /// Something remains after [`wait::PATIENCE`]; the message lists it.
     pub fn wait_until_back_at(&self, before: &Footprint) {
-        wait::until_ok("what was not there before is gone", || match self.footprint().added_since(before) {
+        wait::until_ok("everything that the daemon added is gone", || match self.footprint().added_since(before) {
             left if left.is_empty() => Ok(()),
             left => Err(left),
         });

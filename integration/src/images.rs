@@ -154,7 +154,7 @@ impl Image {
         let index: Value = serde_json::from_slice(&index).expect("JSON");
         let named = |entry: &&Value| entry["annotations"]["org.opencontainers.image.ref.name"] == *self.tag;
         let entry = index["manifests"].as_array().expect("a list").iter().find(named);
-        entry.expect("it is there")["digest"].as_str().expect("a digest").to_owned()
+        entry.expect("the index has the tag")["digest"].as_str().expect("a digest").to_owned()
     }
 
     /// Layers of the image, as they lie in the layout.

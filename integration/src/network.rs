@@ -76,7 +76,7 @@ impl Network {
         listener.stdin(Stdio::null());
         let listener = listener.spawn().expect("busybox-static is installed");
         let made = Self { name, dir, listener };
-        wait::until("something listens beyond", || {
+        wait::until("the server in the outside world answers", || {
             made.on_host(&["busybox", "nc", "-w", "1", BEYOND, &BEYOND_PORT.to_string()])
                 .contains(BEYOND_SAYS)
                 .then_some(())
@@ -130,7 +130,7 @@ impl Network {
 
     /// Removes a network's configuration.
     pub fn remove_config(&self, file: &str) {
-        fs::remove_file(self.dir.path().join("net.d").join(file)).expect("it was configured");
+        fs::remove_file(self.dir.path().join("net.d").join(file)).expect("the configuration exists");
     }
 
     /// Writes a plugin that first logs each call, with its command and whether a namespace was given.
@@ -249,10 +249,10 @@ fn within<T: Send>(name: &str, what: impl FnOnce() -> T + Send) -> T {
     let namespace = fs::File::open(Path::new("/run/netns").join(name)).expect("a namespace");
     // Only a new thread enters the namespace, and it ends there.
     let entered = move || {
-        setns(namespace, CloneFlags::CLONE_NEWNET).expect("it can be entered");
+        setns(namespace, CloneFlags::CLONE_NEWNET).expect("the namespace can be entered");
         what()
     };
-    std::thread::scope(|scope| scope.spawn(entered).join().expect("it went well"))
+    std::thread::scope(|scope| scope.spawn(entered).join().expect("the closure panicked"))
 }
 
 fn inside(name: &str, command: &[&str]) -> Command {

@@ -67,7 +67,7 @@ pub fn fetch(api: &Api, id: &str, path: &str) -> Result<Fetched, Status> {
                 Part::Data(data) => {
                     assert!((1..=64 << 10).contains(&data.len()), "{} bytes", data.len());
                     let (path, _) = current.as_ref().expect("data belongs to a file");
-                    fetched.files.get_mut(path).expect("it").0.extend(data);
+                    fetched.files.get_mut(path).expect("the file has begun").0.extend(data);
                 }
                 Part::Skipped(entry) => {
                     assert_whole(&fetched, current.take());

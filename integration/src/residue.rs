@@ -236,7 +236,7 @@ fn regular(dir: &Path) -> Vec<PathBuf> {
 /// Waits for the end of a container, and then the second within which nothing may be left.
 pub fn wait_until_settled(daemon: &Daemon, id: &str) -> Container {
     let container = daemon.api.wait(id).expect("Wait");
-    wait::until("its run directory is gone", || {
+    wait::until("the container's run directory is gone", || {
         (!daemon.setup().run_dir().join("containers").join(id).exists()).then_some(())
     });
     std::thread::sleep(std::time::Duration::from_secs(1)); // the time that docs/security-claims.md names

@@ -32,7 +32,7 @@ pub fn listing_without_mounts(root: &Path, mounts: &BTreeSet<PathBuf>) -> BTreeM
             if mounts.contains(&path) {
                 continue;
             }
-            let meta = root.join(&path).symlink_metadata().expect("it is there");
+            let meta = root.join(&path).symlink_metadata().expect("metadata");
             if meta.is_dir() {
                 left.push(path.clone());
             }
@@ -85,7 +85,7 @@ pub fn mount_on(tree: &mut BTreeMap<PathBuf, String>, mounts: &[&str]) {
 
 /// Removes the time from a line.
 pub fn forget_time(tree: &mut BTreeMap<PathBuf, String>, path: &str) {
-    let line = tree.get_mut(Path::new(path)).expect("it is there");
+    let line = tree.get_mut(Path::new(path)).expect("the path is in the listing");
     let (time, end) = (line.find(", time ").expect("a time"), line.find(", attributes ").expect("attributes"));
     line.replace_range(time..end, "");
 }
@@ -141,7 +141,8 @@ pub fn differences(ours: &BTreeMap<PathBuf, String>, theirs: &BTreeMap<PathBuf, 
 /// The tree of a running container as its root sees it. `lister` is the program of
 /// `integration/src/bin/container-tree.rs`, which enters the container's user and mount namespaces.
 pub fn of_container(lister: &str, pid: i32) -> BTreeMap<PathBuf, String> {
-    let output = Command::new(lister).arg(pid.to_string()).stdin(Stdio::null()).output().expect("it starts");
+    let output =
+        Command::new(lister).arg(pid.to_string()).stdin(Stdio::null()).output().expect("container-tree starts");
     assert!(output.status.success(), "{output:?}");
     let fields: Vec<&[u8]> = output.stdout.split(|byte| *byte == 0).collect();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");

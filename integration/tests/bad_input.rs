@@ -306,11 +306,13 @@ fn a_full_disk_at_the_start() {
             daemon.setup().state_disk().fill();
         }
         daemon.start_again();
-        let status = wait::until("it refuses", || match daemon.api.run(sleeper("more").rootfs(&rootfs.reference())) {
-            // The launcher starts with executord, and may not be connected yet.
-            Err(status) if status.code() == Code::Unavailable => None,
-            Err(status) => Some(status),
-            Ok(_) => panic!("files {files}: it ran"),
+        let status = wait::until("executord refuses the run", || {
+            match daemon.api.run(sleeper("more").rootfs(&rootfs.reference())) {
+                // The launcher starts with executord, and may not be connected yet.
+                Err(status) if status.code() == Code::Unavailable => None,
+                Err(status) => Some(status),
+                Ok(_) => panic!("files {files}: it ran"),
+            }
         });
         assert_eq!(status.code(), Code::ResourceExhausted, "files {files}: {status:?}");
         assert!(status.message().contains("No space left on device"), "files {files}: {status:?}");
@@ -319,7 +321,8 @@ fn a_full_disk_at_the_start() {
             daemon.setup().state_disk().free_files();
         }
         daemon.api.delete("talks", false).unwrap();
-        let more = wait::until_ok("it runs", || daemon.api.run(sleeper("more").rootfs(&rootfs.reference())));
+        let more =
+            wait::until_ok("the next container runs", || daemon.api.run(sleeper("more").rootfs(&rootfs.reference())));
         assert_eq!(more.container.unwrap().state(), State::Running, "files {files}");
         daemon.api.delete("more", true).unwrap();
     }

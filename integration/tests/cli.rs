@@ -63,7 +63,9 @@ fn a_signal_is_128_and_its_number() {
     let daemon = Daemon::start();
     for (signal, status) in [("KILL", 137), ("9", 137)] {
         let child = command(Some(&daemon.socket()), &["run", "--id", "sig", "--", "sleep", "100000"]).spawn().unwrap();
-        wait::until("it runs", || daemon.api.get("sig").ok().filter(|container| container.started_at.is_some()));
+        wait::until("the container runs", || {
+            daemon.api.get("sig").ok().filter(|container| container.started_at.is_some())
+        });
         assert_eq!(run(&daemon.socket(), &["signal", "sig", signal]).status, 0);
         assert_eq!(finish(child).status, status);
     }
@@ -157,7 +159,7 @@ fn the_other_commands() {
 
     let follower = command(Some(&socket), &["logs", "-f", "web"]).spawn().unwrap();
     let waiter = command(Some(&socket), &["wait", "web"]).spawn().unwrap();
-    assert_eq!(run(&socket, &["rm", "web"]).status, 125, "it runs");
+    assert_eq!(run(&socket, &["rm", "web"]).status, 125, "the container runs");
     let stopped = run(&socket, &["stop", "web", "--json"]);
     assert_eq!((stopped.status, &stopped.json()["result"]["exit"]["code"]), (0, &4.into()), "{stopped:?}");
     assert_eq!(finish(waiter).status, 4);

@@ -16,7 +16,7 @@ use integration::request::{RequestBuilder, sh, sleeper};
 use integration::rootfs::Rootfs;
 
 /// Runs a script to its end and returns its output.
-fn seen(daemon: &Daemon, request: RunRequest) -> String {
+fn script_output(daemon: &Daemon, request: RunRequest) -> String {
     let container = daemon.api.run_to_end(request);
     let output = daemon.api.output(&container.id);
     format!("{}{}", output.text(), String::from_utf8_lossy(&output.stderr))
@@ -45,7 +45,7 @@ fn namespaces_are_its_own() {
     assert_ne!(namespace(hosts, "pid"), namespace(host, "pid"));
 
     let own = "echo $$; hostname; tail -n +3 /proc/net/dev | cut -d: -f1; cut -d: -f3 /proc/1/cgroup | sort -u";
-    let told = seen(&daemon, sh(own).id("own"));
+    let told = script_output(&daemon, sh(own).id("own"));
     assert_eq!(told.split_whitespace().collect::<Vec<_>>(), ["1", "own", "lo", "/"], "{told}");
 }
 
@@ -76,7 +76,7 @@ fn the_filter_on_system_calls_denies() {
         \x20 ctypes.set_errno(0)\n\
         \x20 result = libc.syscall(number, *args)\n\
         \x20 print(name, 'EPERM' if result == -1 and ctypes.get_errno() == errno.EPERM else 'else')\n";
-    let inside = seen(&daemon, integration::request::program("/usr/bin/python3", &["-c", calls]).user("vcap"));
+    let inside = script_output(&daemon, integration::request::program("/usr/bin/python3", &["-c", calls]).user("vcap"));
     let expected = "unshare EPERM\nkeyctl EPERM\nadd_key EPERM\nbpf EPERM\nio_uring_setup EPERM\ngetppid else\n";
     assert_eq!(inside, expected);
     let mut on_host = Command::new("/usr/bin/setpriv");
@@ -144,7 +144,7 @@ fn secret_files_lie_on_a_file_system_of_their_own() {
         grep executor-secrets /proc/self/mountinfo; \
         (echo x >db/password) 2>&1; (echo x >new) 2>&1; rm db/password 2>&1; true";
     let request = sh(script).rootfs(&rootfs.reference()).user("app:web");
-    let told = seen(&daemon, request.file("db/password", b"secret").file("/etc/app.key", b"key"));
+    let told = script_output(&daemon, request.file("db/password", b"secret").file("/etc/app.key", b"key"));
     let kind = integration::mount::secrets_fs_type();
     for line in [
         "600 1234:80 6 db/password",
@@ -161,5 +161,5 @@ fn secret_files_lie_on_a_file_system_of_their_own() {
     let mounted = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounted.contains("executor-secrets"), "secrets have no path on the host");
     let other = sh("ls -l /etc/cf-service-bindings /etc/app.key 2>&1").rootfs(&rootfs.reference());
-    assert_eq!(seen(&daemon, other).matches("No such file").count(), 2, "and are in no other container");
+    assert_eq!(script_output(&daemon, other).matches("No such file").count(), 2, "and are in no other container");
 }

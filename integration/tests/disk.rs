@@ -98,7 +98,7 @@ fn where_there_are_project_quotas_they_hold_the_limit() {
         let request = RunRequest { user_namespace: ids.into(), ..sh(script).id(id).rootfs("dir:/").memory(256 << 20) };
         let container = daemon.api.started(limited(request, disk_bytes));
         let so_far = || Some(daemon.api.logs_so_far(id)).filter(|text| text.contains(" files\n"));
-        let told = wait::until("it has written what it can", so_far);
+        let told = wait::until("the container has written as much as it can", so_far);
         let number = |unit: &str| told.lines().find_map(|line| line.strip_suffix(unit)?.parse::<u64>().ok()).unwrap();
         let (bytes, files, of_it) = (number(" bytes"), number(" files"), || project(&at, container.id_range_start));
         println!("{id}: {bytes} bytes, {files} files, {:?}", of_it());
@@ -192,7 +192,7 @@ fn nothing_is_left_of_it_whoever_is_killed() {
         kill(process, 9);
     }
     for process in [launcher, shim] {
-        wait::until("it has ended", || has_ended(process).then_some(()));
+        wait::until("the killed process has ended", || has_ended(process).then_some(()));
     }
     daemon.kill();
     daemon.start_again();

@@ -172,7 +172,7 @@ fn a_token_outlives_daemon_and_launcher() {
     assert_eq!(asks(), expected("one"));
     let launcher = daemon.launcher().unwrap();
     kill(launcher, 9);
-    wait::until("it has ended", || has_ended(launcher).then_some(()));
+    wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
     assert_eq!(asks(), expected("one"), "no launcher is needed");
     daemon.terminate();
     daemon.start_again();
@@ -246,13 +246,15 @@ fn many_connections_starve_nobody() {
         stream.set_nonblocking(true).unwrap();
         !matches!((&*stream).read(&mut [0; 64]), Ok(0))
     };
-    wait::until("some of them are refused", || (idle.iter().filter(|stream| open(stream)).count() <= 32).then_some(()));
+    wait::until("the connections over the limit are closed", || {
+        (idle.iter().filter(|stream| open(stream)).count() <= 32).then_some(())
+    });
     daemon.api.run_to_end(sh("true").id("busy"));
     assert!(idle.iter().any(open), "the control: they are there meanwhile");
     for number in 0..20 {
         daemon.api.run_to_end(sh("true").id(&format!("busy-{number}")));
     }
-    wait::until("those that ask nothing are ended", || idle.iter().all(|stream| !open(stream)).then_some(()));
+    wait::until("idle connections are closed", || idle.iter().all(|stream| !open(stream)).then_some(()));
     drop(idle);
     assert_eq!(values(&with_token(&runtime, &token).unwrap()), expected("one"));
 }
@@ -367,7 +369,7 @@ fn the_daemon_keeps_nothing_of_an_answer() {
         let other = with_token(&socket, &tokens[1]).unwrap();
         assert!(other.files[0].content == files[1].1.as_bytes(), "others are served meanwhile");
         assert!(!found().is_empty(), "the control: there is an answer that nobody takes");
-        wait::until("it is let go", || client.is_closed().then_some(()));
+        wait::until("the connection is closed", || client.is_closed().then_some(()));
         assert_eq!(found(), [""; 0], "{}", socket.display());
     }
 }

@@ -217,7 +217,7 @@ impl History {
             }
             Some(kind) => {
                 assert_eq!(kind, failure::Kind::SupervisorLost, "{container:#?}");
-                assert!(known.shim_killed, "nobody killed its shim: {container:#?}");
+                assert!(known.shim_killed, "the receipt is missing, although the shim was not killed: {container:#?}");
             }
         }
         // The receipt may be missing only if the shim died: perhaps no process could reach the files any more.

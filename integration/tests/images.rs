@@ -89,13 +89,13 @@ fn credentials_open_the_registry_and_stay_nowhere() {
     assert!(shown.status != 0 && !shown.stderr.contains(PASSWORD), "{shown:?}");
     // The control: the same search finds a file that holds the password.
     let home = daemon.setup().home().to_owned();
-    assert_eq!(found(&home, PASSWORD), Vec::<String>::new());
+    assert_eq!(files_containing(&home, PASSWORD), Vec::<String>::new());
     std::fs::write(home.join("control"), format!("x{PASSWORD}y")).unwrap();
-    assert_eq!(found(&home, PASSWORD).len(), 1);
+    assert_eq!(files_containing(&home, PASSWORD).len(), 1);
 }
 
 /// Files below a directory that contain a text.
-fn found(dir: &Path, text: &str) -> Vec<String> {
+fn files_containing(dir: &Path, text: &str) -> Vec<String> {
     let done = std::process::Command::new("grep").args(["-rlFa", "--devices=skip", text]).arg(dir).output().unwrap();
     String::from_utf8(done.stdout).unwrap().lines().map(str::to_owned).collect()
 }
@@ -121,16 +121,17 @@ fn credentials_leave_executord_with_their_pull() {
             let arguments: Vec<&str> = arguments.iter().chain(&by_user).chain(&[&*name]).copied().collect();
             command(Some(&daemon.socket()), &arguments).env("PW", password).spawn().unwrap()
         };
-        let remembered = || remembered(&daemon, &[("a password", PASSWORD.as_bytes()), ("a token", token.as_bytes())]);
+        let secrets_in_memory =
+            || secrets_in_memory(&daemon, &[("a password", PASSWORD.as_bytes()), ("a token", token.as_bytes())]);
         let forgotten = |what: &str| {
             let end = Instant::now() + Duration::from_secs(1);
-            while Instant::now() < end && !remembered().is_empty() {}
-            assert_eq!(remembered(), [""; 0], "{asks:?}, {what}");
+            while Instant::now() < end && !secrets_in_memory().is_empty() {}
+            assert_eq!(secrets_in_memory(), [""; 0], "{asks:?}, {what}");
         };
         // This pull is abandoned in the middle.
         let mut pull = with(&["image", "pull"], PASSWORD);
         held.until_held();
-        assert_eq!(remembered(), asks, "the control");
+        assert_eq!(secrets_in_memory(), asks, "the control");
         pull.kill().unwrap();
         pull.wait().unwrap();
         forgotten("given up");
@@ -150,7 +151,7 @@ fn credentials_leave_executord_with_their_pull() {
 }
 
 /// Names of the secrets that executord's memory holds.
-fn remembered(daemon: &Daemon, secrets: &[(&str, &[u8])]) -> Vec<String> {
+fn secrets_in_memory(daemon: &Daemon, secrets: &[(&str, &[u8])]) -> Vec<String> {
     let mut needles = Needles::new().unwrap();
     secrets.iter().for_each(|(name, secret)| needles.add(name, secret));
     let mut search = Search::new(&needles);
@@ -433,7 +434,7 @@ fn killed_in_the_middle_it_goes_on_where_it_was() {
     between.until_held();
     let ingest = daemon.setup().state_dir().join("images/ingest");
     let came = || std::fs::read_dir(&ingest).unwrap().flatten().map(|file| file.metadata().unwrap().len()).max();
-    integration::wait::until("some of it is on disk", || came().filter(|bytes| *bytes >= 256 << 10));
+    integration::wait::until("a part of the layer is on disk", || came().filter(|bytes| *bytes >= 256 << 10));
     daemon.kill();
     assert_eq!(finish(pulling).status, 125);
     between.release();

@@ -38,7 +38,7 @@ fn kill(pid: i32) {
     pidfd_signal(pidfd(pid).unwrap().as_fd(), 9).unwrap();
 }
 
-fn gone(pid: i32) {
+fn wait_until_gone(pid: i32) {
     wait::until("the process is gone", || {
         host::status(pid, "State").is_none_or(|state| state.starts_with('Z')).then_some(())
     });
@@ -72,7 +72,7 @@ fn a_shim_that_is_killed_is_finished_by_the_launcher() {
     let wipe = exit.wipe.unwrap();
     assert_eq!((wipe.files, wipe.bytes, &*wipe.by), (1, SECRET.len() as u64, "launcher"));
     assert_eq!(read(SECRET.len()), vec![0; SECRET.len()]);
-    gone(record.prepared.unwrap().init.pid);
+    wait_until_gone(record.prepared.unwrap().init.pid);
     wait::until("the run directory is gone", || (!launcher.run_dir().join("containers/lost").exists()).then_some(()));
     assert_eq!(footprint::inventory_of(&launcher.run_dir()), before);
     start(&launcher, "next");
@@ -97,7 +97,7 @@ fn a_launcher_that_is_killed_is_followed_by_another() {
     let mut bytes = vec![1; SECRET.len()];
     std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
     assert_eq!(bytes, vec![0; SECRET.len()]);
-    gone(init);
+    wait_until_gone(init);
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_container_that_lost_everything_is_swept() {
     let kept = open_secret(&launcher, "swept");
     launcher.kill();
     kill(record.shim.pid);
-    gone(record.shim.pid);
+    wait_until_gone(record.shim.pid);
     assert_eq!(host::status(init, "Name").as_deref(), Some("sleep"), "the container runs without any of us");
     launcher.start_again();
     let exit = launcher.exit("swept");
@@ -134,7 +134,7 @@ fn a_container_that_lost_everything_is_swept() {
     let mut bytes = vec![1; SECRET.len()];
     std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
     assert_eq!(bytes, vec![0; SECRET.len()]);
-    gone(init);
+    wait_until_gone(init);
     wait::until("nothing is left", || (footprint::inventory_of(&launcher.run_dir()) == before).then_some(()));
 }
 
@@ -153,19 +153,19 @@ fn a_swept_container_that_moved_its_secret_is_wiped() {
     let payload = Payload { args: vec![b"-c", script], files: vec![SECRET], ..Payload::default() };
     let shim = launcher.launch(&plan, &payload).unwrap();
     shim.reach(State::Running).unwrap();
-    wait::until("it is moved", || launcher.log("moved").contains("moved").then_some(()));
+    wait::until("the container has moved the directory", || launcher.log("moved").contains("moved").then_some(()));
     let record = launcher.record("moved").unwrap();
     let init = record.prepared.unwrap().init.pid;
     let kept = std::fs::File::open(format!("/proc/{init}/root/root/a b/config")).unwrap();
     launcher.kill();
     kill(record.shim.pid);
-    gone(record.shim.pid);
+    wait_until_gone(record.shim.pid);
     launcher.start_again();
     assert_eq!(launcher.exit("moved").wipe.unwrap().bytes, SECRET.len() as u64);
     let mut bytes = vec![1; SECRET.len()];
     std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
     assert_eq!(bytes, vec![0; SECRET.len()]);
-    gone(init);
+    wait_until_gone(init);
 }
 
 /// A process that may connect to a shim but is not root gets no handle, and a stranger is not served at all.
@@ -200,7 +200,7 @@ fn a_shim_that_is_asked_to_end_ends_its_container_first() {
     let mut bytes = vec![1; SECRET.len()];
     std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
     assert_eq!(bytes, vec![0; SECRET.len()]);
-    gone(record.shim.pid);
+    wait_until_gone(record.shim.pid);
     launcher.start_again(); // removes what only a launcher can remove
 }
 
@@ -214,10 +214,10 @@ fn a_machine_that_stopped_is_told() {
     let record = launcher.record("boot").unwrap();
     launcher.kill();
     kill(record.shim.pid);
-    gone(record.shim.pid);
+    wait_until_gone(record.shim.pid);
     let init = record.prepared.unwrap().init.pid;
     kill(init);
-    gone(init);
+    wait_until_gone(init);
     std::fs::remove_dir_all(launcher.run_dir().join("containers/boot")).unwrap();
     let path = launcher.state_dir().join("containers/boot/container.json");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -263,8 +263,8 @@ fn a_shim_that_does_not_turn_its_loop_is_killed() {
         let mut bytes = vec![1; SECRET.len()];
         std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
         assert_eq!(bytes, vec![0; SECRET.len()]);
-        gone(record.prepared.unwrap().init.pid);
-        gone(record.shim.pid);
+        wait_until_gone(record.prepared.unwrap().init.pid);
+        wait_until_gone(record.shim.pid);
     }
     assert_eq!(launcher.record("idle").unwrap().shim.pid, idle);
     assert!(host::status(idle, "State").is_some_and(|state| state.starts_with('S')));
@@ -284,7 +284,7 @@ fn output_that_nobody_took_is_told() {
         let payload = Payload { args: vec![b"-c", script.as_bytes()], ..Payload::default() };
         let shim = launcher.launch(&plan, &payload).unwrap();
         shim.reach(State::Running).unwrap();
-        wait::until("it is up", || launcher.log(id).contains("up").then_some(()));
+        wait::until("the process is up", || launcher.log(id).contains("up").then_some(()));
         let record = launcher.record(id).unwrap();
         let init = record.prepared.unwrap().init.pid;
         let supervisor = pidfd(record.shim.pid).unwrap();
@@ -293,7 +293,7 @@ fn output_that_nobody_took_is_told() {
         }
         pidfd_signal(pidfd(init).unwrap().as_fd(), SIGTERM).unwrap();
         if kills {
-            gone(init);
+            wait_until_gone(init);
             pidfd_signal(supervisor.as_fd(), 9).unwrap();
         }
         let exit = launcher.exit(id);

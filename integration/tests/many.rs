@@ -19,7 +19,7 @@ fn warmed_up(rootfs: &Rootfs) -> Daemon {
     let daemon = Daemon::start();
     daemon.api.run_to_end(request("first", &rootfs.reference()).action(|run| run.args[0] = "0".into()));
     daemon.api.delete("first", false).unwrap();
-    wait::until("its shim has ended", || daemon.footprint().processes.is_empty().then_some(()));
+    wait::until("the first container's shim has ended", || daemon.footprint().processes.is_empty().then_some(()));
     daemon
 }
 

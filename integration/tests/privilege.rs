@@ -144,7 +144,7 @@ fn segments(program: &Path) -> Vec<u32> {
 }
 
 /// Regular files below a directory that contain some of these bytes.
-fn holding(dir: &Path, bytes: &[u8]) -> Vec<PathBuf> {
+fn files_containing(dir: &Path, bytes: &[u8]) -> Vec<PathBuf> {
     let mut needles = Needles::new().unwrap();
     needles.add("it", bytes);
     let mut search = Search::new(&needles);
@@ -175,17 +175,18 @@ fn nothing_secret_is_on_disk() {
     assert!(contains(&in_container("environ"), variable));
     assert!(contains(&in_container("root/etc/cf-service-bindings/db/password"), content));
     let names = || -> BTreeSet<String> {
-        let names = holding(home, PLAIN.as_bytes()).into_iter().map(|path| path.file_name().unwrap().to_os_string());
+        let names =
+            files_containing(home, PLAIN.as_bytes()).into_iter().map(|path| path.file_name().unwrap().to_os_string());
         names.map(|name| name.into_string().unwrap()).collect()
     };
-    wait::until_ok("what is no secret is found in all of them", || {
+    wait::until_ok("the public value is found in every file", || {
         let (names, all) = (names(), ["config.json", "container.json", "daemon.log", "executord.redb", "log"]);
         if all.iter().all(|name| names.contains(*name)) { Ok(()) } else { Err(format!("{names:?}")) }
     });
 
     let nowhere = |when: &str| {
         for (canary, what) in [(argument, "argument"), (variable, "variable"), (content, "content")] {
-            let found = holding(home, canary.as_bytes());
+            let found = files_containing(home, canary.as_bytes());
             assert!(found.is_empty(), "{when}: {what} is in {found:?}");
         }
     };

@@ -25,7 +25,7 @@ fn refused(launcher: &Launcher, plan: &Plan, payload: &Payload<'_>) -> Refused {
     refused
 }
 
-fn is(refused: &Refused, reason: Reason, field: &str, words: &str) {
+fn assert_refusal(refused: &Refused, reason: Reason, field: &str, words: &str) {
     assert_eq!(refused.reason, reason as i32, "{refused:?}");
     assert_eq!(refused.violations.first().map_or("", |violation| &violation.field), field, "{refused:?}");
     assert!(refused.message.contains(words), "{refused:?}");
@@ -37,14 +37,14 @@ fn what_the_rootfs_does_not_have_is_named() {
     let reference = rootfs.reference();
     let none = Payload::default();
     let unknown = refused(&launcher, &plan(Draft { rootfs: &reference, user: "nobodyx", ..Draft::default() }), &none);
-    is(&unknown, Reason::Precondition, "action.run.user", "user `nobodyx` not found");
+    assert_refusal(&unknown, Reason::Precondition, "action.run.user", "user `nobodyx` not found");
     let group =
         refused(&launcher, &plan(Draft { rootfs: &reference, user: "app:nogroupx", ..Draft::default() }), &none);
-    is(&group, Reason::Precondition, "action.run.user", "group `nogroupx` not found");
+    assert_refusal(&group, Reason::Precondition, "action.run.user", "group `nogroupx` not found");
     let missing = refused(&launcher, &plan(Draft { rootfs: "dir:/no/such/rootfs", ..Draft::default() }), &none);
-    is(&missing, Reason::Precondition, "rootfs", "`dir:/no/such/rootfs`: No such file or directory");
+    assert_refusal(&missing, Reason::Precondition, "rootfs", "`dir:/no/such/rootfs`: No such file or directory");
     let file = refused(&launcher, &plan(Draft { rootfs: "dir:/etc/passwd", ..Draft::default() }), &none);
-    is(&file, Reason::Precondition, "rootfs", "Not a directory");
+    assert_refusal(&file, Reason::Precondition, "rootfs", "Not a directory");
 }
 
 /// The operator's rootfs_dirs apply to the target of a link, too.
@@ -57,7 +57,7 @@ fn a_link_out_of_the_allowed_directories_is_refused() {
     std::os::unix::fs::symlink(outside.path(), allowed.path().join("link")).unwrap();
     let reference = format!("dir:{}/link", allowed.path().display());
     let refused = refused(&launcher, &plan(Draft { rootfs: &reference, ..Draft::default() }), &Payload::default());
-    is(&refused, Reason::Precondition, "rootfs", "not below any of this daemon's configured rootfs_dirs");
+    assert_refusal(&refused, Reason::Precondition, "rootfs", "not below any of this daemon's configured rootfs_dirs");
     std::fs::rename(outside.path(), allowed.path().join("inside")).unwrap();
     let reference = format!("dir:{}/inside", allowed.path().display());
     let control =
@@ -77,7 +77,7 @@ fn a_rootfs_whose_dev_is_a_link_is_refused_and_the_host_is_untouched() {
         rootfs.replace_by_link(name, victim.path().to_str().unwrap());
         let reference = rootfs.reference();
         let refused = refused(&launcher, &plan(Draft { rootfs: &reference, ..Draft::default() }), &Payload::default());
-        is(&refused, Reason::Precondition, "rootfs", &format!("/{name} is a symbolic link"));
+        assert_refusal(&refused, Reason::Precondition, "rootfs", &format!("/{name} is a symbolic link"));
     }
     assert_eq!(std::fs::read_dir(victim.path()).unwrap().count(), 1);
     assert_eq!(std::fs::read_to_string(victim.path().join("null")).unwrap(), "precious");
@@ -96,7 +96,7 @@ fn a_path_through_a_link_of_the_rootfs_is_refused() {
     ];
     let payload = Payload { files: vec![b"S", b"S", b"S"], ..Payload::default() };
     let refused = refused(&launcher, &plan(Draft { rootfs: &reference, files, ..Draft::default() }), &payload);
-    is(&refused, Reason::Precondition, "f[0].path", "/link is a symbolic link");
+    assert_refusal(&refused, Reason::Precondition, "f[0].path", "/link is a symbolic link");
     assert_eq!(refused.violations.len(), 3, "all at once: {refused:?}");
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
 }
@@ -143,7 +143,7 @@ fn files_that_the_memory_limit_cannot_hold_are_told() {
     let payload = Payload { files: vec![&content], ..Payload::default() };
     let small = validate(&draft(16 << 20), &policy).unwrap();
     let refused = refused(&launcher, &small, &payload);
-    is(&refused, Reason::Precondition, "limits.memory_bytes", "does not hold the 33554432 bytes");
+    assert_refusal(&refused, Reason::Precondition, "limits.memory_bytes", "does not hold the 33554432 bytes");
     let enough = validate(&draft(64 << 20), &policy).unwrap();
     launcher.launch(&enough, &payload).unwrap().reach(State::Completed).unwrap();
     assert_eq!(launcher.exit("bad").wipe.unwrap().bytes, 32 << 20);

@@ -101,7 +101,7 @@ fn is_clean(report: &Report, when: &str) {
 
 /// Ends a running container whose files were replaced, changed by its own process, or left as they were; then nothing is
 /// left.
-fn ends(daemon: &mut Daemon, name: &str, mut end: impl FnMut(&mut Daemon, &Running)) {
+fn nothing_is_left_after(daemon: &mut Daemon, name: &str, mut end: impl FnMut(&mut Daemon, &Running)) {
     for kind in ["given", "rotated", "written"] {
         let id = format!("{name}-{kind}");
         let batch = if kind == "written" { ContainerSecrets::writing(&id) } else { ContainerSecrets::new(&id) };
@@ -126,7 +126,7 @@ fn wait_for(daemon: &Daemon, running: &Running) -> Container {
 
 #[test]
 fn after_success() {
-    ends(&mut Daemon::start(), "success", |daemon, running| {
+    nothing_is_left_after(&mut Daemon::start(), "success", |daemon, running| {
         daemon.api.signal(&running.batch.id, USR1).unwrap();
         assert_eq!(exit(&wait_for(daemon, running)), Ok(0));
     });
@@ -134,7 +134,7 @@ fn after_success() {
 
 #[test]
 fn after_failure() {
-    ends(&mut Daemon::start(), "failure", |daemon, running| {
+    nothing_is_left_after(&mut Daemon::start(), "failure", |daemon, running| {
         daemon.api.signal(&running.batch.id, USR2).unwrap();
         assert_eq!(exit(&wait_for(daemon, running)), Ok(3));
     });
@@ -157,7 +157,7 @@ fn after_a_program_that_cannot_be_executed() {
 
 #[test]
 fn after_the_memory_limit() {
-    ends(&mut Daemon::start(), "oom", |daemon, running| {
+    nothing_is_left_after(&mut Daemon::start(), "oom", |daemon, running| {
         daemon.api.signal(&running.batch.id, HUP).unwrap();
         let container = wait_for(daemon, running);
         assert!(ending(&container).oom_killed, "{container:#?}");
@@ -166,7 +166,7 @@ fn after_the_memory_limit() {
 
 #[test]
 fn after_a_stop() {
-    ends(&mut Daemon::start(), "stop", |daemon, running| {
+    nothing_is_left_after(&mut Daemon::start(), "stop", |daemon, running| {
         daemon.api.stop(&running.batch.id, Some(0)).unwrap();
         assert!(ending(&wait_for(daemon, running)).stopped);
     });
@@ -174,7 +174,7 @@ fn after_a_stop() {
 
 #[test]
 fn after_a_shim_was_killed() {
-    ends(&mut Daemon::start(), "shim", |daemon, running| {
+    nothing_is_left_after(&mut Daemon::start(), "shim", |daemon, running| {
         kill(daemon.record(&running.batch.id).shim.pid, 9);
         let container = wait_for(daemon, running);
         let result = ending(&container);
@@ -185,11 +185,11 @@ fn after_a_shim_was_killed() {
 
 #[test]
 fn after_executord_was_killed() {
-    ends(&mut Daemon::start(), "daemon", |daemon, running| {
+    nothing_is_left_after(&mut Daemon::start(), "daemon", |daemon, running| {
         daemon.kill();
         // The container ends while there is no daemon.
         kill(pid(&running.container), USR1 as i32);
-        wait::until("it has ended", || has_ended(pid(&running.container)).then_some(()));
+        wait::until("the process has ended", || has_ended(pid(&running.container)).then_some(()));
         daemon.start_again();
         assert_eq!(exit(&wait_for(daemon, running)), Ok(0));
     });
@@ -197,7 +197,7 @@ fn after_executord_was_killed() {
 
 #[test]
 fn after_the_launcher_was_killed() {
-    ends(&mut Daemon::start(), "launcher", |daemon, running| {
+    nothing_is_left_after(&mut Daemon::start(), "launcher", |daemon, running| {
         let launcher = daemon.launcher().unwrap();
         kill(launcher, 9);
         wait::until("the launcher is gone", || has_ended(launcher).then_some(()));
@@ -213,12 +213,12 @@ fn after_the_launcher_was_killed() {
 
 #[test]
 fn after_all_were_killed() {
-    ends(&mut Daemon::start(), "all", |daemon, running| {
+    nothing_is_left_after(&mut Daemon::start(), "all", |daemon, running| {
         let (launcher, shim) = (daemon.launcher().unwrap(), daemon.record(&running.batch.id).shim.pid);
         daemon.kill();
         for pid in [launcher, shim] {
             kill(pid, 9);
-            wait::until("it is gone", || has_ended(pid).then_some(()));
+            wait::until("the killed process is gone", || has_ended(pid).then_some(()));
         }
         daemon.start_again();
         let container = wait_for(daemon, running);

@@ -37,15 +37,15 @@ fn containers_outlive_the_daemon() {
     let launcher = daemon.launcher();
 
     daemon.kill();
-    assert_eq!(host::status(pid(&counter), "Name").as_deref(), Some("sh"), "it runs on");
+    assert_eq!(host::status(pid(&counter), "Name").as_deref(), Some("sh"), "the container runs on");
     // This container ends while there is no daemon.
     kill(ends, 10);
-    wait::until("it has ended", || has_ended(ends).then_some(()));
+    wait::until("the process has ended", || has_ended(ends).then_some(()));
     daemon.start_again();
 
     assert_eq!(daemon.launcher(), launcher, "the launcher lives on");
     assert_eq!(daemon.api.ids(), ["counter", "done", "ends", "sleeps"]);
-    assert_eq!(daemon.api.get("sleeps").unwrap(), sleeping, "all that was told of it is told again");
+    assert_eq!(daemon.api.get("sleeps").unwrap(), sleeping, "Get returns the same as before");
     assert_eq!(daemon.api.get("counter").unwrap(), counter);
     assert_eq!(exit(&daemon.api.wait("done").unwrap()), Ok(3));
     assert_eq!(exit(&daemon.api.wait("ends").unwrap()), Ok(9), "its exit code arrives all the same");
@@ -241,9 +241,13 @@ fn daemon_launcher_and_shim_are_all_killed() {
     daemon.kill();
     for pid in [launcher, shim] {
         kill(pid, 9);
-        wait::until("it is gone", || has_ended(pid).then_some(()));
+        wait::until("the killed process is gone", || has_ended(pid).then_some(()));
     }
-    assert_eq!(host::status(pid(&running), "Name").as_deref(), Some("sleep"), "it runs without any of us");
+    assert_eq!(
+        host::status(pid(&running), "Name").as_deref(),
+        Some("sleep"),
+        "the container runs without the executor's processes"
+    );
     daemon.start_again();
     let swept = daemon.api.wait("swept").unwrap();
     assert_eq!(ending(&swept).failure.as_ref().unwrap().kind(), failure::Kind::SupervisorLost);

@@ -22,7 +22,7 @@ fn the_first_signal_is_the_one_that_was_asked_for() {
     let script = "trap 'echo usr1; exit 7' USR1; trap 'echo term; exit 8' TERM; echo up; while :; do sleep 0.01; done";
     for (id, signal, code) in [("usr1", USR1, 7), ("default", 0, 8)] {
         daemon.api.started(stopped_by(sh(script).id(id), signal));
-        wait::until("it is up", || daemon.api.logs_so_far(id).contains("up").then_some(()));
+        wait::until("the process is up", || daemon.api.logs_so_far(id).contains("up").then_some(()));
         daemon.api.stop(id, None).unwrap();
         assert_eq!(exit(&daemon.api.wait(id).unwrap()), Ok(code), "{id}");
     }
@@ -56,7 +56,7 @@ fn an_init_passes_signals_on_and_takes_orphans() {
     }
     let traps = "trap 'echo got; exit 6' USR1; echo up; while :; do sleep 0.01; done";
     daemon.api.started(with_init(sh(traps).id("trap"), true));
-    wait::until("it is up", || daemon.api.logs_so_far("trap").contains("up").then_some(()));
+    wait::until("the process is up", || daemon.api.logs_so_far("trap").contains("up").then_some(()));
     daemon.api.signal("trap", USR1).unwrap();
     assert_eq!(exit(&daemon.api.wait("trap").unwrap()), Ok(6));
     // An ended orphan disappears if it is reaped. A program that is the first process is its parent.

@@ -91,7 +91,7 @@ fn no_process_inherits_the_secrets_of_another_container() {
     };
     let anywhere = |pid| found(pid, |_| true);
     launcher.launch(&plan_of_secrets, &payload).unwrap().reach(State::Running).unwrap();
-    wait::until("it has read them", || launcher.log("secret").contains("up").then_some(()));
+    wait::until("the process has read its secrets", || launcher.log("secret").contains("up").then_some(()));
     let sleeper = Payload { args: vec![b"1000"], ..Payload::default() };
     launcher.launch(&plan("later", &reference, "/bin/sleep"), &sleeper).unwrap().reach(State::Running).unwrap();
     let later = launcher.record("later").unwrap();
@@ -143,7 +143,7 @@ fn without_the_filter_nothing_runs() {
         let shim = launcher.launch(&plan("bare", &reference, "/bin/sh"), &script("echo it ran")).unwrap();
         shim.reach(State::Completed).unwrap();
         let (exit, log) = (launcher.exit("bare"), launcher.log("bare"));
-        let failure = exit.failure.unwrap_or_else(|| panic!("it ran: {log}"));
+        let failure = exit.failure.unwrap_or_else(|| panic!("the container ran: {log}"));
         assert_eq!((exit.exit, failure.kind), (None, FailureKind::Exec));
         assert!(
             failure.message.contains("install the filter on system calls") && failure.message.contains(told),

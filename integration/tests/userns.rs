@@ -95,7 +95,9 @@ fn a_user_namespace_does_not_belong_to_root_of_the_host() {
 
     let mut roots = Command::new("unshare").args(["--user", "sleep", "100000"]).spawn().unwrap();
     let its_pid = roots.id() as i32;
-    wait::until("it has its namespace", || (namespace(&its_pid.to_string()) != namespace("self")).then_some(()));
+    wait::until("the process has its user namespace", || {
+        (namespace(&its_pid.to_string()) != namespace("self")).then_some(())
+    });
     let control = entered(its_pid);
     roots.kill().unwrap();
     roots.wait().unwrap();
@@ -118,7 +120,7 @@ fn files_show_their_owners_and_nothing_is_chowned() {
         >/ready; exec /bin/busybox.moved sleep 100000";
     let container = daemon.api.started(sh(script).id("owners").rootfs(&rootfs.reference()));
     let upper = daemon.setup().state_dir().join("containers/owners/upper");
-    wait::until("it has changed its files", || upper.join("ready").exists().then_some(()));
+    wait::until("the container has changed its files", || upper.join("ready").exists().then_some(()));
     let shown = daemon.api.logs_so_far("owners");
     for line in ["0:0 /\n", "0:0 /srv\n", "0:0 /srv/roots\n", "1234:80 /srv/apps\n", "65534:5 /srv/far\n"] {
         assert!(shown.contains(line), "{line} is not in {shown}");
@@ -135,7 +137,7 @@ fn files_show_their_owners_and_nothing_is_chowned() {
     daemon.api.wait("owners").unwrap();
     assert_eq!(rootfs.listing(), before);
     assert_eq!(owner(&rootfs.path().join("srv/apps")), (1234, 80));
-    assert!(!upper.exists(), "what it owned is removed with it");
+    assert!(!upper.exists(), "the container's files are removed with it");
 }
 
 /// Secret files of 0600 and the process that they are for are closed to all others, such as a host user of the same
@@ -150,7 +152,7 @@ fn a_secret_is_for_the_mapped_user_alone() {
     let control = daemon.api.started(with_hosts_ids(request("control").unmasked()));
     for id in ["mapped", "control"] {
         let read = || daemon.api.logs_so_far(id).contains("for-me").then_some(());
-        wait::until("it has read its own file", read);
+        wait::until("the container has read its own file", read);
     }
     let ways = |container: &Container| {
         let pid = pid(container);
@@ -224,13 +226,16 @@ fn launchers_on_one_host_never_share_ids() {
         assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
         assert!(refused.message().contains("by other launchers of this host"), "{refused:?}");
     }
-    assert!(other.setup().logged().contains(&one.setup().run_dir().display().to_string()), "who has the others");
+    assert!(
+        other.setup().logged().contains(&one.setup().run_dir().display().to_string()),
+        "the error names the other launcher"
+    );
     // The launcher is killed together with the shim, so that no process holds a claim; the container runs on.
     let (launcher, shim) = (one.launcher().unwrap(), one.record("first").shim.pid);
     one.kill();
     for pid in [launcher, shim] {
         integration::daemon::kill(pid, 9);
-        wait::until("it is gone", || integration::daemon::has_ended(pid).then_some(()));
+        wait::until("the killed process is gone", || integration::daemon::has_ended(pid).then_some(()));
     }
     assert_eq!(other.api.run(sleeper("fourth")).unwrap_err().code(), Code::ResourceExhausted);
     one.start_again();
@@ -239,7 +244,7 @@ fn launchers_on_one_host_never_share_ids() {
     assert_eq!(again.id_range_start, first.id_range_start, "its own are its own again");
     drop(one);
     let last = other.api.started(sleeper("last"));
-    assert_eq!(last.id_range_start, first.id_range_start, "the control: nobody has them any more");
+    assert_eq!(last.id_range_start, first.id_range_start, "the control: the ids are free");
 }
 
 /// A file system that cannot be id-mapped is refused by name, with a remedy. The control: with the host's ids it can be

@@ -28,13 +28,16 @@ fn check(elf: &[u8]) -> anyhow::Result<()> {
         match u32::try_from(number::<4>(elf, header)?)? {
             PT_INTERP => {
                 let name = elf.get(usize::try_from(offset)?..usize::try_from(offset + length)?).unwrap_or_default();
-                anyhow::bail!("it asks for the loader {}", String::from_utf8_lossy(name).trim_end_matches('\0'));
+                anyhow::bail!(
+                    "the program needs the dynamic loader {}",
+                    String::from_utf8_lossy(name).trim_end_matches('\0')
+                );
             }
             PT_DYNAMIC => {
                 for entry in (offset..offset + length).step_by(16) {
                     match number::<8>(elf, usize::try_from(entry)?)? {
                         DT_NULL => break,
-                        DT_NEEDED => anyhow::bail!("it needs a shared library"),
+                        DT_NEEDED => anyhow::bail!("the program needs a shared library"),
                         _ => {}
                     }
                 }

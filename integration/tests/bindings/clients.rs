@@ -12,7 +12,7 @@ use integration::api::Incoming;
 use integration::daemon::Daemon;
 use serde_json::{Value, json};
 
-use crate::{ROOT, Vcap, done};
+use crate::{ROOT, Vcap, run_agent_cli};
 
 /// Directory of the clients in a container.
 const CLIENTS: &str = "/run/clients";
@@ -83,7 +83,7 @@ impl<'a> Reader<'a> {
         let run = ["run", "--id", id, "--detach", "--memory", "512M", "--redact", "none", "--user", "vcap"];
         let run = [&run[..], &["--file-directory", CLIENTS]].concat();
         let run = [&run[..], &["--env", "PYTHONDONTWRITEBYTECODE=1"], options, &clients].concat();
-        done(&daemon.socket(), &[&run[..], &["--", interpreter, &script, &library]].concat());
+        run_agent_cli(&daemon.socket(), &[&run[..], &["--", interpreter, &script, &library]].concat());
         Self { daemon, id, log: daemon.api.follow(id) }
     }
 
@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
     fn rotate(&self, vcap: &Vcap) {
         let signal = if self.id == "python" { "USR1" } else { "USR2" };
         let arguments = ["rotate", self.id, "--vcap-services", &vcap.source(), "--signal", signal];
-        done(&self.daemon.socket(), &arguments);
+        run_agent_cli(&self.daemon.socket(), &arguments);
     }
 }
 

@@ -12,7 +12,7 @@ use integration::daemon::{Daemon, Setup};
 use integration::rootfs::Rootfs;
 use serde_json::{Value, json};
 
-use crate::{ROOT, Vcap, done};
+use crate::{ROOT, Vcap, run_agent_cli};
 
 /// Runs until it is stopped.
 const WAIT: [&str; 3] = ["--", "sleep", "100000"];
@@ -27,7 +27,7 @@ fn example() -> Vcap {
 }
 
 /// Files below a directory of a running container by path, with links followed.
-fn seen(daemon: &Daemon, id: &str, directory: &str) -> BTreeMap<String, Vec<u8>> {
+fn files_in_container(daemon: &Daemon, id: &str, directory: &str) -> BTreeMap<String, Vec<u8>> {
     let root = format!("/proc/{}/root{directory}", pid(&daemon.api.get(id).unwrap()));
     let mut found = BTreeMap::new();
     collect(Path::new(&root), "", &mut found);
@@ -58,15 +58,16 @@ fn what_is_shown_is_what_is_delivered() {
     for profile in ["cc", "rfc", "libcnb"] {
         for rootfs in ["host", &rootfs.reference()] {
             let from = ["--vcap-services", &vcap.source(), "--binding-profile", profile];
-            let shown = done(&socket, &[&["bindings", "show", "--json", "--reveal"], &from[..]].concat()).json();
+            let shown =
+                run_agent_cli(&socket, &[&["bindings", "show", "--json", "--reveal"], &from[..]].concat()).json();
             let expected: BTreeMap<String, Vec<u8>> = shown["files"].as_array().unwrap().iter().map(file).collect();
-            done(&socket, &[&["run", "--id", "x", "-d", "--rootfs", rootfs], &from[..], &WAIT].concat());
-            assert_eq!(seen(&daemon, "x", ROOT), expected, "{profile}");
+            run_agent_cli(&socket, &[&["run", "--id", "x", "-d", "--rootfs", rootfs], &from[..], &WAIT].concat());
+            assert_eq!(files_in_container(&daemon, "x", ROOT), expected, "{profile}");
             let environment = fs::read(format!("/proc/{}/environ", pid(&daemon.api.get("x").unwrap()))).unwrap();
             let environment = String::from_utf8(environment).unwrap();
             assert!(environment.contains("SERVICE_BINDING_ROOT=/etc/cf-service-bindings\0"), "{environment}");
             assert!(!environment.contains("VCAP_SERVICES"), "{environment}");
-            done(&socket, &["rm", "-f", "x"]);
+            run_agent_cli(&socket, &["rm", "-f", "x"]);
         }
     }
 }
@@ -81,7 +82,7 @@ fn one_file_has_the_whole_document() {
     let script = "env | grep -c ^SERVICE_BINDING_ROOT; env | grep ^VCAP_; cat $VCAP_SERVICES_FILE_PATH";
     let arguments =
         ["run", "--redact", "none", "--vcap-services", &vcap.source(), "--vcap-file", "--", "sh", "-c", script];
-    let ran = done(&daemon.socket(), &arguments);
+    let ran = run_agent_cli(&daemon.socket(), &arguments);
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert_eq!(lines[..2], ["0", "VCAP_SERVICES_FILE_PATH=/etc/cf-service-bindings/vcap_services"]);
     let document = fs::read_to_string(vcap.source().strip_prefix('@').unwrap()).unwrap();
@@ -105,8 +106,8 @@ fn a_directory_is_delivered_as_it_is() {
     }
     let (vcap, bind) = (example(), dir.path().to_str().unwrap());
     let run = ["run", "--id", "x", "-d", "--vcap-services", &vcap.source(), "--bind", bind];
-    done(&daemon.socket(), &[&run[..], &WAIT].concat());
-    let files = seen(&daemon, "x", ROOT);
+    run_agent_cli(&daemon.socket(), &[&run[..], &WAIT].concat());
+    let files = files_in_container(&daemon, "x", ROOT);
     assert_eq!((&files["keystore/type"][..], &files["keystore/store.P12"]), (&b"java-keystore\n"[..], &bytes));
     assert_eq!(files["db/password"], b"secret one");
 }
@@ -122,11 +123,11 @@ fn what_was_written_is_masked_as_what_it_was() {
     let dir = tempfile::tempdir().unwrap();
     let written = dir.path().join("written");
     let (socket, written) = (daemon.socket(), written.to_str().unwrap());
-    done(&socket, &["bindings", "write", written, "--vcap-services", &vcap.source()]);
+    run_agent_cli(&socket, &["bindings", "write", written, "--vcap-services", &vcap.source()]);
     let script =
         "cd $SERVICE_BINDING_ROOT/database && for entry in label name plan password; do cat $entry; echo; done";
     for from in [["--vcap-services", &*vcap.source()], ["--bind", written]] {
-        let ran = done(&socket, &[&["run"], &from[..], &["--", "sh", "-c", script]].concat());
+        let ran = run_agent_cli(&socket, &[&["run"], &from[..], &["--", "sh", "-c", script]].concat());
         assert_eq!(ran.stdout, "mysql-type\ndatabase\nthe-large-plan\n[REDACTED:database/password]\n", "{from:?}");
     }
 }
@@ -151,10 +152,10 @@ fn a_rotation_replaces_all_bindings_and_nothing_else() {
     };
     let words: Vec<&str> = from_old.iter().map(String::as_str).collect();
     let token = ["--runtime-token", "stays/token"];
-    done(&socket, &[&["run", "--id", "x", "-d"], &words[..], &others, &token, &WAIT].concat());
-    let before = seen(&daemon, "x", ROOT);
+    run_agent_cli(&socket, &[&["run", "--id", "x", "-d"], &words[..], &others, &token, &WAIT].concat());
+    let before = files_in_container(&daemon, "x", ROOT);
     assert_eq!(rotate(&from_new, &[]).stdout, "2\n", "one step");
-    let after = seen(&daemon, "x", ROOT);
+    let after = files_in_container(&daemon, "x", ROOT);
     let mut expected = BTreeMap::from([
         ("stays/type", "t"),
         ("stays/provider", "l"),
@@ -169,17 +170,17 @@ fn a_rotation_replaces_all_bindings_and_nothing_else() {
         expected.insert(kept, std::str::from_utf8(&before[kept]).unwrap());
     }
     assert_eq!(text(&after), expected);
-    assert!(seen(&daemon, "x", "/run/o").contains_key("type"));
+    assert!(files_in_container(&daemon, "x", "/run/o").contains_key("type"));
 
     // Down to no binding at all, and back.
     assert_eq!(rotate(&from_none, &["--remove", "token"]).stdout, "3\n");
-    let paths: Vec<String> = seen(&daemon, "x", ROOT).into_keys().collect();
+    let paths: Vec<String> = files_in_container(&daemon, "x", ROOT).into_keys().collect();
     assert_eq!(paths, ["plain/file", "stays/token"]);
     assert_eq!(rotate(&from_old, &["--expect-generation", "3"]).stdout, "4\n");
-    assert_eq!(seen(&daemon, "x", ROOT)["goes/a"], b"1");
+    assert_eq!(files_in_container(&daemon, "x", ROOT)["goes/a"], b"1");
     let stale = rotate(&from_new, &["--expect-generation", "3"]);
     assert_eq!((stale.status, &*stale.stdout), (125, ""), "{stale:?}");
-    assert_eq!(seen(&daemon, "x", ROOT)["goes/a"], b"1", "nothing changed");
+    assert_eq!(files_in_container(&daemon, "x", ROOT)["goes/a"], b"1", "nothing changed");
 }
 
 /// Concurrent rotations are atomic: entries of two are never mixed.
@@ -194,7 +195,7 @@ fn rotations_at_once_do_not_mix() {
             Vcap::new(&json!({"l": [{"name": format!("b{number}"), "credentials": entries}]}))
         })
         .collect();
-    done(&socket, &[&["run", "--id", "x", "-d", "--vcap-services", &vcaps[0].source()], &WAIT[..]].concat());
+    run_agent_cli(&socket, &[&["run", "--id", "x", "-d", "--vcap-services", &vcaps[0].source()], &WAIT[..]].concat());
     let rotations = vcaps.iter().map(|vcap| {
         let arguments = ["rotate", "x", "--vcap-services", &vcap.source()].map(str::to_owned);
         integration::cli::command(Some(&socket), &arguments).spawn().unwrap()
@@ -205,7 +206,7 @@ fn rotations_at_once_do_not_mix() {
     for ran in ended.iter().filter(|ran| ran.status != 0) {
         assert!(ran.stderr.contains("somebody else has replaced them"), "{ran:?}");
     }
-    let files = seen(&daemon, "x", ROOT);
+    let files = files_in_container(&daemon, "x", ROOT);
     let bindings: std::collections::BTreeSet<&str> = files.keys().map(|path| path.split_once('/').unwrap().0).collect();
     assert_eq!((bindings.len(), files.len()), (1, 7), "{:?}", files.keys());
 }
@@ -241,11 +242,12 @@ fn without_a_binding_the_root_is_there() {
     let (daemon, none, some) = (Daemon::start(), Vcap::new(&json!({})), example());
     let socket = daemon.socket();
     let (none, some) = (none.source(), some.source());
-    let ran = done(&socket, &["run", "--vcap-services", &none, "--", "sh", "-c", "ls \"$SERVICE_BINDING_ROOT\""]);
+    let ran =
+        run_agent_cli(&socket, &["run", "--vcap-services", &none, "--", "sh", "-c", "ls \"$SERVICE_BINDING_ROOT\""]);
     assert_eq!(ran.stdout, "", "it is there, and nothing that a reader looks at");
-    done(&socket, &[&["run", "--detach", "--id", "none", "--vcap-services", &none][..], &WAIT].concat());
-    done(&socket, &["rotate", "none", "--vcap-services", &some]);
-    assert!(seen(&daemon, "none", ROOT).contains_key("db/password"));
+    run_agent_cli(&socket, &[&["run", "--detach", "--id", "none", "--vcap-services", &none][..], &WAIT].concat());
+    run_agent_cli(&socket, &["rotate", "none", "--vcap-services", &some]);
+    assert!(files_in_container(&daemon, "none", ROOT).contains_key("db/password"));
 }
 
 #[test]
@@ -273,7 +275,7 @@ fn what_is_wrong_starts_nothing() {
         (&["--id", "plain"][..], "has no bindings below"),
         (&["--id", "file", "--vcap-services", &source, "--vcap-file"], "add --vcap-file"),
     ] {
-        done(&socket, &[&["run", "--detach"], options, &WAIT].concat());
+        run_agent_cli(&socket, &[&["run", "--detach"], options, &WAIT].concat());
         let ran = run(&socket, &["rotate", options[1], "--vcap-services", &source]);
         assert!(ran.status == 125 && ran.stderr.contains(expected), "{ran:?}");
     }
@@ -286,7 +288,7 @@ fn the_operator_chooses_the_root() {
     let vcap = example();
     let arguments =
         ["run", "--vcap-services", &vcap.source(), "--", "sh", "-c", "echo $SERVICE_BINDING_ROOT; ls /run/bound"];
-    assert_eq!(done(&daemon.socket(), &arguments).stdout, "/run/bound\ndb\n");
+    assert_eq!(run_agent_cli(&daemon.socket(), &arguments).stdout, "/run/bound\ndb\n");
 }
 
 /// The variable names a directory with nothing but bindings, whichever parents the image has or lacks.
@@ -298,7 +300,7 @@ fn the_image_may_have_the_root_or_lack_its_parents() {
     for root in [ROOT, "/srv/deep/bindings"] {
         let script = "echo $SERVICE_BINDING_ROOT; ls -A $SERVICE_BINDING_ROOT; cat $SERVICE_BINDING_ROOT/db/type";
         let run = ["run", "--rootfs", &reference, "--vcap-services", &source, "--binding-root", root];
-        let ran = done(&daemon.socket(), &[&run[..], &["--", "sh", "-c", script]].concat());
+        let ran = run_agent_cli(&daemon.socket(), &[&run[..], &["--", "sh", "-c", script]].concat());
         assert_eq!(ran.stdout, format!("{root}\ndb\nmysql-type"));
     }
 }

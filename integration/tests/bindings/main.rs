@@ -38,7 +38,7 @@ impl Vcap {
 }
 
 /// Runs agent-cli, which must succeed.
-fn done(socket: &Path, arguments: &[&str]) -> CliOutput {
+fn run_agent_cli(socket: &Path, arguments: &[&str]) -> CliOutput {
     let ran = integration::cli::run(socket, arguments);
     assert_eq!(ran.status, 0, "{arguments:?}: {ran:?}");
     ran

@@ -12,7 +12,7 @@ use integration::wait;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::{Vcap, done};
+use crate::{Vcap, run_agent_cli};
 
 const SIZES: [usize; 3] = [64, 4096, 100_000];
 
@@ -45,7 +45,7 @@ fn nothing_is_printed_unasked() {
     let (source, written) = (vcap.source(), written.to_str().unwrap());
     let bindings = |arguments: &[&str]| {
         // There is no daemon, and none is needed.
-        let ran = done("/run/no-such.sock".as_ref(), &[&["bindings"], arguments].concat());
+        let ran = run_agent_cli("/run/no-such.sock".as_ref(), &[&["bindings"], arguments].concat());
         in_text(&needles, &[&ran.stdout, &ran.stderr])
     };
     for json in [&[][..], &["--json"]] {
@@ -90,7 +90,7 @@ fn nothing_shows_in_processes_and_files() {
                   while :; do sleep 0.05; done";
     let run = ["run", "--id", "x", "--vcap-services", &old.source(), "--", "sh", "-c", script];
     let attached = command(Some(&daemon.socket()), &run).spawn().unwrap();
-    wait::until("it is there", || daemon.api.get("x").ok().filter(|container| container.started_at.is_some()));
+    wait::until("the container runs", || daemon.api.get("x").ok().filter(|container| container.started_at.is_some()));
     let mut log = daemon.api.follow("x");
     let clean = |needles: &Needles, when: &str| {
         for report in [in_process_list(needles), in_files(needles, &daemon)] {
@@ -99,7 +99,7 @@ fn nothing_shows_in_processes_and_files() {
     };
     log.until(|entry| entry.data.ends_with(b"shown\n"));
     clean(&needles, "while it runs");
-    done(&daemon.socket(), &["rotate", "x", "--vcap-services", &new.source(), "--signal", "WINCH"]);
+    run_agent_cli(&daemon.socket(), &["rotate", "x", "--vcap-services", &new.source(), "--signal", "WINCH"]);
     log.until(|entry| entry.data.ends_with(b"shown\n"));
     clean(&needles, "after a rotation");
 
@@ -108,14 +108,16 @@ fn nothing_shows_in_processes_and_files() {
     let mut loud = Command::new("sh");
     let loud = loud.args(["-c", "read x", &document]).stdin(Stdio::piped()).spawn().unwrap();
     // Just after exec the kernel shows no command line yet.
-    wait::until("it is found", || (in_process_list(&needles).hits.len() == SIZES.len()).then_some(()));
+    wait::until("the values are found in the list of processes", || {
+        (in_process_list(&needles).hits.len() == SIZES.len()).then_some(())
+    });
     finish(loud);
     let planted = daemon.setup().home().join("planted");
     fs::write(&planted, &document).unwrap();
     assert_eq!(in_files(&needles, &daemon).hits.len(), SIZES.len());
     fs::remove_file(planted).unwrap();
 
-    done(&daemon.socket(), &["stop", "x"]);
+    run_agent_cli(&daemon.socket(), &["stop", "x"]);
     let ran = finish(attached);
     assert_eq!(ran.status, 0, "{ran:?}");
     clean(&needles, "at its end");

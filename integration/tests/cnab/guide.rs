@@ -1,4 +1,4 @@
-//! The user's guide, step by step.
+//! The commands of docs/guides/cnab.md.
 
 use integration::daemon::Daemon;
 use integration::guide::{Guide, GuideShell};

@@ -19,7 +19,7 @@ use crate::sleeping;
 
 const CANARY: &str = "canary-of-the-archives-77e2";
 
-fn said(daemon: &Daemon, text: &str) -> String {
+fn shell_output(daemon: &Daemon, text: &str) -> String {
     let executed = executed(&daemon.api, script("c", text)).expect("it runs");
     assert_eq!(executed.exit, Some(Ok(0)), "{text}: {}", String::from_utf8_lossy(&executed.stderr));
     executed.text()
@@ -47,7 +47,7 @@ fn a_tree_goes_in_and_comes_out_as_it_was() {
     fs::set_permissions(deep.join("large"), PermissionsExt::from_mode(0o640)).unwrap();
     fs::set_permissions(&deep, PermissionsExt::from_mode(0o751)).unwrap();
     symlink("../nowhere", from.join("link")).unwrap();
-    said(&daemon, "busybox mkdir /there; busybox rm -f /bin/tar; echo old >/file");
+    shell_output(&daemon, "busybox mkdir /there; busybox rm -f /bin/tar; echo old >/file");
     // To a new name, to an existing directory, only the directory's content, and a file in place of another.
     for (source, destination) in
         [("from", "c:/new"), ("from", "c:/there"), ("from/.", "c:/there"), ("from/.", "c:/new/")]
@@ -57,9 +57,9 @@ fn a_tree_goes_in_and_comes_out_as_it_was() {
     }
     fs::write(home.path().join("file"), "new").unwrap();
     assert_eq!(cp(&daemon, &[&at("file"), "c:/file"]).status, 0);
-    assert_eq!(said(&daemon, "busybox cat /file; busybox stat -c %u:%g /file"), "new0:0\n");
-    assert_eq!(said(&daemon, "busybox ls /there; busybox readlink /there/from/link").lines().count(), 4);
-    said(&daemon, "busybox rm -rf /bin /usr /lib /lib64 2>/dev/null; echo gone");
+    assert_eq!(shell_output(&daemon, "busybox cat /file; busybox stat -c %u:%g /file"), "new0:0\n");
+    assert_eq!(shell_output(&daemon, "busybox ls /there; busybox readlink /there/from/link").lines().count(), 4);
+    shell_output(&daemon, "busybox rm -rf /bin /usr /lib /lib64 2>/dev/null; echo gone");
     for (source, destination, top) in [
         ("c:/new", "out", "out"),
         ("c:/new", "out", "out/new"),
@@ -83,7 +83,7 @@ fn a_tree_goes_in_and_comes_out_as_it_was() {
 #[test]
 fn a_dash_is_an_archive() {
     let (daemon, home) = (sleeping("c"), tempfile::tempdir().unwrap());
-    said(
+    shell_output(
         &daemon,
         "mkdir -p /tmp/a/b; echo one >/tmp/a/b/f; ln /tmp/a/b/f /tmp/a/b/g; ln -s f /tmp/a/b/l; mkfifo /tmp/a/p",
     );
@@ -100,10 +100,13 @@ fn a_dash_is_an_archive() {
     assert_eq!(fs::read(below.join("l")).unwrap(), b"one\n");
     assert_eq!(fs::metadata(below.join("f")).unwrap().nlink(), 2, "two names of one file");
     let mut into = command(Some(&daemon.socket()), &["cp", "-", "c:/tmp"]).stdin(Stdio::piped()).spawn().unwrap();
-    said(&daemon, "rm -r /tmp/a");
+    shell_output(&daemon, "rm -r /tmp/a");
     into.stdin.take().unwrap().write_all(&archive.stdout).unwrap();
     assert_eq!(finish(into).status, 0);
-    assert_eq!(said(&daemon, "cat /tmp/a/b/l; stat -c %h /tmp/a/b/f; test -p /tmp/a/p && echo pipe"), "one\n2\npipe\n");
+    assert_eq!(
+        shell_output(&daemon, "cat /tmp/a/b/l; stat -c %h /tmp/a/b/f; test -p /tmp/a/p && echo pipe"),
+        "one\n2\npipe\n"
+    );
     let mut damaged = command(Some(&daemon.socket()), &["cp", "-", "c:/tmp"]).stdin(Stdio::piped()).spawn().unwrap();
     damaged.stdin.take().unwrap().write_all(&archive.stdout[..700]).unwrap();
     let damaged = finish(damaged);
@@ -124,8 +127,8 @@ fn it_is_the_containers_user_who_reads_and_writes() {
     fs::write(&file, "x").unwrap();
     let (file, out) = (file.display().to_string(), home.path().join("out").display().to_string());
     assert_eq!(cp(&daemon, &[&file, "c:/tmp/mine"]).status, 0);
-    assert_eq!(said(&daemon, "busybox stat -c %u:%g /tmp/mine"), "1000:1000\n");
-    said(&daemon, "mkdir /tmp/d; ln -s /tmp/d /tmp/l");
+    assert_eq!(shell_output(&daemon, "busybox stat -c %u:%g /tmp/mine"), "1000:1000\n");
+    shell_output(&daemon, "mkdir /tmp/d; ln -s /tmp/d /tmp/l");
     for (source, destination, words) in [
         ("c:/closed", &*out, "Permission denied"),
         ("c:/nope", &out, "/nope: No such file or directory"),
@@ -142,7 +145,7 @@ fn it_is_the_containers_user_who_reads_and_writes() {
     assert!(!Path::new(&out).exists());
     // As a destination, a link to a directory counts as a directory; an entry does not lead through one.
     assert_eq!(cp(&daemon, &[&file, "c:/tmp/l"]).status, 0);
-    assert_eq!(said(&daemon, "cat /tmp/d/file"), "x");
+    assert_eq!(shell_output(&daemon, "cat /tmp/d/file"), "x");
     let tree = home.path().join("tree/l");
     fs::create_dir_all(&tree).unwrap();
     fs::write(tree.join("f"), "").unwrap();
@@ -174,7 +177,7 @@ fn links_of_a_container_lead_to_nothing_of_the_hosts() {
          while :; do busybox mv dir was; busybox mv link dir; busybox mv dir link; busybox mv was dir; done"
     );
     let container = daemon.api.started(RunRequest { rootfs: rootfs.reference(), ..sh(&swaps).id("c") });
-    wait::until("it swaps", || daemon.api.logs_so_far("c").contains("up").then_some(()));
+    wait::until("the container exchanges links", || daemon.api.logs_so_far("c").contains("up").then_some(()));
     let naive = format!("/proc/{}/root/file", integration::api::pid(&container));
     assert_eq!(fs::read_to_string(naive).unwrap(), CANARY, "the control");
     let out = home.path().join("out").display().to_string();
@@ -200,7 +203,7 @@ fn secret_files_are_not_copied() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let request = sleeper("c").file("/secrets/a", CANARY.as_bytes()).file("/srv/b", CANARY.as_bytes());
     daemon.api.started(RunRequest { rootfs: rootfs.reference(), ..request });
-    said(&daemon, "echo plain-content >/srv/plain");
+    shell_output(&daemon, "echo plain-content >/srv/plain");
     for path in ["c:/", "c:/secrets", "c:/srv", "c:/secrets/a", "c:/srv/b", "c:/dev"] {
         let copied = command(Some(&daemon.socket()), &["cp", "-L", path, "-"]).output().unwrap();
         let text = String::from_utf8_lossy(&copied.stdout);
@@ -219,7 +222,7 @@ fn secret_files_are_not_copied() {
 #[test]
 fn a_slow_reader_holds_the_copy_up() {
     let daemon = sleeping("c");
-    said(&daemon, "truncate -s 1T /tmp/large");
+    shell_output(&daemon, "truncate -s 1T /tmp/large");
     let mut copying = command(Some(&daemon.socket()), &["cp", "c:/tmp/large", "-"]);
     let mut copying = copying.stdout(Stdio::piped()).spawn().unwrap();
     let mut some = vec![0; 1 << 20];
@@ -229,14 +232,15 @@ fn a_slow_reader_holds_the_copy_up() {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     };
-    let ours = || said(&daemon, "cat /proc/[0-9]*/comm").lines().filter(|name| name.starts_with("executor-")).count();
-    wait::until("it is held up", || (ours() == 1).then_some(()));
+    let ours =
+        || shell_output(&daemon, "cat /proc/[0-9]*/comm").lines().filter(|name| name.starts_with("executor-")).count();
+    wait::until("the copy is held up", || (ours() == 1).then_some(()));
     let before = memory();
     copying.stdout.as_mut().unwrap().read_exact(&mut some).unwrap();
     assert!(memory() < before + (16 << 10), "{before} {}", memory());
     copying.kill().unwrap();
     copying.wait().unwrap();
-    wait::until("its process ends", || (ours() == 0).then_some(()));
+    wait::until("the copy's process ends", || (ours() == 0).then_some(()));
 }
 
 /// One entry that cannot be copied is reported by name, and the others are copied, in both directions.
@@ -244,8 +248,11 @@ fn a_slow_reader_holds_the_copy_up() {
 fn one_entry_that_cannot_be_copied_ends_nothing() {
     let (daemon, home) = (Daemon::start(), tempfile::tempdir().unwrap());
     daemon.api.started(sleeper("c").user("1000:1000"));
-    said(&daemon, "mkdir -p /tmp/t/closed /tmp/t/z; echo 1 >/tmp/t/a; echo 2 >/tmp/t/z/b; chmod 0 /tmp/t/closed");
-    said(&daemon, "echo 3 >/tmp/t/secret; chmod 0 /tmp/t/secret");
+    shell_output(
+        &daemon,
+        "mkdir -p /tmp/t/closed /tmp/t/z; echo 1 >/tmp/t/a; echo 2 >/tmp/t/z/b; chmod 0 /tmp/t/closed",
+    );
+    shell_output(&daemon, "echo 3 >/tmp/t/secret; chmod 0 /tmp/t/secret");
     let out = home.path().join("out");
     let copied = cp(&daemon, &["c:/tmp/t", &out.display().to_string()]);
     assert_eq!(copied.status, 125);
@@ -257,20 +264,20 @@ fn one_entry_that_cannot_be_copied_ends_nothing() {
         (b"1\n".to_vec(), b"2\n".to_vec())
     );
     let times = |path: &Path| fs::metadata(path).unwrap().mtime().to_string();
-    assert_eq!(said(&daemon, "stat -c %Y /tmp/t/z/b").trim(), times(&out.join("z/b")));
+    assert_eq!(shell_output(&daemon, "stat -c %Y /tmp/t/z/b").trim(), times(&out.join("z/b")));
     // Into the container: a file whose name a directory has, and one below a closed directory.
     let tree = home.path().join("tree");
     fs::create_dir_all(tree.join("closed")).unwrap();
     for name in ["closed/x", "before", "z", "zz"] {
         fs::write(tree.join(name), "new").unwrap();
     }
-    said(&daemon, "chmod 0500 /tmp/t/closed");
+    shell_output(&daemon, "chmod 0500 /tmp/t/closed");
     let copied = cp(&daemon, &[&tree.join(".").display().to_string(), "c:/tmp/t"]);
     assert_eq!(copied.status, 125);
     for name in ["/tmp/t/closed/x: Permission denied", "/tmp/t/z: is there and is a directory"] {
         assert!(copied.stderr.contains(name), "{name}: {copied:?}");
     }
-    assert_eq!(said(&daemon, "cat /tmp/t/before /tmp/t/zz /tmp/t/z/b"), "newnew2\n");
+    assert_eq!(shell_output(&daemon, "cat /tmp/t/before /tmp/t/zz /tmp/t/z/b"), "newnew2\n");
     // Out of the container, where the names collide on the host.
     fs::remove_file(out.join("a")).unwrap();
     fs::create_dir(out.join("a")).unwrap();
@@ -322,7 +329,7 @@ fn what_is_not_whole_goes() {
         let input = copying.stdin.as_mut().unwrap();
         input.write_all(header.as_bytes()).unwrap();
         input.write_all(&vec![b'x'; 1 << 20]).unwrap();
-        wait::until("it is being written", || (partial(pid) == 1).then_some(()));
+        wait::until("the partial copy exists", || (partial(pid) == 1).then_some(()));
         copying
     };
     let mut copying = begin(&daemon);
@@ -330,12 +337,12 @@ fn what_is_not_whole_goes() {
     copying.wait().unwrap();
     wait::until("the client was killed", || (partial(pid) == 0).then_some(()));
     // Out of the container, interrupted.
-    said(&daemon, "truncate -s 64G /tmp/large");
+    shell_output(&daemon, "truncate -s 64G /tmp/large");
     let out = home.path().join("out");
     fs::create_dir(&out).unwrap();
     let copying = command(Some(&daemon.socket()), &["cp", "c:/tmp/large", &out.display().to_string()]);
     let copying = { copying }.spawn().unwrap();
-    wait::until("it comes", || (fs::read_dir(&out).unwrap().count() == 1).then_some(()));
+    wait::until("the copy has begun", || (fs::read_dir(&out).unwrap().count() == 1).then_some(()));
     integration::daemon::kill(copying.id() as i32, 2);
     assert_eq!(finish(copying).status, 130);
     assert_eq!(fs::read_dir(&out).unwrap().count(), 0);

@@ -27,7 +27,7 @@ fn a_shell_on_a_terminal() {
     let secret = "canary-0123456789-abcdef";
     let shell = program("/bin/bash", &["--norc", "-i"]).id("c").env("PS1", "ready> ").secret_env("SECRET", secret);
     daemon.api.started(interactive(shell, true));
-    wait::until("its prompt", || daemon.api.logs_so_far("c").contains("ready> ").then_some(()));
+    wait::until("the shell's prompt", || daemon.api.logs_so_far("c").contains("ready> ").then_some(()));
     let mut client = attached(&daemon, true);
     assert!(client.terminal);
     client.until("ready> ");
@@ -98,7 +98,7 @@ fn a_watcher_that_does_not_read_holds_up_nobody() {
     let start = AttachStart { id: "c".into(), input: true, no_output: true, ..AttachStart::default() };
     let typist = Attached::begin(&daemon.api, start).unwrap();
     typist.send_input(b"go\n");
-    wait::until("it wrote all", || daemon.api.logs_so_far("c").contains("done").then_some(()));
+    wait::until("the process has written everything", || daemon.api.logs_so_far("c").contains("done").then_some(()));
     slow.until("done");
     assert!(slow.missed > 0, "14 MB do not wait for anybody");
     assert_eq!(slow.stdout.len() as u64 + slow.missed, slow.place);
@@ -133,7 +133,7 @@ fn a_lossless_client_gets_every_byte() {
         let mut client = Attached::begin(&daemon.api, reader(id)).unwrap();
         // The pause lasts as long as another container needs to write the same without a reader.
         assert_eq!(exit(&daemon.api.run_to_end(cat(&format!("{id}-2")))), Ok(0));
-        assert_eq!(daemon.api.get(id).unwrap().state(), State::Running, "it waits for its reader");
+        assert_eq!(daemon.api.get(id).unwrap().state(), State::Running, "the process waits for its reader");
         let slow = attached_to(&daemon, id);
         while client.read_message().unwrap() {}
         assert!(client.stdout == bytes && client.missed == 0, "{} bytes", client.stdout.len());
@@ -170,14 +170,14 @@ fn a_reader_that_stops_holds_up_nothing_but_its_process() {
         assert_eq!(daemon.api.get(id).unwrap().state(), State::Running, "{id}");
     }
     drop(gone);
-    assert_eq!(exit(&daemon.api.wait("gone").unwrap()), Ok(0), "it goes on into its log");
+    assert_eq!(exit(&daemon.api.wait("gone").unwrap()), Ok(0), "the process continues with its log alone");
     daemon.api.stop("stop", Some(1)).unwrap();
     assert_eq!(
         exit(&daemon.api.wait("stop").unwrap()),
         Err(9),
         "the first of a pid namespace, alone and without a handler"
     );
-    assert!(stopped.end().is_err(), "it is told that it does not have all");
+    assert!(stopped.end().is_err(), "the stream ends with an error, because output is missing");
     daemon.api.signal("kill", 9).unwrap();
     // The reader has time as long as the container is not stopped.
     let killed = killed.end().unwrap();
@@ -201,8 +201,8 @@ fn a_reader_goes_on_where_it_was_when_executord_died() {
     let (mut seen, place) = (client.stdout, client.place);
     assert_eq!(seen.len() as u64, place);
     node.revive().unwrap();
-    wait::until("its shim is known again", || node.api.get("c").ok().filter(|c| c.started_at.is_some()));
-    let again = wait::until("it is attached again", || {
+    wait::until("the next executord knows the shim", || node.api.get("c").ok().filter(|c| c.started_at.is_some()));
+    let again = wait::until("the client is attached again", || {
         Attached::begin(&node.api, AttachStart { resume_at: Some(place), ..start.clone() }).ok()
     });
     let again = again.end().unwrap();
@@ -212,7 +212,7 @@ fn a_reader_goes_on_where_it_was_when_executord_died() {
     assert!(seen == expected.as_bytes(), "{} bytes of {}", seen.len(), expected.len());
     assert_eq!(exit(&node.api.wait("c").unwrap()), Ok(4));
     let beyond = Attached::begin(&node.api, AttachStart { resume_at: Some(1 << 40), ..start });
-    assert_eq!(beyond.err().unwrap().code(), Code::FailedPrecondition, "it has ended");
+    assert_eq!(beyond.err().unwrap().code(), Code::FailedPrecondition, "the position is beyond the end");
 }
 
 /// The terminal belongs to the shim, and outlives executord.
@@ -231,7 +231,7 @@ fn the_terminal_outlives_executord() {
     node.kill(Process::Executord);
     assert!(client.end().is_err());
     node.revive().unwrap();
-    wait::until("its shim is known again", || node.api.get("c").ok().filter(|c| c.started_at.is_some()));
+    wait::until("the next executord knows the shim", || node.api.get("c").ok().filter(|c| c.started_at.is_some()));
     let mut client = begin(&node);
     client.send_input(b"2\n");
     assert!(!client.until("got-2").contains("hup"));

@@ -53,7 +53,7 @@ print("counts", *(f"{k}={v}" for k, v in counts.items()), flush=True)
 fn nothing_of_ours_is_reached_while_it_comes_in() {
     let daemon = Daemon::start();
     daemon.api.started(program("/usr/bin/python3", &["-c", POLLER]).id("c").memory(256 << 20));
-    wait::until("it looks", || daemon.api.logs_so_far("c").contains("ready").then_some(()));
+    wait::until("the poller runs", || daemon.api.logs_so_far("c").contains("ready").then_some(()));
     for _ in 0..200 {
         assert_eq!(executed(&daemon.api, script("c", "exit 0")).unwrap().exit, Some(Ok(0)));
     }
@@ -65,6 +65,6 @@ fn nothing_of_ours_is_reached_while_it_comes_in() {
         value.unwrap_or_else(|| panic!("{log}")).parse().unwrap()
     };
     assert_eq!((count("reached"), count("traced")), (0, 0), "{log}");
-    assert!(count("helpers") > 0 && count("denied") > 0, "it has seen them: {log}");
+    assert!(count("helpers") > 0 && count("denied") > 0, "the poller has seen the processes: {log}");
     assert!(count("programs") > 0, "the control: what they become is reached: {log}");
 }

@@ -33,7 +33,8 @@ fn all_end(what: &str, pids: &[i32]) {
 }
 
 fn stubborn(daemon: &Daemon, terminal: bool) -> (Executed, Vec<i32>) {
-    let mut process = Executed::begin(&daemon.api, ExecStart { terminal, ..script("c", STUBBORN) }).expect("it runs");
+    let mut process =
+        Executed::begin(&daemon.api, ExecStart { terminal, ..script("c", STUBBORN) }).expect("a running process");
     process.until("\n");
     let all = with_children(process.pid);
     assert_eq!(all.len(), 2, "{all:?}");
@@ -74,7 +75,7 @@ fn what_is_detached_goes_on_without_its_client() {
     assert_eq!(later.end().unwrap().exit, None);
     for mark in ["begun", "later"] {
         let there = || executed(&daemon.api, script("c", &format!("test -e /tmp/{mark}"))).unwrap().exit == Some(Ok(0));
-        wait::until("it has written all", || there().then_some(()));
+        wait::until("the detached process has written everything", || there().then_some(()));
     }
     assert!(!has_ended(all[0]) && all.last().is_some_and(|pid| !has_ended(*pid)));
     daemon.api.stop("c", Some(0)).unwrap();
@@ -134,10 +135,11 @@ fn executord_that_is_killed_leaves_no_process() {
     let mut node = Supervised::start();
     let container = pid(&node.api.started(sleeper("c")));
     let process = Executed::begin(&node.api, script("c", STUBBORN)).unwrap();
-    let shown = wait::until("its child", || Some(with_children(process.pid)).filter(|all| all.len() == 2));
+    let shown =
+        wait::until("the process has its child", || Some(with_children(process.pid)).filter(|all| all.len() == 2));
     node.kill(Part::Executord);
     all_end("the process", &shown);
-    wait::until("its supervisor", || supervisors(node.pid(Part::Launcher)).is_empty().then_some(()));
+    wait::until("the supervisor has ended", || supervisors(node.pid(Part::Launcher)).is_empty().then_some(()));
     node.revive().unwrap();
     assert!(!has_ended(container), "the container runs on");
     assert_eq!(executed(&node.api, script("c", "exit 4")).unwrap().exit, Some(Ok(4)));

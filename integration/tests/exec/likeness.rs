@@ -35,7 +35,7 @@ fn cgroups(pid: i32) -> Vec<String> {
     all.lines().filter(ours).map(str::to_owned).collect()
 }
 
-fn of(pid: i32, file: &str) -> String {
+fn proc_file(pid: i32, file: &str) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_else(|error| panic!("{pid} {file}: {error}"))
 }
 
@@ -45,18 +45,18 @@ fn compare(what: &str, init: i32, executed: i32) {
         assert!(host::status(init, line).is_some(), "{line}");
     }
     for namespace in NAMESPACES {
-        let of = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/{namespace}")).unwrap_or_default();
-        assert_eq!(of(executed), of(init), "{what}: {namespace}");
+        let namespace_of = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/{namespace}")).unwrap_or_default();
+        assert_eq!(namespace_of(executed), namespace_of(init), "{what}: {namespace}");
     }
     assert!(!cgroups(init).is_empty());
     assert_eq!(cgroups(executed), cgroups(init), "{what}");
-    let (limits, own) = (of(executed, "limits"), of(init, "limits"));
+    let (limits, own) = (proc_file(executed, "limits"), proc_file(init, "limits"));
     for limit in ["Max open files", "Max core file size", "Max processes", "Max locked memory"] {
         let line = |all: &str| all.lines().find(|line| line.starts_with(limit)).map(str::to_owned);
         assert_eq!(line(&limits), line(&own), "{what}");
     }
     for file in ["oom_score_adj", "uid_map", "gid_map", "mountinfo", "personality"] {
-        assert_eq!(of(executed, file), of(init, file), "{what}: {file}");
+        assert_eq!(proc_file(executed, file), proc_file(init, file), "{what}: {file}");
     }
     let root = |pid: i32| std::fs::read_link(format!("/proc/{pid}/root")).unwrap_or_default();
     assert_eq!(root(executed), root(init));

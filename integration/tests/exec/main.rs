@@ -81,7 +81,7 @@ fn its_environment_is_its_own() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let main = sh("echo main=$SECRET,$OPEN; sleep 100000").id("c").rootfs(&rootfs.reference());
     daemon.api.started(main.env("OPEN", "seen").secret_env("SECRET", "canary-0123456789"));
-    wait::until("it is up", || daemon.api.logs_so_far("c").contains("main=").then_some(()));
+    wait::until("the container prints", || daemon.api.logs_so_far("c").contains("main=").then_some(()));
     let own = EnvironmentVariable { name: "OWN".into(), value: "1".into() };
     let told =
         executed(&daemon.api, ExecStart { env: vec![own], ..start("c", "/bin/busybox", &["env"]) }).unwrap().text();
@@ -108,7 +108,7 @@ fn ten_megabytes_go_in_and_come_out() {
             assert!(cat.read_message().unwrap());
         }
     }
-    assert!(cat.exit.is_none(), "it waits for more");
+    assert!(cat.exit.is_none(), "cat waits for more input");
     cat.end_input();
     let cat = cat.end().unwrap();
     assert!(cat.stdout == all && cat.exit == Some(Ok(0)));
@@ -149,7 +149,7 @@ fn sixty_four_at_a_time_and_no_more() {
     let told = sleep().err().unwrap();
     assert!(told.code() == Code::ResourceExhausted && told.message().contains("64"), "{told}");
     drop(all);
-    wait::until("they have ended", || sleep().ok());
+    wait::until("the processes have ended", || sleep().ok());
 }
 
 /// The container's limit of processes includes executed ones.

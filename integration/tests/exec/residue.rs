@@ -36,7 +36,7 @@ impl Given {
         let script = r#"read typed; echo "$PRINTED"; echo read; sleep 100000"#;
         let args = vec!["-c".into(), script.into(), argument.as_str().into()];
         let start = ExecStart { env, args, stdin: true, ..start("c", "/bin/sh", &[]) };
-        let mut process = Executed::begin(&daemon.api, start).expect("it runs");
+        let mut process = Executed::begin(&daemon.api, start).expect("a running process");
         process.send_input(&[typed.as_bytes(), b"\n"].concat());
         process.until("read");
         Self { daemon, process, needles }
@@ -70,7 +70,7 @@ impl Given {
 #[test]
 fn values_are_in_the_process_alone() {
     let given = Given::by(Setup::default());
-    wait::until_ok("only the process has them", || {
+    wait::until_ok("only the process holds the values", || {
         let report = given.ours();
         assert!(report.processes >= 4, "executord, launcher, shim and supervisor: {report:?}");
         if report.found() { Err(report.to_string()) } else { Ok(()) }
@@ -85,7 +85,7 @@ fn values_are_in_the_process_alone() {
     let process = process.end().unwrap();
     assert_eq!(process.exit, Some(Err(9)));
     let given = Given { daemon, process, needles };
-    wait::until_ok("nobody has them", || {
+    wait::until_ok("no process holds the values", || {
         let report = given.ours();
         if report.found() { Err(report.to_string()) } else { Ok(()) }
     });
@@ -111,18 +111,18 @@ fn copied(setup: Setup) -> (Daemon, Needles) {
     let mut header = tar::Header::new_gnu();
     header.set_size(SIZE as u64);
     header.set_mode(0o600);
-    archive.append_data(&mut header, "file", canary.as_bytes()).expect("it is copied");
-    let archive = archive.into_inner().expect("it is copied");
-    let done = daemon.api.put_archive("c", "/tmp", &archive, 1000).expect("it is copied");
+    archive.append_data(&mut header, "file", canary.as_bytes()).expect("a copy");
+    let archive = archive.into_inner().expect("a copy");
+    let done = daemon.api.put_archive("c", "/tmp", &archive, 1000).expect("a copy");
     assert_eq!((done.entries, done.bytes), (1, SIZE as u64));
-    let came = daemon.api.get_archive("c", "/tmp/file").expect("it is copied");
-    assert!(came.windows(SIZE).any(|window| window == canary.as_bytes()), "it came back");
+    let came = daemon.api.get_archive("c", "/tmp/file").expect("a copy");
+    assert!(came.windows(SIZE).any(|window| window == canary.as_bytes()), "the file comes back");
     (daemon, needles)
 }
 
 fn in_executord(daemon: &Daemon, needles: &Needles) -> Report {
     let mut search = Search::new(needles);
-    search.process(&Process::of(daemon.pid().cast_unsigned()).expect("it runs"));
+    search.process(&Process::of(daemon.pid().cast_unsigned()).expect("a running process"));
     search.report()
 }
 
@@ -130,7 +130,7 @@ fn in_executord(daemon: &Daemon, needles: &Needles) -> Report {
 #[test]
 fn files_that_are_copied_leave_nothing() {
     let (daemon, needles) = copied(Setup::default());
-    wait::until_ok("executord has nothing of it", || {
+    wait::until_ok("executord holds nothing of the copy", || {
         let report = in_executord(&daemon, &needles);
         if report.found() { Err(report.to_string()) } else { Ok(()) }
     });

@@ -7,7 +7,7 @@ use integration::streams::{Executed, executed, script, start};
 use crate::sleeping;
 
 fn on_terminal(daemon: &Daemon, text: &str) -> Executed {
-    Executed::begin(&daemon.api, ExecStart { terminal: true, ..script("c", text) }).expect("it runs")
+    Executed::begin(&daemon.api, ExecStart { terminal: true, ..script("c", text) }).expect("a running process")
 }
 
 #[test]
@@ -84,7 +84,9 @@ fn a_false_multiplexer_is_refused() {
     let daemon = Daemon::start();
     let trick = "rm /dev/ptmx; echo >/dev/ptmx; echo changed; sleep 100000";
     daemon.api.started(integration::request::RequestBuilder::id(integration::request::sh(trick), "c"));
-    integration::wait::until("the trick", || daemon.api.logs_so_far("c").contains("changed").then_some(()));
+    integration::wait::until("the container has changed /dev/ptmx", || {
+        daemon.api.logs_so_far("c").contains("changed").then_some(())
+    });
     let told = on_terminal(&daemon, "echo fooled").end().unwrap();
     assert!(told.failure.unwrap().message.contains("/dev/ptmx is no multiplexer"));
 }

@@ -24,7 +24,7 @@ fn signal(pid: i32, signal: Signal) {
 }
 
 /// Requests a layer and stops the unpacking process when it has written something.
-fn caught(launcher: &Launcher, blob: &Blob) -> i32 {
+fn stop_while_unpacking(launcher: &Launcher, blob: &Blob) -> i32 {
     let request = executor_core::protocol::LauncherRequest { sequence: 7, call: Some(blob.request(&[])) };
     launcher.connection.send(&request.encode_to_vec(), &[blob.file.as_fd()]).unwrap();
     wait::until("an unpacker at work", || {
@@ -50,12 +50,12 @@ const FILES: u32 = 20_000;
 fn a_killed_unpacker_leaves_nothing() {
     let launcher = Launcher::start(&[]);
     let blob = Blob::of_many_files(FILES, "x");
-    let pid = caught(&launcher, &blob);
+    let pid = stop_while_unpacking(&launcher, &blob);
     assert!(launcher.stored("sha256").is_empty(), "half a layer is none");
     signal(pid, Signal::SIGKILL);
     let refused = refused(answer(&launcher));
     assert!(refused.message.contains("Signal(9)"), "{refused:?}");
-    wait::until("nothing is left", || launcher.stored("ingest").is_empty().then_some(()));
+    wait::until("the ingest directory is empty", || launcher.stored("ingest").is_empty().then_some(()));
     assert!(launcher.stored("sha256").is_empty());
     assert!(matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)));
 }
@@ -66,7 +66,7 @@ fn a_killed_unpacker_leaves_nothing() {
 fn a_killed_launcher_leaves_no_half_layer() {
     let mut launcher = Launcher::start(&[]);
     let blob = Blob::of_many_files(FILES, "x");
-    let pid = caught(&launcher, &blob);
+    let pid = stop_while_unpacking(&launcher, &blob);
     launcher.kill();
     wait::until("the unpacker ends with its launcher", || {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -75,7 +75,7 @@ fn a_killed_launcher_leaves_no_half_layer() {
     assert_eq!(launcher.stored("ingest").len(), 1, "the control: something was left");
     assert!(launcher.stored("sha256").is_empty());
     launcher.start_again();
-    wait::until("nothing is left", || launcher.stored("ingest").is_empty().then_some(()));
+    wait::until("the ingest directory is empty", || launcher.stored("ingest").is_empty().then_some(()));
     assert!(matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)));
     assert_eq!(launcher.stored("sha256").len(), 1);
     // A complete layer stays.
@@ -106,7 +106,7 @@ fn a_full_disk_is_told_and_leaves_nothing() {
 #[test]
 fn an_unpacker_can_do_little() {
     let launcher = Launcher::start(&[]);
-    let pid = caught(&launcher, &Blob::of_many_files(FILES, "x"));
+    let pid = stop_while_unpacking(&launcher, &Blob::of_many_files(FILES, "x"));
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     // CHOWN, DAC_OVERRIDE, FOWNER, FSETID, SYS_ADMIN for the overlay's attributes, SETFCAP; no program can add any.
     for line in [

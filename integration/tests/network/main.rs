@@ -34,7 +34,7 @@ fn address(container: &Container) -> String {
 }
 
 /// Runs a script to its end and returns its output.
-fn seen(daemon: &Daemon, request: RunRequest) -> String {
+fn script_output(daemon: &Daemon, request: RunRequest) -> String {
     let container = daemon.api.run_to_end(request);
     let output = daemon.api.output(&container.id);
     format!("{}{}", output.text(), String::from_utf8_lossy(&output.stderr))
@@ -46,9 +46,9 @@ fn sleeping(id: &str, rootfs: &Rootfs) -> RunRequest {
 }
 
 /// Connects from a container and returns the server's answer.
-fn reached(daemon: &Daemon, rootfs: &Rootfs, address: &str, port: u16, egress: bool) -> String {
+fn connect_from_container(daemon: &Daemon, rootfs: &Rootfs, address: &str, port: u16, egress: bool) -> String {
     let script = format!("busybox nc -w 2 {address} {port} </dev/null");
-    seen(daemon, RunRequest { egress, ..on_cni(sh(&script).rootfs(&rootfs.reference())) })
+    script_output(daemon, RunRequest { egress, ..on_cni(sh(&script).rootfs(&rootfs.reference())) })
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn containers_reach_one_another_and_the_host_reaches_published_ports() {
     assert!(status.addresses[0].starts_with("10.123.0.") && status.addresses[0].ends_with("/24"), "{status:?}");
     assert_eq!(status.ports, [port]);
 
-    let by_address = || reached(&daemon, &rootfs, &address(&published), 8080, false);
+    let by_address = || connect_from_container(&daemon, &rootfs, &address(&published), 8080, false);
     wait::until("a peer is answered", || by_address().contains("from-web").then_some(()));
     for host in ["127.0.0.1", "192.0.2.1"] {
         let told = network.on_host(&["busybox", "nc", "-w", "2", host, "18080"]);
@@ -88,13 +88,13 @@ fn egress_is_closed_unless_it_is_asked_for() {
     network.configure("10-test.conflist", "test", &[]);
     let daemon = network.daemon("allow_egress = true");
     let mut on_host = network.start_on_host(&["busybox", "nc", "-ll", "-p", "7000", "-e", "/bin/echo", "from-host"]);
-    let beyond = |egress| reached(&daemon, &rootfs, BEYOND, BEYOND_PORT, egress);
+    let beyond = |egress| connect_from_container(&daemon, &rootfs, BEYOND, BEYOND_PORT, egress);
     assert!(beyond(true).contains(BEYOND_SAYS), "the control");
     let closed = beyond(false);
     assert!(!closed.contains(BEYOND_SAYS), "{closed}");
     // The host is no peer, by the address of its bridge or by another one.
     for address in [GATEWAY, "192.0.2.1"] {
-        let host = |egress| reached(&daemon, &rootfs, address, 7000, egress);
+        let host = |egress| connect_from_container(&daemon, &rootfs, address, 7000, egress);
         wait::until("the control", || host(true).contains("from-host").then_some(()));
         let closed = host(false);
         assert!(!closed.contains("from-host"), "{address}: {closed}");
@@ -115,7 +115,7 @@ fn egress_is_closed_for_both_families() {
     let of =
         |start: &str| addresses.iter().find_map(|one| one.starts_with(start).then(|| one.split('/').next().unwrap()));
     for peer in [of("10.123.0.").unwrap(), of("fd00:123::").unwrap()] {
-        let told = || reached(&daemon, &rootfs, peer, 8080, false);
+        let told = || connect_from_container(&daemon, &rootfs, peer, 8080, false);
         wait::until("a peer is answered", || told().contains("from-web").then_some(()));
     }
     let mut on_host = network.start_on_host(&["busybox", "nc", "-ll", "-p", "7000", "-e", "/bin/echo", "from-host"]);
@@ -127,7 +127,7 @@ fn egress_is_closed_for_both_families() {
         (HOST_V6, 7000, "from-host"),
         (&link_local, 7000, "from-host"),
     ] {
-        let tried = |egress| reached(&daemon, &rootfs, address, port, egress);
+        let tried = |egress| connect_from_container(&daemon, &rootfs, address, port, egress);
         wait::until(&format!("the control, {address}"), || tried(true).contains(says).then_some(()));
         let closed = tried(false);
         assert!(!closed.contains(says), "{address}: {closed}");
@@ -147,7 +147,7 @@ fn root_of_the_container_does_not_open_it() {
          busybox ping -c 1 -W 1 {BEYOND}; busybox unshare -n true; busybox nc -w 2 {BEYOND} {BEYOND_PORT} </dev/null; \
          busybox ip route"
     );
-    let told = seen(&daemon, on_cni(sh(&script).rootfs(&rootfs.reference())));
+    let told = script_output(&daemon, on_cni(sh(&script).rootfs(&rootfs.reference())));
     assert!(!told.contains(BEYOND_SAYS), "{told}");
     assert!(told.contains("default via 10.123.0.1") && !told.contains("198.51.100.0"), "{told}");
     assert!(told.matches("Operation not permitted").count() >= 3, "{told}");

@@ -37,7 +37,7 @@ impl Service {
                 client.write_all(b"x").unwrap();
                 // No other client has connected; a client that was diverted is not here.
                 listener.set_nonblocking(true).unwrap();
-                let (mut accepted, _) = wait::until_ok("it has the connection", || listener.accept());
+                let (mut accepted, _) = wait::until_ok("the program has the connection", || listener.accept());
                 accepted.write_all(b"from-host").unwrap();
                 drop(accepted);
                 let mut told = String::new();

@@ -28,9 +28,9 @@ fn is_clean(network: &Network, daemon: &Daemon) {
     });
 }
 
-fn end(pid: i32) {
+fn kill_and_wait(pid: i32) {
     kill(pid, 9);
-    wait::until("it is gone", || has_ended(pid).then_some(()));
+    wait::until("the killed process is gone", || has_ended(pid).then_some(()));
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn the_shim_is_killed() {
     let (network, rootfs) = network();
     let daemon = network.daemon("");
     daemon.api.started(published("lost", &rootfs));
-    end(daemon.record("lost").shim.pid);
+    kill_and_wait(daemon.record("lost").shim.pid);
     daemon.api.wait("lost").unwrap();
     is_clean(&network, &daemon);
     daemon.api.started(published("next", &rootfs)); // needs the port, which is free again
@@ -78,11 +78,11 @@ fn everything_is_killed_and_started_again() {
     // The configuration of the container's start applies.
     network.remove_config("10-test.conflist");
     daemon.kill();
-    end(launcher);
+    kill_and_wait(launcher);
     // One container ends with its shim and without a launcher, the other one loses all three.
-    end(both[1]);
-    end(shim);
-    end(both[0]);
+    kill_and_wait(both[1]);
+    kill_and_wait(shim);
+    kill_and_wait(both[0]);
     daemon.start_again();
     daemon.api.wait("swept").unwrap();
     daemon.api.wait("ends-alone").unwrap();
@@ -106,8 +106,8 @@ fn the_shim_is_killed_in_the_middle_of_a_plugin() {
     std::thread::scope(|scope| {
         let run = scope.spawn(|| daemon.api.run(request));
         let left: i32 = wait::until("the plugin runs", || std::fs::read_to_string(&stays).ok()?.trim().parse().ok());
-        end(daemon.record("middle").shim.pid);
-        wait::until("what the plugin started is gone", || has_ended(left).then_some(()));
+        kill_and_wait(daemon.record("middle").shim.pid);
+        wait::until("the plugin's child is gone", || has_ended(left).then_some(()));
         let _ = run.join();
     });
     is_clean(&network, &daemon);
@@ -128,7 +128,7 @@ fn the_machine_was_started_again() {
     let (shim, init, launcher) = (record.shim.pid, record.prepared.unwrap().init.pid, daemon.launcher().unwrap());
     daemon.kill();
     for pid in [launcher, shim, init] {
-        end(pid);
+        kill_and_wait(pid);
     }
     let path = daemon.setup().state_dir().join("networks/before.json");
     let kept = std::fs::read_to_string(&path).unwrap();
@@ -148,7 +148,7 @@ fn what_is_known_of_a_network_is_half_on_disk() {
     let (network, rootfs) = network();
     let mut daemon = network.daemon("");
     daemon.kill();
-    end(daemon.launcher().unwrap());
+    kill_and_wait(daemon.launcher().unwrap());
     let kept = daemon.setup().state_dir().join("networks/half.json");
     std::fs::write(&kept, "{\"id\":\"half\"").unwrap();
     daemon.start_again();

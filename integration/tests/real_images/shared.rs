@@ -35,7 +35,7 @@ fn a_hundred_containers_take_the_layers_once() {
     // A first run fetches the image and makes everything that stays for the daemon's life.
     daemon.api.run_to_end(program("/bin/true", &[]).id("first").rootfs(reference));
     daemon.api.delete("first", false).unwrap();
-    wait::until("its shim has ended", || daemon.footprint().processes.is_empty().then_some(()));
+    wait::until("the first container's shim has ended", || daemon.footprint().processes.is_empty().then_some(()));
     let (before, unpacked, taken) = (used(), layers(&daemon.setup().state_dir()), daemon.footprint());
     assert!(before > 40 << 20, "the control: the layers are there, and are counted: {before}");
 
@@ -52,14 +52,14 @@ fn a_hundred_containers_take_the_layers_once() {
     // The control: data that one container writes is measured in the same way, and is removed with it.
     let script = format!("head -c {WRITTEN} /dev/zero >/var/new && echo written && exec sleep 100000");
     daemon.api.started(sh(&script).id("writer").rootfs(reference));
-    wait::until_ok("it has written", || match daemon.api.logs_so_far("writer") {
+    wait::until_ok("the container has written", || match daemon.api.logs_so_far("writer") {
         said if said == "written\n" => Ok(()),
         said => Err(said),
     });
     let with_writer = used() - before - grown;
     assert!((WRITTEN..WRITTEN + EACH).contains(&with_writer), "{with_writer}");
     daemon.api.delete("writer", true).unwrap();
-    wait::until("what it wrote is gone", || (used() < before + grown + EACH).then_some(()));
+    wait::until("the container's data is gone", || (used() < before + grown + EACH).then_some(()));
 
     for_all(
         &daemon,

@@ -23,7 +23,7 @@ const NAMES: [&str; 3] = ["etc/hostname", "etc/hosts", "etc/resolv.conf"];
 const LAYERS: usize = 4;
 
 /// A tree that umoci unpacked, as far as a container can have the same.
-fn theirs(root: &Path) -> Tree {
+fn umoci_tree(root: &Path) -> Tree {
     let mut tree = listing(root);
     mount_on(&mut tree, &MOUNTS);
     without_names(&mut tree);
@@ -50,7 +50,7 @@ fn of_a_container(daemon: &Daemon, id: &str, reference: &str) -> (Tree, String) 
     (tree, digest)
 }
 
-fn same(id: &str, ours: &Tree, theirs: &Tree) {
+fn assert_same_tree(id: &str, ours: &Tree, theirs: &Tree) {
     let differences = differences(ours, theirs);
     assert!(differences.is_empty(), "{id}:\n{}", differences.join("\n"));
 }
@@ -85,7 +85,7 @@ fn holds_everything(tree: &Tree) {
 #[test]
 fn the_tree_is_the_one_that_umoci_unpacks_wherever_it_came_from() {
     let (image, registry, daemon) = (Image::debian(), Registry::start(false), Daemon::start());
-    let theirs = theirs(&image.unpacked());
+    let theirs = umoci_tree(&image.unpacked());
     holds_everything(&theirs);
     let pushed = image.push(&registry, "debian:1");
     let (docker, oci) = (image.archive("docker-archive", "docker.io/team/debian:1"), image.archive("oci-archive", ""));
@@ -98,12 +98,12 @@ fn the_tree_is_the_one_that_umoci_unpacks_wherever_it_came_from() {
         ("registry", format!("docker://{name}"), format!("docker://{name}")),
     ] {
         let (ours, digest) = of_a_container(&daemon, id, &reference);
-        same(id, &ours, &theirs);
+        assert_same_tree(id, &ours, &theirs);
         assert_eq!(digest, inspect(&asked, None, "{{.Digest}}"), "{id}");
     }
     let docker = format!("docker-archive:{docker}");
     let (ours, digest) = of_a_container(&daemon, "docker-archive", &docker);
-    same("docker-archive", &ours, &theirs);
+    assert_same_tree("docker-archive", &ours, &theirs);
     let (_, again) = of_a_container(&daemon, "again", &docker);
     assert!(digest == again && digest != pushed, "{digest} {again}");
     each_change_is_told(&image.unpacked(), &ours);
@@ -148,7 +148,7 @@ fn each_change_is_told(root: &Path, ours: &Tree) {
     for (path, change) in changes {
         change(path);
         changed.insert(PathBuf::from(path));
-        let told: BTreeSet<PathBuf> = differing_paths(ours, &theirs(root)).into_iter().cloned().collect();
+        let told: BTreeSet<PathBuf> = differing_paths(ours, &umoci_tree(root)).into_iter().cloned().collect();
         assert_eq!(told, changed, "after {path}");
     }
 }
@@ -177,6 +177,6 @@ fn the_tree_comes_from_a_closed_registry_with_the_right_credentials_alone() {
     let credentials = format!("{USER}:{PASSWORD}");
     assert_eq!(inspect(&format!("docker://{name}"), Some(&credentials), "{{.Digest}}"), pushed);
     let (ours, digest) = of_a_container(&daemon, "closed", &format!("docker://{name}"));
-    same("closed", &ours, &theirs(&image.unpacked()));
+    assert_same_tree("closed", &ours, &umoci_tree(&image.unpacked()));
     assert_eq!(digest, pushed);
 }

@@ -101,8 +101,8 @@ fn a_reader_sees_whole_pairs_through_a_thousand_rotations() {
     for fault in ["torn", "mixed", "missing"] {
         assert_eq!(number(&seen, fault), 0, "{seen}");
     }
-    assert!(number(&seen, "stamps") > 100, "it hardly looked: {seen}");
-    assert!(number(&seen, "slow") < number(&seen, "rounds") / 10, "it could hardly look: {seen}");
+    assert!(number(&seen, "stamps") > 100, "the reader saw too few rotations: {seen}");
+    assert!(number(&seen, "slow") < number(&seen, "rounds") / 10, "too many rounds of the reader were slow: {seen}");
     let ended = daemon.api.wait("read").unwrap();
     let wipe = ended.result.unwrap().wipe.unwrap();
     let bytes: usize = (0..=ROTATIONS).flat_map(pair).map(|(_, content)| content.len()).sum();
@@ -207,7 +207,9 @@ fn leases_delay_no_wipe() {
         let leaser = program("/usr/bin/python3", &["-c", LEASER, ROOT, "/dev/executor-files", "/etc/executor-key"]);
         let leaser = leaser.id(id).user("1000:1000").memory(128 << 20).file("a", &old).file("b/c", &old);
         let container = daemon.api.started(leaser.file("/etc/executor-key", &old));
-        integration::wait::until("it leases", || daemon.api.logs_so_far(id).contains("up").then_some(()));
+        integration::wait::until("the container has leases", || {
+            daemon.api.logs_so_far(id).contains("up").then_some(())
+        });
         let kept = [format!("{ROOT}/a"), "/etc/executor-key".into()];
         let kept = kept.map(|path: String| fs::File::open(inside(&container, &path)).unwrap());
         let is_wiped = |file: &fs::File| {

@@ -44,7 +44,7 @@ dd if=/dev/zero of=large bs=64k 2>/dev/shm/err && exit 9
 grep 'No space left' /dev/shm/err >/dev/null
 rm large; echo again >db/user; dd if=/dev/zero of=large bs=64k 2>/dev/shm/err || exit 0"#;
 
-fn asked(id: &str, script: &str, rootfs: &Rootfs) -> RunRequest {
+fn request_with_files(id: &str, script: &str, rootfs: &Rootfs) -> RunRequest {
     let request = sh(script).id(id).rootfs(&rootfs.reference()).unmasked();
     let request = request.file("db/user", b"user").file("db/password", b"password").file("token", b"token");
     request.file("/root/.token", b"secret ").file("/root/.kube/config", b"kube")
@@ -54,7 +54,7 @@ fn asked(id: &str, script: &str, rootfs: &Rootfs) -> RunRequest {
 fn a_process_changes_its_files_and_writes_beside_them() {
     let (daemon, rootfs) = (anyone(), Rootfs::busybox());
     for attacker in ATTACKERS {
-        let begun = writable(asked(attacker.name, CHANGES, &rootfs).by(attacker));
+        let begun = writable(request_with_files(attacker.name, CHANGES, &rootfs).by(attacker));
         let ended = daemon.api.run_to_end(begun);
         let printed = daemon.api.output(attacker.name);
         assert_eq!(
@@ -74,7 +74,8 @@ fn a_process_changes_its_files_and_writes_beside_them() {
         assert!(wipe.bytes > MOST - (64 << 10), "{wipe:?}");
     }
     // The control: without `writable_files` they are read-only.
-    let ended = daemon.api.run_to_end(asked("control", "echo x >/etc/cf-service-bindings/db/user", &rootfs));
+    let ended =
+        daemon.api.run_to_end(request_with_files("control", "echo x >/etc/cf-service-bindings/db/user", &rootfs));
     assert!(exit(&ended) != Ok(0), "{ended:?}");
     assert!(ended.files[0].mount_options.starts_with("ro,"));
 }
@@ -158,7 +159,7 @@ fn nothing_that_a_process_makes_keeps_a_wipe_from_its_work() {
                 daemon.kill();
                 for pid in [launcher, shim] {
                     kill(pid, 9);
-                    wait::until("it is gone", || has_ended(pid).then_some(()));
+                    wait::until("the killed process is gone", || has_ended(pid).then_some(()));
                 }
                 daemon.start_again();
             }
@@ -204,6 +205,6 @@ fn a_file_that_is_leased_from_outside_is_wiped_later() {
     assert_eq!(kept.each_ref().map(first), [b'S', 0], "the other file is wiped at once");
     lease.kill().unwrap();
     lease.wait().unwrap();
-    wait::until("it is wiped", || (first(&kept[0]) == 0).then_some(()));
+    wait::until("the file is wiped", || (first(&kept[0]) == 0).then_some(()));
     assert!(daemon.setup().logged().contains("1 secret files were wiped late"));
 }

@@ -66,7 +66,7 @@ impl Machine {
                 Ok(told) if told == DONE => return Ok(()),
                 Ok(told) => line(&told),
                 Err(RecvTimeoutError::Timeout) => {
-                    bail!("it was not done after {} minutes", self.deadline.as_secs() / 60)
+                    bail!("the checks were not done after {} minutes", self.deadline.as_secs() / 60)
                 }
                 Err(RecvTimeoutError::Disconnected) => bail!("the machine ended before its checks were done"),
             }

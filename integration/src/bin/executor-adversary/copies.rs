@@ -65,7 +65,7 @@ fn exchanging() -> anyhow::Result<(Daemon, Rootfs, tempfile::TempDir, i32)> {
     let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir()?);
     std::fs::write(home.path().join("precious"), CANARY)?;
     let container = daemon.api.started(RunRequest { rootfs: rootfs.reference(), ..sh(EXCHANGES).id("c") });
-    wait::until("it exchanges", || daemon.api.logs_so_far("c").contains("up").then_some(()));
+    wait::until("the container exchanges paths", || daemon.api.logs_so_far("c").contains("up").then_some(()));
     Ok((daemon, rootfs, home, integration::api::pid(&container)))
 }
 

@@ -150,9 +150,9 @@ impl Waiting {
 /// Checks that a run was correct in every respect; only such runs count.
 fn check(result: &RunResult, shape: Shape) -> anyhow::Result<()> {
     let status = result.exit.as_ref().and_then(|exit| exit.status.as_ref());
-    ensure!(matches!(status, Some(exit_status::Status::Code(0))), "it ended with {result:?}");
+    ensure!(matches!(status, Some(exit_status::Status::Code(0))), "the container ended with {result:?}");
     let wiped = result.wipe.as_ref().is_some_and(|wipe| wipe.files == 1 && wipe.verified);
-    ensure!(wiped || !shape.secret, "its secret file was not wiped: {result:?}");
+    ensure!(wiped || !shape.secret, "the secret file was not wiped: {result:?}");
     Ok(())
 }
 

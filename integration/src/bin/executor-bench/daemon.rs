@@ -106,6 +106,6 @@ impl Drop for Daemon {
 
 async fn ask(socket: &Path) -> anyhow::Result<executor_client::Client> {
     let client = executor_client::Client::connect(socket).await?;
-    ensure!(client.info().await?.launcher_connected, "it has no launcher");
+    ensure!(client.info().await?.launcher_connected, "executord has no launcher");
     Ok(client)
 }

@@ -22,10 +22,10 @@ fn resolve(profile: &Value, arch: &str, kernel: &str) -> anyhow::Result<Value> {
     let (go_arch, scmp_arch) = match arch {
         "x86_64" => ("amd64", "SCMP_ARCH_X86_64"),
         "aarch64" => ("arm64", "SCMP_ARCH_AARCH64"),
-        other => bail!("it is not known how {other} is called in it"),
+        other => bail!("unknown architecture {other}; x86_64 and aarch64 are known"),
     };
     let mut rules = Vec::new();
-    for rule in profile["syscalls"].as_array().context("it has no `syscalls`")? {
+    for rule in profile["syscalls"].as_array().context("the field `syscalls` is missing")? {
         let includes = Condition { condition: &rule["includes"], go_arch, kernel };
         let excludes = Condition { condition: &rule["excludes"], go_arch, kernel };
         if includes.all() && !excludes.any() {

@@ -68,7 +68,7 @@ pub(crate) fn silent_control(_: Scale) -> anyhow::Result<String> {
     daemon.kill();
     let dead = answers(&daemon.socket());
     daemon.start_again();
-    ensure!(!dead, "an answer from nobody");
+    ensure!(!dead, "an answer without a daemon");
     Ok("a daemon left alone answers, and a dead one does not".into())
 }
 
@@ -212,7 +212,7 @@ pub(crate) fn unread(scale: Scale) -> anyhow::Result<Outcome> {
         Ok(())
     })?;
     let asked = size * calls * connections as u64;
-    let told = format!("{} of answers that nobody read cost {}", megabytes(asked), megabytes(cost));
+    let told = format!("{} of unread answers cost {}", megabytes(asked), megabytes(cost));
     ensure!(asked > 2 * UNREAD_MAX, "too little was asked for: {told}");
     Ok(Outcome::of((cost > UNREAD_MAX).then(|| told.clone()), told))
 }

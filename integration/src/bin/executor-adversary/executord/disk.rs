@@ -87,7 +87,7 @@ pub(crate) fn moved_control(_: Scale) -> anyhow::Result<String> {
     tree::remove(File::open(site.dir.path())?.as_fd(), OsStr::new("images"))?;
     ensure!(!site.path("images").exists() && site.path("others/home/precious").exists(), "the tree is not gone");
     ensure!(Site::new()?.remove_while_moving("elsewhere")?, "the directory could not be moved in the middle");
-    Ok("a tree that nobody moves is gone, and it can be moved in the middle".into())
+    Ok("a tree that is not moved is removed, and it can be moved during the removal".into())
 }
 
 /// A file of root's, and its original state.

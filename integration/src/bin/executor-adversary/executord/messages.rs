@@ -132,11 +132,11 @@ pub(crate) fn changing_control(_: Scale) -> anyhow::Result<String> {
     let shim = launcher.launch(&plan("c")?, &payload).map_err(|why| anyhow::anyhow!("{why:?}"))?;
     shim.reach(State::Running).map_err(|why| anyhow::anyhow!("{why:?}"))?;
     let mut record = std::fs::read(launcher.run_dir().join("containers/c/container.json"))?;
-    ensure!(broken(&record).is_none(), "a whole record is told as broken");
+    ensure!(broken(&record).is_none(), "an intact record is reported as broken");
     let at = record.windows(9).position(|window| window == b"aaaaaaaaa").context("the label is not in the record")?;
     record[at] = 0xff;
     end(&shim.0);
-    broken(&record).context("a broken record is not told")
+    broken(&record).context("a broken record is not reported")
 }
 
 pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
