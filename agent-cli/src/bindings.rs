@@ -3,6 +3,7 @@
 //! The rules are `executor_bindings`'; here are the sources ([`tree`] reads directories, VCAP_SERVICES is read as every
 //! other secret is), where the files go in the container, and [`mod@write`] for those that go nowhere but to a directory.
 
+mod args;
 mod replace;
 mod tree;
 mod write;
@@ -13,12 +14,12 @@ use std::io::Read;
 use executor_bindings::{Bindings, Builder, DEFAULT_ROOT, Layout, ONE_FILE, Profile, Refused, VCAP_SERVICES};
 use executor_proto::v1::{self, EnvironmentVariable};
 
-use crate::cli::{BindingArgs, DeliveryArgs};
 use crate::failure::Failure;
 use crate::request::Request;
 use crate::source::{self, Argument, Flag, Source, SourceError};
-use crate::view::table::plain;
+use crate::text::plain;
 
+pub(crate) use args::{BindingArgs, DeliveryArgs};
 pub(crate) use tree::TreeError;
 pub(crate) use write::{WriteError, write};
 
@@ -46,6 +47,12 @@ pub(crate) enum BindingsError {
     Root { path: String },
     #[error("{VCAP_SERVICES} is not set beside {variable}: programs would not know which to believe; leave out {flag}")]
     Both { variable: &'static str, flag: &'static str },
+}
+
+impl From<BindingsError> for Failure {
+    fn from(error: BindingsError) -> Self {
+        Self::wrap(error, crate::exit::OURS)
+    }
 }
 
 /// Reads and judges the bindings that the flags name; `None` where they name none. `others` are the arguments of other

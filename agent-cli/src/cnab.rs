@@ -2,6 +2,7 @@
 //! ([`input`], [`secrets`]), how a lowered action becomes a request ([`request`]), one step of work on an installation
 //! ([`plan`]), and how things look ([`view`]). What talks to executord is in `commands/cnab.rs`.
 
+pub(crate) mod args;
 pub(crate) mod driver;
 pub(crate) mod input;
 pub(crate) mod plan;
@@ -15,6 +16,8 @@ use executor_cnab::archive::ArchiveError;
 use executor_cnab::id::NoRandomness;
 use executor_cnab::store::StoreError;
 use executor_cnab::violation::Violations;
+
+use crate::failure::Failure;
 
 /// Why a command about bundles ended without doing what it was asked to.
 #[derive(Debug, thiserror::Error)]
@@ -56,12 +59,12 @@ pub(crate) enum CnabError {
     Driver(String),
 }
 
-impl CnabError {
-    /// The status to exit with.
-    pub(crate) fn exit_status(&self) -> u8 {
-        match self {
-            Self::Ended { exit, .. } => *exit,
+impl From<CnabError> for Failure {
+    fn from(error: CnabError) -> Self {
+        let status = match &error {
+            CnabError::Ended { exit, .. } => *exit,
             _ => crate::exit::OURS,
-        }
+        };
+        Self::wrap(error, status)
     }
 }

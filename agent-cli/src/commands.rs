@@ -1,15 +1,14 @@
-//! The commands, one module each, and what they have in common: a connection, an output, a look.
+//! The commands, one module each with its arguments, and how each is prepared and carried out.
+//!
+//! Secrets and other inputs are read while a command is prepared, before anything is started: an error costs nothing then, and
+//! Ctrl-C just ends the program.
 
-mod archive;
 mod attach;
-mod audit;
+pub(crate) mod audit;
 mod bindings;
-mod cnab;
 mod cp;
 mod events;
 mod exec;
-mod feed;
-mod generate;
 mod image;
 mod info;
 mod inspect;
@@ -23,373 +22,269 @@ mod signal;
 mod stop;
 mod wait;
 
-pub(crate) use cnab::{Ended, drive};
-use executor_proto::v1::executor_client::ExecutorClient;
-use executor_proto::v1::{Container, GetRequest};
-pub(crate) use image::send::OnDisk;
-use serde::Serialize;
-use tonic::Status;
+use clap::Subcommand;
 
-use crate::bindings::Delivery;
-use crate::cli::{AttachArgs, AuditArgs, Cli, Command, DeliveryArgs, ExecArgs, Global, IdArg, LogsArgs, SignalArgs};
-use crate::connect::{Client, DEFAULT_SOCKET};
-use crate::exit::{OURS, Outcome};
+use crate::connect::DEFAULT_SOCKET;
 use crate::failure::Failure;
+use crate::generate::{Documented, GenerateArgs};
+use crate::global::Global;
 use crate::ids;
 use crate::interrupt::Interrupts;
-use crate::local::PrivateDaemon;
-use crate::output::Output;
-use crate::request::{Request, forbid_dumps};
-use crate::source::Flag;
-use crate::view::style::Style;
-use crate::view::{human, json};
+use crate::programs::PROGRAM;
+use crate::request::forbid_dumps;
+use crate::session::Session;
+use crate::work::{Interruption, Work};
 
-/// What a command works with.
-pub(crate) struct Session {
-    pub(crate) client: Client,
-    pub(crate) output: Output,
-    pub(crate) style: Style,
-    pub(crate) json: bool,
-}
+use self::attach::AttachArgs;
+use self::audit::AuditArgs;
+use self::bindings::BindingsCommand;
+use self::cp::CpArgs;
+use self::events::EventsArgs;
+use self::exec::ExecArgs;
+use self::image::ImageArgs;
+use self::inspect::IdArg;
+use self::logs::LogsArgs;
+use self::ps::PsArgs;
+use self::rm::RmArgs;
+use self::rotate::RotateArgs;
+use self::run::RunArgs;
+use self::secrets::SecretsArgs;
+use self::signal::SignalArgs;
+use self::stop::StopArgs;
+use self::wait::WaitArgs;
 
-/// Carries a command out; the answer is the status to exit with.
-pub(crate) fn execute(cli: Cli) -> Result<u8, Failure> {
-    cli.check()?;
-    let Cli { global, command } = cli;
-    // Secrets are read before anything is started: an error costs nothing then, and Ctrl-C just ends us.
-    let job = match command {
-        Command::Generate(args) => return generate::generate(&args),
-        Command::Bindings(command) => {
-            forbid_dumps();
-            return bindings::local(command, global.json);
-        }
-        Command::Run(args) => {
-            let mut args = args;
-            let fetch_to = args.outputs.output_to.take();
-            let sources = [&args.files, &args.public_files, &args.secret_env, &args.secret_args];
-            args.streams.check(args.detach, sources.into_iter().flatten())?;
-            let streams = args.streams.clone();
-            let ending =
-                run::AtTheEnd { detach: args.detach, keep: args.keep, fetch_to, can_stay: !global.local, streams };
-            let others = [
-                (Flag::File, &*args.files),
-                (Flag::PublicFile, &args.public_files),
-                (Flag::SecretEnv, &args.secret_env),
-                (Flag::SecretArg, &args.secret_args),
-            ];
-            let delivery = delivery(&args.bindings, &others)?;
-            let request = Request::build(*args, &mut std::io::stdin().lock(), &|name| std::env::var_os(name))?;
-            if let Some(delivery) = &delivery {
-                delivery.check(&request)?;
-            }
-            if let (Some(to), Some(outputs)) = (&ending.fetch_to, request.outputs()) {
-                cp::check_destination(outputs, to)?;
-            }
-            forbid_dumps();
-            Job::Run(request, delivery, ending)
-        }
-        Command::Audit(args) => {
-            audit::require_root()?;
-            forbid_dumps();
-            Job::Audit(args)
-        }
-        Command::Cnab(args) => match cnab::begin(&global, &args)? {
-            cnab::Begun::Done(status) => return Ok(status),
-            cnab::Begun::Work(work) => {
-                forbid_dumps();
-                Job::Cnab(work)
-            }
-        },
-        Command::Rotate(args) => {
-            let others = [(Flag::File, &*args.files), (Flag::PublicFile, &args.public_files)];
-            let delivery = delivery(&args.bindings, &others)?;
-            let request = rotate::Request::build(args, &mut std::io::stdin().lock(), &|name| std::env::var_os(name))?;
-            forbid_dumps();
-            Job::Rotate(request, delivery)
-        }
-        Command::Secrets(args) => {
-            forbid_dumps();
-            Job::Other(Command::Secrets(args))
-        }
-        Command::Image(args) => {
-            forbid_dumps();
-            Job::Image(image::Job::build(args.command)?)
-        }
-        other => Job::Other(other),
-    };
-    // One thread: a private executord is told of the death of the thread that started it.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
-    let result = runtime.block_on(with_daemon(&global, job));
-    // Whatever still waits for a daemon that does not answer is not waited for.
-    runtime.shutdown_background();
-    result
-}
-
-enum Job {
-    Run(Request, Option<Delivery>, run::AtTheEnd),
+/// The commands in the order of the help.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a program in a new container
+    ///
+    /// The process's standard output and standard error come out as agent-cli's own, byte for byte. Ctrl-C (SIGINT,
+    /// also SIGTERM and SIGHUP) stops the container, a second one kills it, a third one leaves at once. At the end the
+    /// container is deleted, unless --keep or --detach is given, or it was there before under the same --id.
+    ///
+    /// When the reader of the output goes away (`| head`), the container is stopped with a grace period of at
+    /// most one second.
+    ///
+    /// With --json, standard output carries one document, the container as it ended, and all that the process writes
+    /// comes out on standard error. An error of agent-cli's leaves standard output empty.
+    Run(Box<RunArgs>),
+    #[command(flatten)]
+    Direct(Direct),
+    /// Replace, add and remove secret files of a running container, all of them at once
+    ///
+    /// Prints the new generation of the files. A program sees the old files or the new ones and no mixture, if it
+    /// opens the directory that one of them leads to (realpath) once and reads through that; one path alone is always
+    /// whole. Files can be added where a directory of secret files is mounted (`agent-cli inspect` shows where). A file that
+    /// is mounted by itself can be replaced and not removed.
+    ///
+    /// Old contents stay readable through what was open before, for half a second; then they are overwritten with zeros.
+    Rotate(RotateArgs),
+    /// Fetch, take in, list, show and remove images
+    Image(ImageArgs),
+    /// Show that nothing of a secret is left on this machine (as root)
+    ///
+    /// Runs a container with random text (canaries) in every kind of input that can be secret: files, one that is
+    /// rotated while it runs, variables, arguments, the runtime token. The container prints its secrets. Then this
+    /// searches, while the container runs and one second after its end: all memory of executord, its launcher and its
+    /// shims and what only their descriptors lead to, their environment, command lines and mount tables, and every file
+    /// below the run and the state directory. Any 31 bytes of a canary count as found, also in base64 and hexadecimal.
+    ///
+    /// A table says for every canary and every place where it was. That it is in the container while that runs shows
+    /// that the search would find it. The shim has it, too, because it masks secrets in the log.
+    ///
+    /// Not searched: agent-cli itself, which makes the canaries; other programs; disks beyond those directories. Free
+    /// memory belongs to nobody: it is searched with --kernel-memory alone, and holds copies (of this very command's,
+    /// of socket buffers) until it is used again, unless the kernel runs with init_on_free=1.
     Audit(AuditArgs),
-    Rotate(rotate::Request, Option<Delivery>),
-    Image(image::Job),
-    Cnab(Box<cnab::Work>),
-    Other(Command),
+    /// Service bindings: what VCAP_SERVICES or a directory becomes; works without executord
+    ///
+    /// `run` and `rotate` deliver bindings by the same flags.
+    #[command(subcommand)]
+    Bindings(BindingsCommand),
+    /// Write the manual or shell completions
+    Generate(GenerateArgs),
 }
 
-/// The bindings that the flags name, read before anything is started.
-/// `others` may want standard input, too.
-fn delivery(args: &DeliveryArgs, others: &[(Flag, &[String])]) -> Result<Option<Delivery>, Failure> {
-    Delivery::read(args, others, &mut std::io::stdin().lock(), &|name| std::env::var_os(name))
+/// Commands that need nothing but their flags and executord.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Direct {
+    /// List containers
+    Ps(PsArgs),
+    /// Show everything about a container, but no secret
+    Inspect(IdArg),
+    /// Print what a container's process wrote
+    ///
+    /// Standard output and standard error come out on their own streams, byte for byte.
+    Logs(LogsArgs),
+    /// Wait for the end of a container and exit as its process did
+    ///
+    /// With several ids a line for each tells its status, in their order; the exit status is the first that is not 0.
+    Wait(WaitArgs),
+    /// Copy files out of a running container or into it, and outputs of a completed one
+    ///
+    /// As cp -r does it: a file goes to a file, or into a directory that is there; a directory becomes DEST, or goes into
+    /// DEST where that is there; of SOURCE/. only what is in it is copied. Permissions are kept, links stay links. Files
+    /// are whole or not there.
+    ///
+    /// In a running container it is done as the container's user, who owns what comes, and with no program of its image.
+    /// Secret files, sockets and what is in /proc and /sys are left out. `-` is a tar archive: of the source on standard
+    /// output, and on standard input one that is unpacked in the directory DEST.
+    ///
+    /// Of a completed container outputs alone are there. `ID:` fetches all of them into the directory DEST: files under
+    /// their own names, what is below a declared directory as it lies there. `-` writes one file, as it is.
+    ///
+    /// On this machine nothing is written but below DEST, no symbolic link is followed there, and set-user-id bits are
+    /// left out. A line on standard error tells each entry that was not captured, or not copied, and why; the exit status
+    /// is 125 then, with all else copied.
+    Cp(CpArgs),
+    /// Stop containers: SIGTERM, their grace period, SIGKILL
+    ///
+    /// Comes back when they are completed and their secrets are wiped. Several are stopped at once.
+    Stop(StopArgs),
+    /// Execute a program in a running container
+    ///
+    /// It has the container's namespaces, limits, capabilities and filter on system calls, and of its variables none: PATH,
+    /// HOME and what --env gives. It ends with this command, unless it was left to itself (--detach, --detach-keys): when
+    /// that is interrupted, the process gets SIGHUP, and SIGKILL two seconds later. What it writes is not masked and in no
+    /// log.
+    Exec(ExecArgs),
+    /// Watch what a container's process writes from now on, and send it input where it was run with -i
+    ///
+    /// With a terminal (run -it), the keys of --detach-keys leave the process to itself. Exits as the process did. While
+    /// this command does not read, the process waits for it for ten seconds at most, where it sends input; one that only
+    /// watches is let go.
+    Attach(AttachArgs),
+    /// Send a signal to a container's process
+    Signal(SignalArgs),
+    /// Remove completed containers with their logs
+    Rm(RmArgs),
+    /// Print secrets of the container that this command runs in
+    ///
+    /// For use within a container that was started with --runtime-token. Prints one value as it is, byte for byte; all of
+    /// them with --json or --reveal. The default of --socket is /run/executor/runtime.sock here. A container whose process
+    /// has ended has no secrets any more.
+    Secrets(SecretsArgs),
+    /// Follow what happens to containers
+    ///
+    /// Goes on until it is interrupted, also over a restart of executord.
+    Events(EventsArgs),
+    /// Show executord's version, capacity and state
+    Info,
 }
 
-/// Connects, or starts a private executord and takes it down at the end.
-async fn with_daemon(global: &Global, job: Job) -> Result<u8, Failure> {
-    let output = Output::start().map_err(Failure::System)?;
-    let session = |client| Session { client, output: output.clone(), style: Style::detect(), json: global.json };
-    if !global.local {
-        let default = if matches!(job, Job::Other(Command::Secrets(_))) { secrets::SOCKET } else { DEFAULT_SOCKET };
-        let client = Client::connect(&global.socket(default)).await?;
-        return match job {
-            Job::Run(request, delivery, ending) => {
-                let mut interrupts = Interrupts::install().map_err(Failure::System)?;
-                let result = run::run(&session(client), request, delivery, ending, &mut interrupts).await;
-                settle(&output, result, &mut interrupts).await
-            }
-            Job::Audit(args) => {
-                let mut interrupts = Interrupts::install().map_err(Failure::System)?;
-                let result = audit::audit(&session(client), args, &mut interrupts).await;
-                settle(&output, result, &mut interrupts).await
-            }
-            Job::Cnab(work) => {
-                let mut interrupts = Interrupts::install().map_err(Failure::System)?;
-                let result = cnab::carry_out(&session(client), work, &mut interrupts).await;
-                settle(&output, result, &mut interrupts).await
-            }
-            // A file that is half fetched is taken away again; a terminal is put back.
-            Job::Other(command @ (Command::Cp(_) | Command::Exec(_) | Command::Attach(_))) => {
-                let mut interrupts = Interrupts::install().map_err(Failure::System)?;
-                let result = work(&session(client), Job::Other(command), &mut interrupts).await;
-                settle(&output, result, &mut interrupts).await
-            }
-            // Nothing has to be cleared away: signals end us as they end any program.
-            job => {
-                let result = other(&session(client), job).await;
-                let written = output.finish().await;
-                result.and_then(|status| written.map(|()| status))
-            }
-        };
-    }
-    let mut interrupts = Interrupts::install().map_err(Failure::System)?;
-    let mut daemon = PrivateDaemon::start()?;
-    let ready = tokio::select! {
-        ready = daemon.ready() => ready.map_err(Failure::from),
-        signal = interrupts.next() => Err(Failure::Interrupted(signal)),
-    };
-    let result = match ready {
-        Err(failure) => Err(failure),
-        Ok(client) => {
-            let session = session(client);
-            tokio::select! {
-                result = work(&session, job, &mut interrupts) => result,
-                lost = daemon.lost() => Err(lost.into()),
-            }
+/// A command that is ready to be carried out with an executord.
+pub(crate) enum Prepared {
+    Run(Box<run::Prepared>),
+    Rotate(rotate::Prepared),
+    Image(image::Prepared),
+    Audit(AuditArgs),
+    Direct(Direct),
+}
+
+/// What is left of a command to do.
+pub(crate) enum Next {
+    /// Nothing: it needed no executord. It ends with this status.
+    Done(u8),
+    CarryOut(Prepared),
+}
+
+impl Command {
+    /// Checks what the definitions cannot say: flags that contradict one another.
+    pub(crate) fn check(&self, global: &Global) -> Result<(), Failure> {
+        global.check()?;
+        match self {
+            Self::Run(run) => run.check(global.local),
+            Self::Direct(Direct::Secrets(secrets)) => secrets.check(global.local, global.json),
+            _ => Ok(()),
         }
-    };
-    let home = daemon.home().display().to_string();
-    tokio::select! {
-        stopped = daemon.stop() => if let Err(complaint) = stopped {
-            output.note(complaint);
-        },
-        // executord was told already, and is told again by our end.
-        _ = interrupts.next() => output.note(format!("left at once; {home} may still be there")),
     }
-    settle(&output, result, &mut interrupts).await
-}
 
-/// With a private executord every command is interruptible, for it has to be taken down.
-async fn work(session: &Session, job: Job, interrupts: &mut Interrupts) -> Result<u8, Failure> {
-    match job {
-        Job::Run(request, delivery, ending) => run::run(session, request, delivery, ending, interrupts).await,
-        Job::Audit(args) => audit::audit(session, args, interrupts).await,
-        Job::Cnab(work) => cnab::carry_out(session, work, interrupts).await,
-        job => tokio::select! {
-            result = other(session, job) => result,
-            signal = interrupts.next() => Err(Failure::Interrupted(signal)),
-        },
-    }
-}
-
-/// Waits until the output is written, unless its reader takes longer than the user's patience.
-async fn settle(output: &Output, result: Result<u8, Failure>, interrupts: &mut Interrupts) -> Result<u8, Failure> {
-    if result.as_ref().is_err_and(Failure::is_hasty) {
-        return result;
-    }
-    tokio::select! {
-        written = output.finish() => result.and_then(|status| written.map(|()| status)),
-        signal = interrupts.next() => Err(Failure::Interrupted(signal)),
-    }
-}
-
-async fn other(session: &Session, job: Job) -> Result<u8, Failure> {
-    let work = async {
-        let command = match job {
-            Job::Rotate(request, delivery) => return rotate::rotate(session, request, delivery).await,
-            Job::Image(job) => return image::image(session, job).await,
-            Job::Run(..) | Job::Audit(_) | Job::Cnab(_) => return Ok(0), // carried out before
-            Job::Other(command) => command,
+    /// Reads what the command needs, and does what needs no executord.
+    pub(crate) fn prepare(self, global: &Global, definitions: fn() -> Documented) -> Result<Next, Failure> {
+        let prepared = match self {
+            Self::Generate(args) => return args.generate(definitions()).map(|()| Next::Done(0)),
+            Self::Bindings(command) => {
+                forbid_dumps();
+                return bindings::local(command, global.json).map(Next::Done);
+            }
+            Self::Run(args) => Prepared::Run(Box::new(args.prepare(!global.local)?)),
+            Self::Rotate(args) => Prepared::Rotate(args.prepare()?),
+            Self::Image(args) => Prepared::Image(args.command.prepare()?),
+            Self::Audit(args) => {
+                audit::require_root()?;
+                Prepared::Audit(args)
+            }
+            Self::Direct(direct) => Prepared::Direct(direct),
         };
+        if prepared.holds_secrets() {
+            forbid_dumps();
+        }
+        Ok(Next::CarryOut(prepared))
+    }
+}
+
+impl Prepared {
+    fn holds_secrets(&self) -> bool {
+        !matches!(self, Self::Direct(direct) if !matches!(direct, Direct::Secrets(_)))
+    }
+}
+
+impl Work for Prepared {
+    fn program(&self) -> &'static str {
+        PROGRAM
+    }
+
+    fn default_socket(&self) -> &'static str {
+        if matches!(self, Self::Direct(Direct::Secrets(_))) { secrets::SOCKET } else { DEFAULT_SOCKET }
+    }
+
+    fn interruption(&self) -> Interruption {
+        match self {
+            Self::Run(_) | Self::Audit(_) => Interruption::Heeded,
+            // A file that is half fetched is taken away again; a terminal is put back.
+            Self::Direct(Direct::Cp(_) | Direct::Exec(_) | Direct::Attach(_)) => Interruption::CutOff,
+            _ => Interruption::Ends,
+        }
+    }
+
+    async fn carry_out(self, session: &Session, interrupts: &mut Interrupts) -> Result<u8, Failure> {
+        match self {
+            Self::Run(prepared) => run::run(session, *prepared, interrupts).await,
+            Self::Rotate(prepared) => rotate::rotate(session, prepared).await,
+            Self::Image(prepared) => image::image(session, prepared).await,
+            Self::Audit(args) => audit::audit(session, args, interrupts).await,
+            Self::Direct(direct) => direct.carry_out(session).await,
+        }
+    }
+}
+
+impl Direct {
+    async fn carry_out(self, session: &Session) -> Result<u8, Failure> {
         let client = &session.client;
-        match command {
-            Command::Ps(args) => ps::ps(session, args).await,
-            Command::Inspect(IdArg { id }) => ids::with(client, id, |id| inspect::inspect(session, id)).await,
-            Command::Logs(args) => {
+        match self {
+            Self::Ps(args) => ps::ps(session, args).await,
+            Self::Inspect(IdArg { id }) => ids::with(client, id, |id| inspect::inspect(session, id)).await,
+            Self::Logs(args) => {
                 ids::with(client, args.id.clone(), |id| logs::logs(session, LogsArgs { id, ..args.clone() })).await
             }
-            Command::Cp(args) => cp::cp(session, args).await,
-            Command::Wait(args) => wait::wait(session, args).await,
-            Command::Stop(args) => stop::stop(session, args).await,
-            Command::Signal(args) => {
+            Self::Cp(args) => cp::cp(session, args).await,
+            Self::Wait(args) => wait::wait(session, args).await,
+            Self::Stop(args) => stop::stop(session, args).await,
+            Self::Signal(args) => {
                 ids::with(client, args.id.clone(), |id| signal::signal(session, SignalArgs { id, ..args.clone() }))
                     .await
             }
-            Command::Exec(args) => {
+            Self::Exec(args) => {
                 ids::with(client, args.id.clone(), |id| exec::exec(session, ExecArgs { id, ..args.clone() })).await
             }
-            Command::Attach(args) => {
+            Self::Attach(args) => {
                 ids::with(client, args.id.clone(), |id| attach::attach(session, AttachArgs { id, ..args.clone() }))
                     .await
             }
-            Command::Rm(args) => rm::rm(session, args).await,
-            Command::Events(args) => events::events(session, args).await,
-            Command::Info => info::info(session).await,
-            Command::Secrets(args) => secrets::secrets(session, args).await,
-            // Carried out before.
-            Command::Run(_)
-            | Command::Audit(_)
-            | Command::Rotate(_)
-            | Command::Image(_)
-            | Command::Generate(_)
-            | Command::Bindings(_)
-            | Command::Cnab(_) => Ok(0),
-        }
-    };
-    tokio::select! {
-        result = work => result,
-        // A reader that went away ends what would go on for ever.
-        () = session.output.failed() => session.output.result().map(|()| 0),
-    }
-}
-
-impl Session {
-    /// Prints the JSON document or the text for people, whichever was asked for.
-    async fn print(&self, document: &impl Serialize, text: impl FnOnce() -> String) {
-        let text = if self.json { json::document(document) } else { text() };
-        self.output.text(text).await;
-    }
-
-    /// Does the same with several containers at once, each by its id or a beginning of it: what became of each, in order.
-    async fn each<F>(
-        &self,
-        ids: Vec<String>,
-        work: impl Fn(Client, String) -> F + Clone + Send + Sync + 'static,
-    ) -> Vec<(String, Result<Container, Failure>)>
-    where
-        F: Future<Output = Result<Container, Failure>> + Send,
-    {
-        let mut tasks = Vec::with_capacity(ids.len());
-        for id in ids {
-            let (client, work, asked) = (self.client.clone(), work.clone(), id.clone());
-            let task = async move { ids::with(&client, asked, |id| work(client.clone(), id)).await };
-            tasks.push((id, tokio::spawn(task)));
-        }
-        let mut done = Vec::with_capacity(tasks.len());
-        for (id, task) in tasks {
-            let lost = |error: tokio::task::JoinError| Err(Failure::System(std::io::Error::other(error)));
-            done.push((id, task.await.unwrap_or_else(lost)));
-        }
-        done
-    }
-
-    /// Prints the documents of [`Session::each`], and gives the containers, or what failed.
-    async fn told(&self, done: Vec<(String, Result<Container, Failure>)>) -> Result<Vec<Container>, Failure> {
-        if let [(_, done)] = &done[..] {
-            if let (Ok(container), true) = (done, self.json) {
-                self.output.text(json::document(&json::Container::from(container))).await;
-            }
-        } else if self.json {
-            let documents: Vec<json::Tried> = done.iter().map(|(id, done)| json::Tried::new(id, done)).collect();
-            self.output.text(json::document(&documents)).await;
-        }
-        let all = done.len();
-        let (mut containers, mut failures) = (Vec::with_capacity(all), Vec::new());
-        for (_, done) in done {
-            match done {
-                Ok(container) => containers.push(container),
-                Err(failure) => failures.push(failure),
-            }
-        }
-        match failures.len() {
-            0 => Ok(containers),
-            1 => Err(failures.swap_remove(0)),
-            failed => {
-                failures.iter().for_each(|failure| self.output.note(failure.describe()));
-                Err(Failure::Several { failed, all })
-            }
+            Self::Rm(args) => rm::rm(session, args).await,
+            Self::Secrets(args) => secrets::secrets(session, args).await,
+            Self::Events(args) => events::events(session, args).await,
+            Self::Info => info::info(session).await,
         }
     }
-
-    /// The end of a command that tried each of several things. One failure is the command's own; several are told one by
-    /// one.
-    async fn tried<T: Serialize>(&self, done: &[T], mut failures: Vec<Failure>) -> Result<u8, Failure> {
-        if self.json {
-            self.output.text(json::document(&done)).await;
-        }
-        if failures.len() < 2 {
-            return failures.pop().map_or(Ok(0), Err);
-        }
-        for failure in &failures {
-            self.output.note(failure.describe());
-        }
-        Err(Failure::Several { failed: failures.len(), all: done.len() })
-    }
-
-    /// Says why a container ended in another way than by its process, unless the log has told so already.
-    fn explain_end(&self, container: &Container, told: &[String]) {
-        let Some(result) = &container.result else { return };
-        if result.oom_killed {
-            let limit = container.spec.as_ref().and_then(|spec| spec.limits).map_or(0, |limits| limits.memory_bytes);
-            self.output
-                .note(format!("the memory limit ({}) was reached: the kernel killed a process", human::bytes(limit)));
-        }
-        if result.output_incomplete && !told.iter().any(|line| line.contains(human::OUTPUT_INCOMPLETE)) {
-            self.output.note(human::OUTPUT_INCOMPLETE);
-        }
-        if let Some(outputs) = &result.outputs {
-            self.output.note(format!("outputs: {}", crate::view::table::plain(&human::outputs(outputs))));
-        }
-        match &result.failure {
-            Some(failure) if !told.iter().any(|line| line.contains(&failure.message)) => {
-                self.output.note(crate::view::table::plain(&failure.message));
-            }
-            None if Outcome::of(Some(result)).status() == OURS && result.exit.is_none() => {
-                self.output.note(format!("executord does not know how {} ended", container.id));
-            }
-            _ => {}
-        }
-    }
-}
-
-/// Asks for a container, over the failures that `away` tells.
-async fn container(session: &Session, id: &str, doing: &str, away: fn(&Status) -> bool) -> Result<Container, Failure> {
-    let call = |mut rpc: ExecutorClient<_>| {
-        let request = GetRequest { id: id.to_owned() };
-        async move { rpc.get(request).await }
-    };
-    expected(session.client.patiently(doing, away, call).await?.container, doing)
-}
-
-/// A container that an answer must carry.
-fn expected(container: Option<Container>, doing: &str) -> Result<Container, Failure> {
-    container.ok_or_else(|| Failure::Refused {
-        code: tonic::Code::Internal,
-        message: format!("{doing}: executord's answer lacks the container"),
-    })
 }

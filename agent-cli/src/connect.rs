@@ -2,7 +2,7 @@
 //!
 //! The channel connects anew by itself when the connection is gone; [`Client::patiently`] repeats a call that
 //! may be repeated until executord is back, for [`PATIENCE`] at most. An answer of the daemon's is final, but for
-//! UNAVAILABLE to a call that waits ([`is_away`]).
+//! UNAVAILABLE to a call that waits ([`status::is_away`]).
 
 use std::error::Error as _;
 use std::future::Future;
@@ -14,14 +14,15 @@ use std::time::Duration;
 use executor_proto::v1::executor_client::ExecutorClient;
 use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Response, Status};
+use tonic::{Response, Status};
 
 use crate::failure::Failure;
+use crate::{exit, status};
 
 /// Where executord listens when nobody says otherwise.
-pub(crate) const DEFAULT_SOCKET: &str = "/run/executor/executor.sock";
+pub const DEFAULT_SOCKET: &str = "/run/executor/executor.sock";
 /// How long a command waits for an executord that went away to come back.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Largest answer taken.
 const MESSAGE_MAX: usize = 4 << 20;
 /// First and longest pause between two attempts.
@@ -30,7 +31,7 @@ const PAUSE_LONGEST: Duration = Duration::from_secs(1);
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ConnectError {
+pub enum ConnectError {
     #[error(
         "no executord listens on {}: start it, name its socket with --socket or EXECUTOR_SOCKET, or use --local",
         .0.display()
@@ -44,16 +45,22 @@ pub(crate) enum ConnectError {
     Other { socket: PathBuf, reason: String },
 }
 
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Self {
+        Self::wrap(error, exit::OURS)
+    }
+}
+
 /// A client of one executord. Cheap to clone: clones share the connection.
 #[derive(Clone)]
-pub(crate) struct Client {
+pub struct Client {
     channel: Channel,
     socket: Arc<PathBuf>,
 }
 
 impl Client {
     /// Connects to `socket`, which may also be written `unix:///path`.
-    pub(crate) async fn connect(socket: &Path) -> Result<Self, ConnectError> {
+    pub async fn connect(socket: &Path) -> Result<Self, ConnectError> {
         let socket = match socket.to_str() {
             Some(text) => text.strip_prefix("unix://").or_else(|| text.strip_prefix("unix:")).unwrap_or(text),
             None => return Err(ConnectError::BadPath(socket.into())),
@@ -68,28 +75,33 @@ impl Client {
     }
 
     /// The service.
-    pub(crate) fn rpc(&self) -> ExecutorClient<Channel> {
+    pub fn rpc(&self) -> ExecutorClient<Channel> {
         ExecutorClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_MAX)
     }
 
     /// The connection itself, for other services on it.
-    pub(crate) fn channel(&self) -> Channel {
+    pub fn channel(&self) -> Channel {
         self.channel.clone()
     }
 
     /// The socket this client speaks to.
-    pub(crate) fn socket(&self) -> &Path {
+    pub fn socket(&self) -> &Path {
         &self.socket
     }
 
     /// What `status` means for somebody who tried to `doing`.
-    pub(crate) fn failure(&self, doing: &str, status: &Status) -> Failure {
-        Failure::of_status(&self.socket, doing, status)
+    pub fn failure(&self, doing: &str, status: &Status) -> Failure {
+        status::failure(&self.socket, doing, status)
+    }
+
+    /// Returns the failure of somebody who tried to `doing` and waited for executord in vain.
+    pub fn gave_up(&self, doing: &str) -> Failure {
+        Failure::GaveUp { doing: doing.to_owned(), socket: self.socket().into(), patience: PATIENCE }
     }
 
     /// Calls until there is an answer: over a connection that breaks, and over the time executord needs to
     /// come back. For calls that may be repeated; `away` tells whether a status is worth a repetition.
-    pub(crate) async fn patiently<T, F>(
+    pub async fn patiently<T, F>(
         &self,
         doing: &str,
         away: fn(&Status) -> bool,
@@ -106,7 +118,7 @@ impl Client {
                 Err(status) if away(&status) => {
                     patience.since(begun);
                     if !patience.pause().await {
-                        return Err(Failure::GaveUp { doing: doing.to_owned(), socket: self.socket().into() });
+                        return Err(self.gave_up(doing));
                     }
                 }
                 Err(status) => return Err(self.failure(doing, &status)),
@@ -134,41 +146,28 @@ fn connect_error(socket: PathBuf, error: &tonic::transport::Error) -> ConnectErr
     ConnectError::Other { socket, reason }
 }
 
-/// Whether `status` was made up on this side because the connection broke: then nobody knows what became of
-/// the call. What executord itself answers carries no source.
-///
-/// `Unknown` is what a stream yields that ends without its trailers; executord never answers it.
-pub(crate) fn is_lost(status: &Status) -> bool {
-    status.source().is_some() || status.code() == Code::Unknown
-}
-
-/// As [`is_lost`], or executord says that it cannot answer now: what a restart looks like to a call that waits.
-pub(crate) fn is_away(status: &Status) -> bool {
-    is_lost(status) || status.code() == Code::Unavailable
-}
-
 /// Counts the time since executord was last heard of, and makes pauses that grow.
 #[derive(Debug, Default)]
-pub(crate) struct Patience {
+pub struct Patience {
     silent_since: Option<Instant>,
     pause: Duration,
 }
 
 impl Patience {
     /// Executord answered: the clock starts anew at the next failure.
-    pub(crate) fn heard(&mut self) {
+    pub fn heard(&mut self) {
         *self = Self::default();
     }
 
     /// An attempt that began at `begun` failed. One that lasted had a connection all the while.
-    pub(crate) fn since(&mut self, begun: Instant) {
+    pub fn since(&mut self, begun: Instant) {
         if begun.elapsed() > PAUSE_LONGEST {
             self.heard();
         }
     }
 
     /// Waits before the next attempt; false when it has been too long.
-    pub(crate) async fn pause(&mut self) -> bool {
+    pub async fn pause(&mut self) -> bool {
         let now = Instant::now();
         let silent_since = *self.silent_since.get_or_insert(now);
         if now.duration_since(silent_since) >= PATIENCE {
@@ -209,15 +208,6 @@ mod tests {
         while patience.pause().await {}
         patience.since(begun);
         assert!(patience.pause().await, "an attempt of seconds had a connection");
-    }
-
-    #[test]
-    fn an_answer_is_told_from_a_lost_connection() {
-        for code in [Code::Unavailable, Code::NotFound, Code::Internal, Code::InvalidArgument] {
-            assert!(!is_lost(&Status::new(code, "said executord")), "{code:?}");
-        }
-        let broken = io::Error::from(io::ErrorKind::BrokenPipe);
-        assert!(is_lost(&Status::from_error(Box::new(broken))));
     }
 
     #[tokio::test]

@@ -16,11 +16,12 @@ use rustix::fs::{
     unlinkat,
 };
 
-use crate::view::table::plain;
+use crate::failure::Failure;
+use crate::text::plain;
 
 /// What is fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source<'a> {
+pub enum Source<'a> {
     /// One file, by its path.
     File(&'a str),
     /// What is below a directory.
@@ -31,7 +32,7 @@ pub(crate) enum Source<'a> {
 
 /// What is at the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum There {
+pub enum There {
     Nothing,
     File,
     Directory,
@@ -41,34 +42,40 @@ pub(crate) enum There {
 
 /// Where it goes.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub struct Place {
     /// The directory that all of it is written below.
-    pub(crate) directory: PathBuf,
+    pub directory: PathBuf,
     /// It is made where it is not there.
-    pub(crate) make: bool,
+    pub make: bool,
     /// What comes in there: the name of the file, or of the directory, if it gets one of its own.
-    pub(crate) name: Option<OsString>,
+    pub name: Option<OsString>,
 }
 
 /// Why something was not written.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum WriteError {
+pub enum WriteError {
     #[error("{}: {why}", plain(&.path.display().to_string()))]
     Refused { path: PathBuf, why: &'static str },
     #[error("cannot write {}", plain(&.path.display().to_string()))]
     Io { path: PathBuf, source: io::Error },
 }
 
+impl From<WriteError> for Failure {
+    fn from(error: WriteError) -> Self {
+        Self::wrap(error, crate::exit::OURS)
+    }
+}
+
 impl WriteError {
     /// Tells whether every other write would fail, too: no room, or a read-only file system.
-    pub(crate) fn is_of_all(&self) -> bool {
+    pub fn is_of_all(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
         let Self::Io { source, .. } = self else { return false };
         matches!(source.kind(), QuotaExceeded | ReadOnlyFilesystem | StorageFull)
     }
 
     /// The reason, without the path.
-    pub(crate) fn why(&self) -> String {
+    pub fn why(&self) -> String {
         match self {
             Self::Refused { why, .. } => (*why).to_owned(),
             Self::Io { source, .. } => source.to_string(),
@@ -76,8 +83,13 @@ impl WriteError {
     }
 }
 
+/// Returns what is at the destination of a copy.
+pub fn at(destination: &Path) -> Result<There, WriteError> {
+    there(destination).map_err(|source| WriteError::Io { path: destination.to_owned(), source })
+}
+
 /// What is at a path. A link to a directory is one, as for cp.
-pub(crate) fn there(path: &Path) -> io::Result<There> {
+fn there(path: &Path) -> io::Result<There> {
     let meta = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(There::Nothing),
         meta => meta?,
@@ -90,7 +102,7 @@ pub(crate) fn there(path: &Path) -> io::Result<There> {
 }
 
 /// The rules.
-pub(crate) fn place(source: Source<'_>, destination: &Path, there: There) -> Result<Place, WriteError> {
+pub fn place(source: Source<'_>, destination: &Path, there: There) -> Result<Place, WriteError> {
     let refused = |why| Err(WriteError::Refused { path: destination.to_owned(), why });
     let own_name = |path: &str| path.rsplit('/').next().map(OsString::from);
     let slash = destination.as_os_str().as_encoded_bytes().ends_with(b"/");
@@ -118,7 +130,7 @@ pub(crate) fn place(source: Source<'_>, destination: &Path, there: There) -> Res
 }
 
 /// A path below the destination, made of plain names only.
-pub(crate) fn below(prefix: &str, path: &str) -> Option<PathBuf> {
+pub fn below(prefix: &str, path: &str) -> Option<PathBuf> {
     let relative = path.strip_prefix(prefix)?.strip_prefix('/')?;
     let plain = !relative.contains('\0')
         && relative.split('/').all(|name| !matches!(name, "" | "." | ".."))
@@ -128,14 +140,14 @@ pub(crate) fn below(prefix: &str, path: &str) -> Option<PathBuf> {
 
 /// A directory that is written below.
 #[derive(Debug)]
-pub(crate) struct Tree {
+pub struct Tree {
     root: OwnedFd,
     shown: PathBuf,
 }
 
 /// A file on its way. Dropped, it is gone.
 #[derive(Debug)]
-pub(crate) struct Partial {
+pub struct Partial {
     directory: OwnedFd,
     partial: String,
     name: OsString,
@@ -148,7 +160,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 
 impl Tree {
     /// Opens the directory of a place.
-    pub(crate) fn open(place: &Place) -> Result<Self, WriteError> {
+    pub fn open(place: &Place) -> Result<Self, WriteError> {
         let shown = place.directory.clone();
         let failed = |source: io::Error| WriteError::Io { path: shown.clone(), source };
         if place.make {
@@ -162,7 +174,7 @@ impl Tree {
     }
 
     /// Makes a directory, and those above it.
-    pub(crate) fn directory(&self, path: &Path) -> Result<OwnedFd, WriteError> {
+    pub fn directory(&self, path: &Path) -> Result<OwnedFd, WriteError> {
         let failed = |error: rustix::io::Errno| WriteError::Io { path: self.shown.join(path), source: error.into() };
         let mut directory = openat(&self.root, ".", DIRECTORY, Mode::empty()).map_err(failed)?;
         for name in path.components().map(Component::as_os_str) {
@@ -183,12 +195,12 @@ impl Tree {
     }
 
     /// Makes a symbolic link, in the place of what is there, unless that is a directory.
-    pub(crate) fn symlink(&self, path: &Path, target: &Path) -> Result<(), WriteError> {
+    pub fn symlink(&self, path: &Path, target: &Path) -> Result<(), WriteError> {
         self.linked(path, |directory, name| symlinkat(target, directory, name))
     }
 
     /// Makes another name of a file that was written, likewise.
-    pub(crate) fn hard_link(&self, path: &Path, of: &Path) -> Result<(), WriteError> {
+    pub fn hard_link(&self, path: &Path, of: &Path) -> Result<(), WriteError> {
         let shown = self.shown.join(of);
         let name = of.file_name().ok_or(WriteError::Refused { path: shown, why: "names no file" })?;
         let there = self.directory(of.parent().unwrap_or(Path::new("")))?;
@@ -212,7 +224,7 @@ impl Tree {
     }
 
     /// Gives a directory its permissions, but no set-id bits, and the time of its last change (seconds since the epoch).
-    pub(crate) fn mark(&self, path: &Path, mode: u32, mtime: u64) -> Result<(), WriteError> {
+    pub fn mark(&self, path: &Path, mode: u32, mtime: u64) -> Result<(), WriteError> {
         let directory = self.directory(path)?;
         futimens(&directory, &changed_at(mtime))
             .and_then(|()| fchmod(&directory, Mode::from_raw_mode(mode & 0o1777)))
@@ -220,7 +232,7 @@ impl Tree {
     }
 
     /// Begins a file. `path` is one that [`below`] gave, or a single name.
-    pub(crate) fn file(&self, path: &Path, mode: u32) -> Result<Partial, WriteError> {
+    pub fn file(&self, path: &Path, mode: u32) -> Result<Partial, WriteError> {
         let shown = self.shown.join(path);
         let name = path.file_name().ok_or(WriteError::Refused { path: shown.clone(), why: "names no file" })?;
         let directory = self.directory(path.parent().unwrap_or(Path::new("")))?;
@@ -246,23 +258,23 @@ fn partial_name() -> String {
 impl Partial {
     /// Gives it all of its permissions, whatever the umask here says, but no set-user-id bits, and the time of its last
     /// change (seconds since the epoch).
-    pub(crate) fn mark(&self, mode: u32, mtime: u64) -> Result<(), WriteError> {
+    pub fn mark(&self, mode: u32, mtime: u64) -> Result<(), WriteError> {
         futimens(&self.file, &changed_at(mtime))
             .and_then(|()| fchmod(&self.file, Mode::from_raw_mode(mode & 0o777)))
             .map_err(|error| WriteError::Io { path: self.shown.clone(), source: error.into() })
     }
 
     /// Where it will be.
-    pub(crate) fn shown(&self) -> &Path {
+    pub fn shown(&self) -> &Path {
         &self.shown
     }
 
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
         self.file.write_all(bytes).map_err(|source| WriteError::Io { path: self.shown.clone(), source })
     }
 
     /// Gives it its name, whatever had that before.
-    pub(crate) fn finish(mut self) -> Result<(), WriteError> {
+    pub fn finish(mut self) -> Result<(), WriteError> {
         renameat(&self.directory, &self.partial, &self.directory, &self.name)
             .map_err(|error| WriteError::Io { path: self.shown.clone(), source: error.into() })?;
         self.finished = true;

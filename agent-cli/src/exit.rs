@@ -6,32 +6,29 @@
 use executor_proto::v1::{ExitStatus, Result as Ending, exit_status, failure};
 
 /// Something that is this program's, the daemon's or the caller's fault, not the process's.
-pub(crate) const OURS: u8 = 125;
+pub const OURS: u8 = 125;
 /// The program exists and cannot be executed.
-pub(crate) const NOT_EXECUTABLE: u8 = 126;
+pub const NOT_EXECUTABLE: u8 = 126;
 /// The program does not exist.
-pub(crate) const NOT_FOUND: u8 = 127;
+pub const NOT_FOUND: u8 = 127;
 /// Added to the number of the signal that ended a process.
-pub(crate) const SIGNAL_BASE: u8 = 128;
+pub const SIGNAL_BASE: u8 = 128;
 
 /// An audit found something, or could not look everywhere.
-pub(crate) const RESIDUE: u8 = 1;
+pub const RESIDUE: u8 = 1;
 
-/// A bundle breaks the rules.
-pub(crate) const INVALID: u8 = 1;
+/// Commands whose exit status says more than done and failed.
+pub const WITH_STATUSES: [&str; 5] = ["run", "wait", "exec", "attach", "audit"];
 
 /// What each status means, in the words of the manual.
-pub(crate) const TABLE: [(&str, &str); 7] = [
-    ("0-255", "run, wait, exec, attach: as the process; cnab: as the run tool; other commands: 0 when done"),
-    (
-        "1",
-        "audit: a canary was left, or was where it must not be, or not all could be searched; cnab validate: not valid",
-    ),
+pub const TABLE: [(&str, &str); 7] = [
+    ("0-255", "run, wait, exec, attach: as the process; a program: as it does; other commands: 0 when done"),
+    ("1", "audit: a canary was left, or was where it must not be, or not all could be searched"),
     (
         "125",
         "an error of agent-cli or executord, bad usage, a lost container, output of run or attach that is not complete",
     ),
-    ("126", "run, wait, exec: the program could not be executed"),
+    ("126", "run, wait, exec, a program: it could not be executed"),
     ("127", "run, wait, exec: the program was not found"),
     ("128+N", "run, wait, exec, attach: signal N ended the process; others: it ended agent-cli"),
     ("141", "the reader of the output went away (| head); run stops the container"),
@@ -42,7 +39,7 @@ const ENOENT: i32 = 2;
 
 /// How a container ended, in one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     Exited(i32),
     Signaled(i32),
     /// The program could not be executed, for this errno.
@@ -55,7 +52,7 @@ pub(crate) enum Outcome {
 
 impl Outcome {
     /// Reads a completed container's result.
-    pub(crate) fn of(ending: Option<&Ending>) -> Self {
+    pub fn of(ending: Option<&Ending>) -> Self {
         let Some(ending) = ending else { return Self::Unknown };
         match (ending.exit.and_then(|exit| exit.status), &ending.failure) {
             (Some(exit_status::Status::Code(code)), _) => Self::Exited(code),
@@ -67,7 +64,7 @@ impl Outcome {
     }
 
     /// Reads how a process ended.
-    pub(crate) fn of_exit(exit: &ExitStatus) -> Self {
+    pub fn of_exit(exit: &ExitStatus) -> Self {
         match exit.status {
             Some(exit_status::Status::Code(code)) => Self::Exited(code),
             Some(exit_status::Status::Signal(signal)) => Self::Signaled(signal),
@@ -76,7 +73,7 @@ impl Outcome {
     }
 
     /// The status to exit with.
-    pub(crate) fn status(self) -> u8 {
+    pub fn status(self) -> u8 {
         match self {
             // As the kernel hands it to a parent: the low 8 bits.
             Self::Exited(code) => (code & 0xff) as u8,
@@ -89,7 +86,7 @@ impl Outcome {
 }
 
 /// 128 + N.
-pub(crate) fn after_signal(signal: i32) -> u8 {
+pub fn after_signal(signal: i32) -> u8 {
     u8::try_from(signal).ok().and_then(|signal| SIGNAL_BASE.checked_add(signal)).unwrap_or(u8::MAX)
 }
 

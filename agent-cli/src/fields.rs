@@ -75,7 +75,7 @@ pub(crate) fn flag(field: &str, doing: &str) -> String {
         "outputs.bytes_max" => "--output-max",
         "outputs" => "--output, --output-dir",
         "" => "the request",
-        _ => return crate::view::table::plain(field),
+        _ => return crate::text::plain(field),
     };
     match index {
         None => flag.to_owned(),
@@ -84,7 +84,7 @@ pub(crate) fn flag(field: &str, doing: &str) -> String {
             Ok(number) if list == "args" => format!("{flag} (index {number}, counted from 0)"),
             // People count from one.
             Ok(number) => format!("{flag} (number {})", number.saturating_add(1)),
-            Err(_) => format!("{flag} {}", crate::view::table::plain(index)),
+            Err(_) => format!("{flag} {}", crate::text::plain(index)),
         },
     }
 }
@@ -99,7 +99,7 @@ const WORDS: [(&str, &str); 4] = [
 
 /// Executord's words, fit for a terminal, with the flags of the fields that they name.
 pub(crate) fn in_words(text: &str) -> String {
-    let text = WORDS.iter().fold(crate::view::table::plain(text), |text, (field, flag)| text.replace(field, flag));
+    let text = WORDS.iter().fold(crate::text::plain(text), |text, (field, flag)| text.replace(field, flag));
     elements(&text)
 }
 

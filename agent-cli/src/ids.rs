@@ -7,9 +7,10 @@ use executor_proto::v1::ListRequest;
 use executor_proto::v1::executor_client::ExecutorClient;
 use tonic::Code;
 
-use crate::connect::{Client, is_away};
+use crate::connect::Client;
 use crate::failure::Failure;
-use crate::view::table::plain;
+use crate::status::is_away;
+use crate::text::plain;
 
 /// Most ids that are told where several fit.
 const TOLD_MAX: u32 = 10;

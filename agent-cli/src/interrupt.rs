@@ -8,7 +8,7 @@ use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The signals that ask a program to end.
-pub(crate) struct Interrupts {
+pub struct Interrupts {
     signals: [Option<Signal>; 3],
 }
 
@@ -16,7 +16,7 @@ const ASKING: [SignalKind; 3] = [SignalKind::interrupt(), SignalKind::terminate(
 
 impl Interrupts {
     /// From now on these signals no longer end this process; [`Self::next`] tells them.
-    pub(crate) fn install() -> io::Result<Self> {
+    pub fn install() -> io::Result<Self> {
         let ignored = ignored_mask(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
         let mut signals = [None, None, None];
         for (slot, kind) in signals.iter_mut().zip(ASKING) {
@@ -27,8 +27,13 @@ impl Interrupts {
         Ok(Self { signals })
     }
 
+    /// Tells of none.
+    pub fn none() -> Self {
+        Self { signals: [None, None, None] }
+    }
+
     /// The number of the next signal.
-    pub(crate) async fn next(&mut self) -> i32 {
+    pub async fn next(&mut self) -> i32 {
         let [interrupt, terminate, hangup] = &mut self.signals;
         tokio::select! {
             () = one(interrupt) => SignalKind::interrupt().as_raw_value(),

@@ -6,10 +6,9 @@
 //! process group of its own, so that Ctrl-C at the terminal reaches us alone and we decide what follows.
 
 use std::collections::VecDeque;
-use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,7 +24,9 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::connect::Client;
-use crate::view::table::plain;
+use crate::executables;
+use crate::failure::Failure;
+use crate::text::plain;
 
 /// How long executord may take until it serves.
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -65,6 +66,12 @@ pub(crate) enum LocalError {
     Ended { status: String, last: Vec<String> },
     #[error("the private executord was not ready within {} s; its last words:\n  {}", READY_WITHIN.as_secs(), .last.join("\n  "))]
     NotReady { last: Vec<String> },
+}
+
+impl From<LocalError> for Failure {
+    fn from(error: LocalError) -> Self {
+        Self::wrap(error, crate::exit::OURS)
+    }
 }
 
 /// A running private executord.
@@ -196,24 +203,10 @@ async fn serving(socket: &Path) -> Option<Client> {
     (answer.into_inner().status() == ServingStatus::Serving).then_some(client)
 }
 
-/// Beside our own executable, else in PATH.
+/// Finds executord beside this program, else in PATH.
 fn find_executord() -> Result<PathBuf, LocalError> {
     let own = std::env::current_exe().map_err(LocalError::Directory)?;
-    let beside = own.with_file_name("executord");
-    if is_executable(&beside) {
-        return Ok(beside);
-    }
-    in_path(&std::env::var_os("PATH").unwrap_or_default()).ok_or(LocalError::NotFound(own))
-}
-
-/// Relative entries are passed over: this runs as root.
-fn in_path(path: &OsStr) -> Option<PathBuf> {
-    let directories = std::env::split_paths(path).filter(|directory| directory.is_absolute());
-    directories.map(|directory| directory.join("executord")).find(|program| is_executable(program))
-}
-
-fn is_executable(program: &Path) -> bool {
-    program.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.mode() & 0o111 != 0)
+    executables::find("executord").ok_or(LocalError::NotFound(own))
 }
 
 /// A fresh directory that a daemon without privileges can walk through. /run is a tmpfs on every machine that
@@ -270,16 +263,5 @@ mod tests {
             "22 1 0:20 / /run rw - tmpfs t rw\n30 22 0:30 / /run/agent-cli-x1/state/c/merged rw - overlay o rw\n";
         assert_eq!(mounted_below(mountinfo, Path::new("/run/agent-cli-x1")), Some("/run/agent-cli-x1/state/c/merged"));
         assert_eq!(mounted_below(mountinfo, Path::new("/run/agent-cli-x")), None);
-    }
-
-    #[test]
-    fn path_is_searched_without_its_relative_entries() {
-        let dir = tempfile::tempdir().unwrap();
-        let program = dir.path().join("executord");
-        std::fs::write(&program, "#!/bin/sh\n").unwrap();
-        let path = std::env::join_paths([Path::new("."), Path::new(""), dir.path()]).unwrap();
-        assert_eq!(in_path(&path), None, "not executable");
-        std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(in_path(&path), Some(program));
     }
 }

@@ -20,7 +20,7 @@ use crate::failure::Failure;
 static WRITTEN: AtomicBool = AtomicBool::new(false);
 
 /// Something was written to standard output.
-pub(crate) fn has_written() -> bool {
+pub fn has_written() -> bool {
     WRITTEN.load(Ordering::Relaxed)
 }
 
@@ -29,7 +29,7 @@ const WAITING_MAX: usize = 32;
 
 /// One of the two streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub enum Stream {
     Out,
     Err,
 }
@@ -58,7 +58,7 @@ struct Broken {
 
 /// The handle: cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Output {
+pub struct Output {
     queue: mpsc::UnboundedSender<Message>,
     room: Arc<Semaphore>,
     broken: watch::Receiver<Option<Arc<Broken>>>,
@@ -66,29 +66,33 @@ pub(crate) struct Output {
 
 impl Output {
     /// Starts the writing thread.
-    pub(crate) fn start() -> io::Result<Self> {
+    ///
+    /// `program` stands before what is said of our own.
+    pub fn start(program: &'static str) -> io::Result<Self> {
         let out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         let err = File::from(io::stderr().as_fd().try_clone_to_owned()?);
         let (queue, messages) = mpsc::unbounded_channel();
         let (report, broken) = watch::channel(None);
-        std::thread::Builder::new().name("output".into()).spawn(move || write_all(out, err, messages, &report))?;
+        std::thread::Builder::new()
+            .name("output".into())
+            .spawn(move || write_all(program, out, err, messages, &report))?;
         Ok(Self { queue, room: Arc::new(Semaphore::new(WAITING_MAX)), broken })
     }
 
     /// Writes bytes as they are. Waits while too much is to be written already.
-    pub(crate) async fn bytes(&self, stream: Stream, bytes: Vec<u8>) {
+    pub async fn bytes(&self, stream: Stream, bytes: Vec<u8>) {
         // The semaphore is never closed: there always is a permit in the end.
         let permit = Arc::clone(&self.room).acquire_owned().await.ok();
         self.send(Message::Bytes(stream, bytes, permit));
     }
 
     /// Writes text to standard output.
-    pub(crate) async fn text(&self, text: String) {
+    pub async fn text(&self, text: String) {
         self.bytes(Stream::Out, text.into_bytes()).await;
     }
 
     /// Says something of our own on standard error, on a line of its own.
-    pub(crate) fn note(&self, text: impl Into<String>) {
+    pub fn note(&self, text: impl Into<String>) {
         self.send(Message::Note(text.into()));
     }
 
@@ -98,7 +102,7 @@ impl Output {
     }
 
     /// Comes back when a write has failed.
-    pub(crate) async fn failed(&self) {
+    pub async fn failed(&self) {
         let mut broken = self.broken.clone();
         if broken.wait_for(Option::is_some).await.is_err() {
             std::future::pending::<()>().await;
@@ -106,7 +110,7 @@ impl Output {
     }
 
     /// Waits until everything is written.
-    pub(crate) async fn finish(&self) -> Result<(), Failure> {
+    pub async fn finish(&self) -> Result<(), Failure> {
         let (done, written) = oneshot::channel();
         self.send(Message::Flush(done));
         let _ = written.await;
@@ -114,7 +118,7 @@ impl Output {
     }
 
     /// Whether everything could be written so far.
-    pub(crate) fn result(&self) -> Result<(), Failure> {
+    pub fn result(&self) -> Result<(), Failure> {
         match &*self.broken.borrow() {
             None => Ok(()),
             Some(broken) if broken.error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::ClosedPipe),
@@ -130,6 +134,7 @@ impl Output {
 }
 
 fn write_all(
+    program: &str,
     mut out: File,
     mut err: File,
     mut messages: mpsc::UnboundedReceiver<Message>,
@@ -146,7 +151,7 @@ fn write_all(
             Message::Note(text) => {
                 let newline = if at_line_start { "" } else { "\n" };
                 // Nobody is left to be told that nobody reads what we say.
-                let _ = write_one(&mut err, format!("{newline}agent-cli: {text}\n").as_bytes());
+                let _ = write_one(&mut err, format!("{newline}{program}: {text}\n").as_bytes());
                 at_line_start = true;
             }
             Message::Bytes(..) if broken => {}

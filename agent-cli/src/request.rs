@@ -1,117 +1,34 @@
-//! From the flags of `run` to the request that goes to executord.
+//! The request for a container, as it goes to executord.
 //!
 //! The request holds secrets (files' contents, values of the environment, arguments). [`Request`] wipes its
 //! own copy when it is dropped, which is as soon as executord has answered; what the gRPC library copied on
 //! the way lives in this process until it exits, and the process allows neither core files nor debuggers
 //! of other users meanwhile.
 
-use std::collections::HashMap;
-use std::ffi::OsString;
-use std::io::Read;
-use std::path::PathBuf;
-
-use executor_proto::v1::{
-    self, Action, EnvironmentVariable, Redaction, ResourceLimits, RunAction, RunRequest, SecretArgument,
-};
+use executor_proto::v1::{self, EnvironmentVariable, RunRequest};
 use zeroize::Zeroize;
 
-use crate::cli::images::{Program, wipe};
-use crate::cli::{RedactArg, RunArgs};
-use crate::commands::OnDisk;
 use crate::failure::Failure;
-use crate::source::{self, Argument, Content, Flag, Source};
-use crate::units::Ulimit;
+use crate::images::OnDisk;
+use crate::registry::wipe;
 
 /// A request that wipes itself.
-pub(crate) struct Request(Box<RunRequest>);
+pub struct Request(Box<RunRequest>);
 
 impl Request {
-    /// Reads the sources of files and variables and puts the request together. An id is made up here and
-    /// not by executord, so that the very same request can be sent again when a connection breaks.
-    pub(crate) fn build(
-        mut args: RunArgs,
-        stdin: &mut dyn Read,
-        variable: &dyn Fn(&str) -> Option<OsString>,
-    ) -> Result<Self, Failure> {
-        let flags = [
-            (Flag::File, &args.files),
-            (Flag::PublicFile, &args.public_files),
-            (Flag::SecretEnv, &args.secret_env),
-            (Flag::SecretArg, &args.secret_args),
-        ];
-        let sourced = flags.into_iter().flat_map(|(flag, texts)| texts.iter().map(move |text| (flag, text)));
-        let sourced = sourced.map(|(flag, text)| Argument::parse(flag, text)).collect::<Result<Vec<_>, _>>()?;
-        if args.image.takes_stdin() && sourced.iter().any(|argument| argument.source == Source::Stdin) {
-            return Err(Failure::Usage(
-                "standard input is the registry's password already; it can be read once".into(),
-            ));
-        }
-        let (rootfs, Program { path, args: mut arguments }) =
-            args.image.rootfs_and_program(args.rootfs.take(), std::mem::take(&mut args.command))?;
-        let mut nofile = args.nofile;
-        for limit in std::mem::take(&mut args.ulimit) {
-            match limit {
-                Ulimit::Files(files) => nofile = Some(files),
-                Ulimit::Processes(processes) => args.limits.pids_or(processes),
-                Ulimit::Nothing => {}
-            }
-        }
-        let secrets = Secrets::sort(source::read_all(sourced, stdin, variable)?)?;
-        make_room(&mut arguments, &secrets.arguments)?;
-        let run = RunAction {
-            path,
-            args: arguments,
-            dir: args.dir.unwrap_or_default(),
-            env: environment(&args.env_file, args.env, variable)?,
-            resource_limits: nofile.map(|nofile| ResourceLimits { nofile: Some(nofile), ..ResourceLimits::default() }),
-            user: args.user.unwrap_or_default(),
-            log_source: args.log_source.unwrap_or_default(),
-            suppress_log_output: args.no_logs,
-            volume_mounted_files: secrets.files,
-            secret_environment: secrets.environment,
-            secret_arguments: secrets.arguments,
-        };
-        let mut request = RunRequest {
-            id: args.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
-            action: Some(Action { run: Some(run), ..Action::default() }),
-            rootfs,
-            limits: Some(args.limits.limits()),
-            labels: labels(args.labels)?,
-            grace_period: args.grace.map(to_proto).transpose()?,
-            outputs: args.outputs.declared(),
-            redaction: match args.redact {
-                RedactArg::Auto => Redaction::Auto,
-                RedactArg::All => Redaction::All,
-                RedactArg::None => Redaction::None,
-            }
-            .into(),
-            runtime_token_path: args.runtime_token.unwrap_or_default(),
-            file_directories: args.file_directories,
-            writable_files: args.writable_files.map(|most| v1::WritableFiles { bytes_max: most.unwrap_or(0) }),
-            remove_when_completed: args.rm && args.detach,
-            ..RunRequest::default()
-        };
-        args.network.apply(&mut request);
-        args.surroundings.apply(&mut request);
-        args.isolation.apply(&mut request)?;
-        args.image.apply(&mut request, stdin, variable)?;
-        args.streams.apply(&mut request);
-        Ok(Self(Box::new(request)))
-    }
-
-    /// One that was put together elsewhere.
-    pub(crate) fn of(request: RunRequest) -> Self {
+    /// Wraps a message.
+    pub fn of(request: RunRequest) -> Self {
         Self(Box::new(request))
     }
 
     /// The container's id.
-    pub(crate) fn id(&self) -> &str {
+    pub fn id(&self) -> &str {
         &self.0.id
     }
 
     /// What is to be fetched first, so that a person sees how far it is: an image of a registry, and whether it is wanted
     /// anew.
-    pub(crate) fn to_pull(&self) -> Option<(v1::PullImageRequest, bool)> {
+    pub fn to_pull(&self) -> Option<(v1::PullImageRequest, bool)> {
         let policy = self.0.pull_policy();
         let wanted = self.0.rootfs.starts_with("docker://") && policy != v1::PullPolicy::Never;
         let (reference, credentials) = (self.0.rootfs.clone(), self.0.registry_credentials.clone());
@@ -120,23 +37,23 @@ impl Request {
     }
 
     /// The reference of its image, where that is read from this machine's disk.
-    pub(crate) fn on_disk(&self) -> Option<String> {
+    pub fn on_disk(&self) -> Option<String> {
         let wanted = self.0.pull_policy() != v1::PullPolicy::Never;
         Some(self.0.rootfs.clone()).filter(|rootfs| wanted && OnDisk::of(rootfs).is_some())
     }
 
     /// Its image was taken in under its reference: executord looks no further.
-    pub(crate) fn is_taken_in(&mut self) {
+    pub fn is_taken_in(&mut self) {
         self.0.set_pull_policy(v1::PullPolicy::Never);
     }
 
     /// What it declares as outputs.
-    pub(crate) fn outputs(&self) -> Option<&v1::Outputs> {
+    pub fn outputs(&self) -> Option<&v1::Outputs> {
         self.0.outputs.as_ref()
     }
 
     /// The flag that set a variable of the process, if one did.
-    pub(crate) fn flag_of(&self, variable: &str) -> Option<&'static str> {
+    pub fn flag_of(&self, variable: &str) -> Option<&'static str> {
         let run = self.0.action.as_ref()?.run.as_ref()?;
         let flags = [("--env", &run.env), ("--secret-env", &run.secret_environment)];
         let sets = |variables: &[EnvironmentVariable]| variables.iter().any(|given| given.name == variable);
@@ -145,7 +62,7 @@ impl Request {
 
     /// Adds the files of bindings and the variable that names them, unless somebody gave that himself; and the directory that
     /// they lie in, if it is not executord's own.
-    pub(crate) fn bind(&mut self, files: Vec<v1::File>, directory: Option<String>, variable: EnvironmentVariable) {
+    pub fn bind(&mut self, files: Vec<v1::File>, directory: Option<String>, variable: EnvironmentVariable) {
         let ours = self.flag_of(&variable.name).is_none();
         let declared = directory.filter(|directory| !self.0.file_directories.contains(directory));
         self.0.file_directories.extend(declared);
@@ -157,12 +74,12 @@ impl Request {
     }
 
     /// Lets the process wait for the reader of its output, who comes at once.
-    pub(crate) fn await_reader(&mut self, awaited: bool) {
+    pub fn await_reader(&mut self, awaited: bool) {
         self.0.await_reader = awaited;
     }
 
     /// A copy for the wire.
-    pub(crate) fn message(&self) -> RunRequest {
+    pub fn message(&self) -> RunRequest {
         RunRequest::clone(&self.0)
     }
 }
@@ -178,320 +95,13 @@ impl Drop for Request {
     }
 }
 
-/// What was read, by where it goes.
-#[derive(Default)]
-struct Secrets {
-    files: Vec<v1::File>,
-    environment: Vec<EnvironmentVariable>,
-    /// In the order of their indices.
-    arguments: Vec<SecretArgument>,
-}
-
-impl Secrets {
-    fn sort(contents: Vec<Content>) -> Result<Self, Failure> {
-        let mut secrets = Self::default();
-        for content in contents {
-            let key = content.key.clone();
-            match content.flag {
-                Flag::File | Flag::PublicFile => secrets.files.push(content.into_file()),
-                Flag::Param => {} // of bundles, which sort their own
-                Flag::SecretEnv => {
-                    let value = std::mem::take(&mut *content.into_text()?);
-                    secrets.environment.push(EnvironmentVariable { name: key, value });
-                }
-                Flag::SecretArg => {
-                    let index = key.parse().map_err(|_| {
-                        Failure::Usage("--secret-arg takes INDEX=SOURCE; INDEX counts the arguments from 0".into())
-                    })?;
-                    let value = std::mem::take(&mut *content.into_text()?);
-                    secrets.arguments.push(SecretArgument { index, value });
-                }
-                Flag::VcapServices | Flag::RegistryPassword => {} // read elsewhere
-            }
-        }
-        secrets.arguments.sort_by_key(|argument| argument.index);
-        Ok(secrets)
-    }
-}
-
-/// A secret argument just beyond the last one is appended: an empty one is put where it goes.
-fn make_room(arguments: &mut Vec<String>, secrets: &[SecretArgument]) -> Result<(), Failure> {
-    for SecretArgument { index, .. } in secrets {
-        match usize::try_from(*index).unwrap_or(usize::MAX).cmp(&arguments.len()) {
-            std::cmp::Ordering::Less => {} // executord says whether it is empty, as it must be
-            std::cmp::Ordering::Equal => arguments.push(String::new()),
-            std::cmp::Ordering::Greater => {
-                let count = arguments.len();
-                return Err(Failure::Usage(format!(
-                    "--secret-arg {index}: there are {count} arguments, counted from 0, so that {count} is the next one"
-                )));
-            }
-        }
-    }
-    Ok(())
-}
-
 /// Core files and other users' debuggers would show what [`Request`] holds.
-pub(crate) fn forbid_dumps() {
+pub fn forbid_dumps() {
     // Allowed to every process for itself; where it fails all the same, the program runs on as it would have.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
 }
 
-/// The variables of `--env-file`, then those of `--env K=V`, or `--env K` for the value K has here. The last one of a
-/// name counts.
-pub(crate) fn environment(
-    files: &[PathBuf],
-    env: Vec<String>,
-    variable: &dyn Fn(&str) -> Option<OsString>,
-) -> Result<Vec<EnvironmentVariable>, Failure> {
-    let usage = |text: String| Err(Failure::Usage(text));
-    let mut variables = Vec::with_capacity(env.len());
-    for file in files {
-        variables.extend(crate::envfile::read(file, variable)?);
-    }
-    for mut text in env {
-        let (name, value) = match text.split_once('=') {
-            Some((name, value)) => (name.to_owned(), value.to_owned()),
-            None => match variable(&text).map(OsString::into_string) {
-                Some(Ok(value)) => (text.clone(), value),
-                Some(Err(_)) => return usage(format!("--env {text}: the value of {text} is not UTF-8; use --file")),
-                None => return usage(format!("--env {text}: the environment has no {text}; write --env {text}=VALUE")),
-            },
-        };
-        text.zeroize();
-        if name.is_empty() {
-            return usage("--env takes NAME=VALUE, or NAME for the value that NAME has here".into());
-        }
-        variables.push(EnvironmentVariable { name, value });
-    }
-    let last: HashMap<String, usize> =
-        variables.iter().enumerate().map(|(index, variable)| (variable.name.clone(), index)).collect();
-    let mut index = 0..;
-    variables.retain_mut(|variable| {
-        let stays = last.get(&variable.name).copied() == index.next();
-        if !stays {
-            variable.value.zeroize();
-        }
-        stays
-    });
-    Ok(variables)
-}
-
-fn labels(labels: Vec<(String, String)>) -> Result<HashMap<String, String>, Failure> {
-    let mut map = HashMap::with_capacity(labels.len());
-    for (name, value) in labels {
-        if map.contains_key(&name) {
-            return Err(Failure::Usage(format!("--label {name} is there twice")));
-        }
-        map.insert(name, value);
-    }
-    Ok(map)
-}
-
 /// A duration for the wire.
-pub(crate) fn to_proto(duration: std::time::Duration) -> Result<prost_types::Duration, Failure> {
+pub fn to_proto(duration: std::time::Duration) -> Result<prost_types::Duration, Failure> {
     duration.try_into().map_err(|_| Failure::Usage(format!("--grace {duration:?} is too long")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use executor_proto::v1::Limits;
-
-    fn build(line: &[&str]) -> Result<Request, Failure> {
-        let line: Vec<_> = [&["agent-cli", "run"], line].concat().into_iter().map(OsString::from).collect();
-        let cli = crate::cli::Cli::read(&line).unwrap();
-        let crate::cli::Command::Run(args) = cli.command else { panic!("not run") };
-        let variable = |name: &str| (name == "TOKEN").then(|| OsString::from("canary-0b2f"));
-        Request::build(*args, &mut "from stdin".as_bytes(), &variable)
-    }
-
-    #[test]
-    fn every_flag_arrives() {
-        let request = build(&[
-            "--id",
-            "web-1",
-            "--rootfs",
-            "dir:/srv/root",
-            "--user",
-            "vcap:vcap",
-            "--dir",
-            "/home",
-            "--env",
-            "A=1=2",
-            "--env",
-            "TOKEN",
-            "--file",
-            "db/password=@-",
-            "--file",
-            "/abs=@env:TOKEN",
-            "--memory",
-            "64M",
-            "--pids",
-            "20",
-            "--cpus",
-            "0.5",
-            "--grace",
-            "1m30s",
-            "--label",
-            "app=web",
-            "--network",
-            "host",
-            "--nofile",
-            "1024",
-            "--log-source",
-            "APP",
-            "--no-logs",
-            "--output-dir",
-            "/srv/out",
-            "--output-max",
-            "1K",
-            "--output-to",
-            "here",
-            "--public-file",
-            "db/type=@env:TOKEN",
-            "--secret-env",
-            "PW=@env:TOKEN",
-            "--secret-arg",
-            "3=@env:TOKEN",
-            "--secret-arg",
-            "2=@env:TOKEN",
-            "--redact",
-            "all",
-            "--runtime-token",
-            "executor/token",
-            "--",
-            "/bin/sh",
-            "-c",
-            "exit 3",
-        ])
-        .unwrap();
-        let message = request.message();
-        let outputs = message.outputs.unwrap();
-        assert_eq!((outputs.directory.as_str(), outputs.files.len(), outputs.bytes_max), ("/srv/out", 0, 1024));
-        let run = message.action.unwrap().run.unwrap();
-        assert_eq!((message.id.as_str(), message.rootfs.as_str()), ("web-1", "dir:/srv/root"));
-        assert_eq!(
-            message.limits,
-            Some(Limits { memory_bytes: 64 << 20, pids: 20, cpu_millis: 500, ..Limits::default() })
-        );
-        assert_eq!(message.grace_period, Some(prost_types::Duration { seconds: 90, nanos: 0 }));
-        assert_eq!(message.network, v1::Network::Host as i32);
-        assert_eq!(message.labels, HashMap::from([("app".to_owned(), "web".to_owned())]));
-        assert_eq!((run.path.as_str(), run.args.join("|").as_str()), ("/bin/sh", "-c|exit 3||"));
-        let secret: Vec<_> = run.secret_arguments.iter().map(|a| (a.index, a.value.as_str())).collect();
-        assert_eq!(secret, [(2, "canary-0b2f"), (3, "canary-0b2f")]);
-        assert_eq!(
-            (run.secret_environment[0].name.as_str(), run.secret_environment[0].value.as_str()),
-            ("PW", "canary-0b2f")
-        );
-        assert_eq!((message.redaction, message.runtime_token_path.as_str()), (Redaction::All as i32, "executor/token"));
-        assert_eq!((run.user.as_str(), run.dir.as_str(), run.log_source.as_str()), ("vcap:vcap", "/home", "APP"));
-        assert_eq!(run.resource_limits.unwrap().nofile, Some(1024));
-        assert!(run.suppress_log_output);
-        let env: Vec<_> = run.env.iter().map(|v| (v.name.as_str(), v.value.as_str())).collect();
-        assert_eq!(env, [("A", "1=2"), ("TOKEN", "canary-0b2f")]);
-        let files: Vec<_> = run.volume_mounted_files.iter().map(|f| (f.path.as_str(), &f.content[..])).collect();
-        assert_eq!(files, [("db/password", &b"from stdin"[..]), ("/abs", b"canary-0b2f"), ("db/type", b"canary-0b2f")]);
-        assert_eq!(run.volume_mounted_files.iter().map(|f| f.public).collect::<Vec<_>>(), [false, false, true]);
-    }
-
-    #[test]
-    fn what_is_left_out_stays_out() {
-        let request = build(&["--", "true"]).unwrap();
-        let message = request.message();
-        assert_eq!(uuid::Uuid::parse_str(&message.id).unwrap().get_version_num(), 4);
-        assert_eq!(message.limits, Some(Limits::default()));
-        assert_eq!((message.grace_period, message.network, message.outputs), (None, 0, None));
-        let run = message.action.unwrap().run.unwrap();
-        assert_eq!((run.resource_limits, run.suppress_log_output), (None, false));
-    }
-
-    /// The size is part of the flag, or the next word would be taken for it.
-    #[test]
-    fn writable_files_with_and_without_a_size() {
-        let table: [(&[&str], Option<u64>); 4] = [
-            (&["--", "x"], None),
-            (&["--writable-files", "--", "x"], Some(0)),
-            (&["--writable-files", "debian", "x"], Some(0)),
-            (&["--writable-files=1.5M", "--", "x"], Some(3 << 19)),
-        ];
-        for (line, expected) in table {
-            let asked = build(line).unwrap().message().writable_files;
-            assert_eq!(asked.map(|asked| asked.bytes_max), expected, "{line:?}");
-        }
-    }
-
-    /// What stands behind the image, or the program, belongs to it; `--` is needed where neither is named.
-    #[test]
-    fn words_of_a_command() {
-        let table: [(&[&str], &str); 8] = [
-            (&["debian", "sh", "-c", "x", "--rm"], "docker://debian  sh -c x --rm"),
-            (&["--rm", "-e", "A=1", "debian", "--", "sh", "-c"], "docker://debian  sh -c"),
-            (&["debian", "sh", "--", "x"], "docker://debian  sh -- x"),
-            (&["--", "sh", "-c", "x"], "host sh -c x"),
-            (&["--rootfs", "dir:/r", "sh", "-c", "--", "x"], "dir:/r sh -c -- x"),
-            (&["--rootfs", "dir:/r", "--", "sh", "-c"], "dir:/r sh -c"),
-            (&["--entrypoint", "", "oci:/a", "sh", "--name"], "oci:/a sh --name"),
-            (&["--entrypoint", "/e", "oci:/a", "-x"], "oci:/a /e -x"),
-        ];
-        for (line, expected) in table {
-            let message = build(line).unwrap().message();
-            let run = message.action.unwrap().run.unwrap();
-            assert_eq!(format!("{} {} {}", message.rootfs, run.path, run.args.join(" ")), expected, "{line:?}");
-        }
-    }
-
-    #[test]
-    fn names_that_docker_has() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "# x\nA=1\nB=2\nTOKEN\n").unwrap();
-        let path = file.path().to_str().unwrap();
-        let line = [
-            "--name",
-            "n",
-            "-w",
-            "/x",
-            "--pids-limit",
-            "9",
-            "--ulimit",
-            "nofile=99:99",
-            "--stop-timeout",
-            "7",
-            "-m",
-            "64m",
-        ];
-        let line =
-            [&line[..], &["--env-file", path, "-e", "B=3", "-e", "C=4", "-e", "C=5", "-d", "--rm", "--", "x"]].concat();
-        let message = build(&line).unwrap().message();
-        let run = message.action.unwrap().run.unwrap();
-        let limits = message.limits.unwrap();
-        assert_eq!((message.id.as_str(), run.dir.as_str(), limits.pids, limits.memory_bytes), ("n", "/x", 9, 64 << 20));
-        assert_eq!((run.resource_limits.unwrap().nofile, message.grace_period.unwrap().seconds), (Some(99), 7));
-        let env: Vec<_> = run.env.iter().map(|v| format!("{}={}", v.name, v.value)).collect();
-        assert_eq!(env, ["A=1", "TOKEN=canary-0b2f", "B=3", "C=5"]);
-        assert!(message.remove_when_completed);
-        assert!(!build(&["--rm", "--", "x"]).unwrap().message().remove_when_completed, "this command does it");
-        let nproc = build(&["--ulimit", "nproc=5", "--", "x"]).unwrap().message();
-        assert_eq!(nproc.limits.unwrap().pids, 5);
-    }
-
-    #[test]
-    fn what_contradicts_is_refused() {
-        let table: [(&[&str], &str); 9] = [
-            (&["--secret-env", "A=hunter2", "--", "x"], "--secret-env A=...: the value itself cannot be given"),
-            (&["--secret-arg", "hunter2", "--", "x"], "--secret-arg takes INDEX=@FILE"),
-            (&["--secret-arg", "x=@env:TOKEN", "--", "x"], "INDEX counts the arguments from 0"),
-            (&["--secret-arg", "2=@env:TOKEN", "--", "x", "y"], "--secret-arg 2: there are 1 arguments"),
-            (&["--secret-env", "A=@-", "--public-file", "b=@-", "--", "x"], "already the content of --public-file b"),
-            (&["--label", "a=1", "--label", "a=2", "--", "x"], "--label a is there twice"),
-            (&["--env", "NOPE", "--", "x"], "the environment has no NOPE"),
-            (&["--env", "=v", "--", "x"], "--env takes NAME=VALUE"),
-            (&["--file", "a=hunter2", "--", "x"], "cannot be given"),
-        ];
-        for (line, expected) in table {
-            let error = build(line).err().unwrap().to_string();
-            assert!(error.contains(expected) && !error.contains("hunter2"), "{error}");
-        }
-    }
 }

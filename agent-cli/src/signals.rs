@@ -10,12 +10,12 @@ const NAMES: [&str; 31] = [
 const RTMIN: u32 = 34;
 const RTMAX: u32 = 64;
 
-pub(crate) const KILL: u32 = 9;
-pub(crate) const USR1: u32 = 10;
-pub(crate) const PIPE: u32 = 13;
+pub const KILL: u32 = 9;
+pub const USR1: u32 = 10;
+pub const PIPE: u32 = 13;
 
 /// The number of `TERM`, `SIGTERM`, `sigterm`, `15`, `RTMIN+2` or `RTMAX-1`.
-pub(crate) fn parse(text: &str) -> Result<u32, String> {
+pub fn parse(text: &str) -> Result<u32, String> {
     let unknown = || "is no signal: use a number from 1 to 64 or a name such as TERM, KILL, USR1, RTMIN+1".to_owned();
     if let Ok(number) = text.parse::<u32>() {
         return if (1..=RTMAX).contains(&number) { Ok(number) } else { Err(unknown()) };
@@ -39,7 +39,7 @@ pub(crate) fn parse(text: &str) -> Result<u32, String> {
 }
 
 /// `SIGTERM` for 15, `SIGRTMIN+1` for 35, `signal 33` where there is no name.
-pub(crate) fn name(number: i32) -> String {
+pub fn name(number: i32) -> String {
     let index = usize::try_from(number).ok().and_then(|n| n.checked_sub(1));
     if let Some(name) = index.and_then(|at| NAMES.get(at)) {
         return format!("SIG{name}");

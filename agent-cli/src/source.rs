@@ -13,16 +13,18 @@ use std::path::PathBuf;
 use executor_proto::v1;
 use zeroize::Zeroizing;
 
+use crate::failure::Failure;
+
 /// Most bytes of all secrets together. The daemon's limit is lower; this one only keeps `@/dev/zero` from
 /// filling the memory.
-pub(crate) const TOTAL_MAX: usize = 64 << 20;
+pub const TOTAL_MAX: usize = 64 << 20;
 
 /// Smallest buffer for what does not tell its size.
 const FIRST_BUFFER: usize = 8 << 10;
 
 /// The flags that take a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flag {
+pub enum Flag {
     File,
     PublicFile,
     SecretEnv,
@@ -34,7 +36,7 @@ pub(crate) enum Flag {
 
 impl Flag {
     /// As it is written.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Self::File => "--file",
             Self::PublicFile => "--public-file",
@@ -66,20 +68,20 @@ impl std::fmt::Display for Flag {
 
 /// One argument of such a flag.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Argument {
-    pub(crate) flag: Flag,
+pub struct Argument {
+    pub flag: Flag,
     /// What it is for: a path in the container, a variable's name, an argument's index.
-    pub(crate) key: String,
-    pub(crate) source: Source,
+    pub key: String,
+    pub source: Source,
     /// Of a file.
-    pub(crate) access: Access,
+    pub access: Access,
 }
 
 /// Who may do what with a file in the container, as far as it is said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Access {
-    pub(crate) mode: Option<u32>,
-    pub(crate) group: Option<String>,
+pub struct Access {
+    pub mode: Option<u32>,
+    pub group: Option<String>,
 }
 
 impl Access {
@@ -103,7 +105,7 @@ impl Access {
 }
 
 /// Permission bits in octal digits.
-pub(crate) fn mode(text: &str) -> Result<u32, String> {
+pub fn mode(text: &str) -> Result<u32, String> {
     let digits = (1..=5).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
     let mode = digits.then(|| u32::from_str_radix(text, 8).ok()).flatten().filter(|mode| *mode <= 0o777);
     mode.ok_or_else(|| format!("{text:?} is not 0 to 0777 in octal digits"))
@@ -111,7 +113,7 @@ pub(crate) fn mode(text: &str) -> Result<u32, String> {
 
 /// Where content comes from.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub enum Source {
     File(PathBuf),
     Stdin,
     Environment(String),
@@ -119,7 +121,7 @@ pub(crate) enum Source {
 
 /// What is wrong with such an argument, or with what it names.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SourceError {
+pub enum SourceError {
     #[error(
         "{flag} {key}=...: the value itself cannot be given, because everyone on this machine can read a command line; \
          use {flag} {key}=@FILE, {key}=@- (standard input) or {key}=@env:VARIABLE"
@@ -151,9 +153,15 @@ pub(crate) enum SourceError {
     NoText { flag: Flag, key: String, source_name: String, why: &'static str },
 }
 
+impl From<SourceError> for Failure {
+    fn from(error: SourceError) -> Self {
+        Self::wrap(error, crate::exit::OURS)
+    }
+}
+
 impl Argument {
     /// A source alone, of a flag that stands for one thing.
-    pub(crate) fn bare(flag: Flag, text: &str) -> Result<Self, SourceError> {
+    pub fn bare(flag: Flag, text: &str) -> Result<Self, SourceError> {
         Self::parse(flag, &format!("password={text}")).map_err(|error| match error {
             SourceError::ValueGiven { flag, .. } | SourceError::Shape { flag } => SourceError::Bare { flag },
             other => other,
@@ -161,7 +169,7 @@ impl Argument {
     }
 
     /// Splits `KEY=@SOURCE`. A `=` in KEY is possible, because every source begins with `@`.
-    pub(crate) fn parse(flag: Flag, text: &str) -> Result<Self, SourceError> {
+    pub fn parse(flag: Flag, text: &str) -> Result<Self, SourceError> {
         let Some((key, source)) = text.split_once("=@") else {
             return Err(match text.split_once('=') {
                 Some((key, _)) if !key.is_empty() => SourceError::ValueGiven { flag, key: key.to_owned() },
@@ -198,20 +206,20 @@ impl Source {
 }
 
 /// What was read.
-pub(crate) struct Content {
+pub struct Content {
     /// Of which flag.
-    pub(crate) flag: Flag,
+    pub flag: Flag,
     /// What it is for.
-    pub(crate) key: String,
+    pub key: String,
     source: Source,
     access: Access,
     /// The bytes as they came.
-    pub(crate) bytes: Zeroizing<Vec<u8>>,
+    pub bytes: Zeroizing<Vec<u8>>,
 }
 
 impl Content {
     /// As a file of a request.
-    pub(crate) fn into_file(mut self) -> v1::File {
+    pub fn into_file(mut self) -> v1::File {
         v1::File {
             path: self.key,
             content: std::mem::take(&mut *self.bytes),
@@ -223,7 +231,7 @@ impl Content {
 
     /// As text for a variable or an argument. One newline at the end of a file or of standard input is left out: editors
     /// and `echo` put it there, and nobody means it.
-    pub(crate) fn into_text(mut self) -> Result<Zeroizing<String>, SourceError> {
+    pub fn into_text(mut self) -> Result<Zeroizing<String>, SourceError> {
         if !matches!(self.source, Source::Environment(_)) && self.bytes.last() == Some(&b'\n') {
             self.bytes.pop();
         }
@@ -231,7 +239,7 @@ impl Content {
     }
 
     /// As text, just as it came.
-    pub(crate) fn into_verbatim(mut self) -> Result<Zeroizing<String>, SourceError> {
+    pub fn into_verbatim(mut self) -> Result<Zeroizing<String>, SourceError> {
         let source_name = self.source.name();
         let (flag, key) = (self.flag, self.key);
         let no_text = |why| SourceError::NoText { flag, key, source_name, why };
@@ -251,7 +259,7 @@ impl Content {
 /// Reads every source, in order.
 ///
 /// `stdin` and `variable` are the caller's, so that this can be tested without touching the process's own.
-pub(crate) fn read_all(
+pub fn read_all(
     arguments: Vec<Argument>,
     stdin: &mut dyn Read,
     variable: &dyn Fn(&str) -> Option<OsString>,
@@ -316,7 +324,7 @@ fn read_one(
 }
 
 /// Reads to the end; `None` when there is more than `limit`. A buffer that became too small is wiped.
-pub(crate) fn bounded(reader: &mut dyn Read, expected: usize, limit: usize) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+pub fn bounded(reader: &mut dyn Read, expected: usize, limit: usize) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
     // One byte more than expected: the read that tells the end needs room, or the buffer would grow for it.
     let mut buffer = Zeroizing::new(vec![0; if expected == 0 { FIRST_BUFFER } else { expected + 1 }]);
     let mut filled = 0;

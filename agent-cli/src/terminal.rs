@@ -134,7 +134,7 @@ fn read_all(mut stdin: File, mut keys: Option<DetachKeys>, sender: &mpsc::Sender
 
 /// Keys that are pressed one after the other to leave a process to itself.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub(crate) struct DetachKeys {
+pub struct DetachKeys {
     keys: Vec<u8>,
     /// How many of them were pressed.
     pressed: usize,

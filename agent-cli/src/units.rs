@@ -1,4 +1,4 @@
-//! Sizes, fractions of a processor, durations and points in time as people write them.
+//! Sizes, fractions of a processor, durations, points in time and labels as people write them.
 //!
 //! In goes the text of a flag, out comes the number that the interface takes. Arithmetic is exact: no
 //! floating point, an overflow is an error.
@@ -6,7 +6,7 @@
 use std::time::{Duration, SystemTime};
 
 /// Bytes: `67108864`, `64M`, `64MiB`, `1.5G`. Units are powers of 1024 and may be written in either case.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, String> {
     const HOW: &str = "a size is a number with an optional unit: 67108864, 64M, 64MiB, 1.5G";
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit: u64 = match text[digits.len()..].to_ascii_lowercase().as_str() {
@@ -21,24 +21,24 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
 }
 
 /// Thousandths of a processor from `2`, `0.5`, `1.25`.
-pub(crate) fn cpus(text: &str) -> Result<u64, String> {
+pub fn cpus(text: &str) -> Result<u64, String> {
     let millis = scaled(text, 1000).ok_or("processors are a number such as 2, 0.5 or 1.25")?;
     // The daemon's bounds, which it would tell in thousandths.
     if (10..=4_096_000).contains(&millis) { Ok(millis) } else { Err(format!("is {text}; 0.01 to 4096 is allowed")) }
 }
 
 /// A count: 1 or more (0 means "the daemon's default" on the wire, which nobody would read into `--pids 0`).
-pub(crate) fn count(text: &str) -> Result<u64, String> {
+pub fn count(text: &str) -> Result<u64, String> {
     above_zero(text.parse().map_err(|_| "must be a whole number")?)
 }
 
 /// A span of time: `500ms`, `10s`, `1m30s`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|bad| format!("{bad}; a duration is written 500ms, 10s or 1m30s"))
 }
 
 /// A grace period: a span of time, or a number of seconds.
-pub(crate) fn grace(text: &str) -> Result<Duration, String> {
+pub fn grace(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds) => Ok(Duration::from_secs(seconds)),
         Err(_) => duration(text),
@@ -47,10 +47,10 @@ pub(crate) fn grace(text: &str) -> Result<Duration, String> {
 
 /// How many lines of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lines(pub(crate) Option<u64>);
+pub struct Lines(pub Option<u64>);
 
 /// `20`, or `all`. What is below 0 is all to docker, too.
-pub(crate) fn lines(text: &str) -> Result<Lines, String> {
+pub fn lines(text: &str) -> Result<Lines, String> {
     if text == "all" || text.parse::<i64>().is_ok_and(|lines| lines < 0) {
         return Ok(Lines(None));
     }
@@ -59,7 +59,7 @@ pub(crate) fn lines(text: &str) -> Result<Lines, String> {
 
 /// A limit of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ulimit {
+pub enum Ulimit {
     /// Open files.
     Files(u64),
     /// Processes.
@@ -69,7 +69,7 @@ pub(crate) enum Ulimit {
 }
 
 /// `nofile=1024`, `nofile=1024:1024`, `nproc=100`, `core=0`.
-pub(crate) fn ulimit(text: &str) -> Result<Ulimit, String> {
+pub fn ulimit(text: &str) -> Result<Ulimit, String> {
     let (name, limit) = text.split_once('=').ok_or("a limit is NAME=LIMIT, or NAME=SOFT:HARD: nofile=1024")?;
     let (soft, hard) = limit.split_once(':').unwrap_or((limit, limit));
     let number = |text: &str| text.parse::<u64>().map_err(|_| format!("{name} takes whole numbers: {name}=1024"));
@@ -96,13 +96,21 @@ pub(crate) fn ulimit(text: &str) -> Result<Ulimit, String> {
 }
 
 /// A point in time: RFC 3339, or a duration back from `now`.
-pub(crate) fn instant(text: &str, now: SystemTime) -> Result<SystemTime, String> {
+pub fn instant(text: &str, now: SystemTime) -> Result<SystemTime, String> {
     if let Ok(time) = humantime::parse_rfc3339_weak(text) {
         return Ok(time);
     }
     let back = humantime::parse_duration(text)
         .map_err(|_| "must be a time such as 2026-01-31T12:00:00Z, or a duration back from now such as 10m")?;
     now.checked_sub(back).ok_or_else(|| "lies before the beginning of time".into())
+}
+
+/// A label: `app=web`.
+pub fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("a label is NAME=VALUE".into()),
+    }
 }
 
 /// `digits[.digits]` times `unit`, rounded down.

@@ -1,13 +1,12 @@
 //! How things look: as JSON for programs, as aligned text for people.
 //!
 //! Everything here is pure: messages of the interface go in, text comes out. What a container or a caller
-//! chose (labels, paths, messages) is untrusted: it reaches a terminal only through [`table::plain`].
+//! chose (labels, paths, messages) is untrusted: it reaches a terminal only through [`crate::text::plain`].
 
-pub(crate) mod audit;
 pub(crate) mod format;
 pub(crate) mod human;
 pub(crate) mod images;
 pub(crate) mod inspect;
-pub(crate) mod json;
-pub(crate) mod style;
-pub(crate) mod table;
+pub mod json;
+pub mod style;
+pub mod table;

@@ -1,7 +1,7 @@
 //! A process's streams, attached to over restarts of executord.
 //!
 //! Bytes of output are counted, so that after a restart the next connection goes on at the byte where the last one broke.
-//! What a connection cannot give any more is in the log ([`Attached::RestInLog`]).
+//! Output that a connection cannot give any more is in the log ([`Attached::RestInLog`]).
 
 use executor_proto::v1::attach_request::Part as Request;
 use executor_proto::v1::attach_response::Part as Response;
@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::input::{Input, Item, Queue, queue};
 use crate::retry::{Patience, is_away};
 
-/// What is wanted of a process.
+/// Directions and place of an attachment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttachOptions {
     /// Input is sent. One client at a time may.
@@ -33,14 +33,14 @@ pub struct AttachOptions {
     pub window: Option<WindowSize>,
 }
 
-/// What comes from a process.
+/// Event of a process that is attached to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attached {
     /// Standard output; of a terminal all output.
     Stdout(Vec<u8>),
     /// Standard error.
     Stderr(Vec<u8>),
-    /// So many bytes of output are missing here.
+    /// Number of bytes of output that are missing here.
     Missed(u64),
     /// The last event: from this byte on, output is to be had from the log alone ([`rest_of_log`]).
     RestInLog(u64),

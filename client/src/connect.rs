@@ -41,7 +41,7 @@ impl Client {
     /// Connects to a socket, which may also be written `unix:///path`.
     ///
     /// # Errors
-    /// Nothing listens there, or the caller may not connect.
+    /// No executord listens on the socket, or the caller may not connect.
     pub async fn connect(socket: impl AsRef<Path>) -> Result<Self, ConnectError> {
         let socket = socket.as_ref();
         let bad_path = || ConnectError::BadPath(socket.into());
@@ -79,7 +79,7 @@ impl Client {
     /// Tells whether executord serves, by the gRPC health protocol.
     ///
     /// # Errors
-    /// It did not answer.
+    /// Executord does not answer.
     pub async fn is_serving(&self) -> Result<bool, Error> {
         let request = HealthCheckRequest { service: String::new() };
         let answer = HealthClient::new(self.channel()).check(request).await;

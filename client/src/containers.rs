@@ -144,7 +144,7 @@ impl Client {
     /// Sends a signal to a container's process, once.
     ///
     /// # Errors
-    /// It does not run; [`Error::Lost`]: whether the signal was sent is unknown.
+    /// The container does not run; [`Error::Lost`]: it is unknown whether the signal was sent.
     pub async fn signal(&self, id: &str, signal: u32) -> Result<(), Error> {
         let request = SignalRequest { id: id.to_owned(), signal, process_id: String::new() };
         self.answer(self.rpc().signal(request).await).map(drop)
@@ -153,7 +153,7 @@ impl Client {
     /// Sends SIGKILL to a container's process, over restarts of executord.
     ///
     /// # Errors
-    /// It does not run.
+    /// The container does not run.
     pub async fn kill(&self, id: &str) -> Result<(), Error> {
         let answer = self.patiently(is_lost, |mut rpc| {
             let request = SignalRequest { id: id.to_owned(), signal: KILL, process_id: String::new() };

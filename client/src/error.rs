@@ -85,7 +85,7 @@ pub struct Refusal {
 pub struct Violation {
     /// Path of the field: `action.run.env[2].name`.
     pub field: String,
-    /// What is wrong, with limit and value.
+    /// Reason, with limit and value.
     pub description: String,
     /// A constant for programs (docs/errors.md). May be empty.
     pub reason: String,
@@ -128,7 +128,7 @@ impl fmt::Display for Refusal {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Nothing listens on the socket.
+    /// No process listens on the socket.
     #[error("no executord listens on {}", .0.display())]
     NotListening(PathBuf),
     /// The socket's permissions keep the caller out.

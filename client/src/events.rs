@@ -1,6 +1,6 @@
 //! Events of containers, over restarts of executord.
 //!
-//! They always go by cursors, also for "from now on": so no event is lost while the connection is.
+//! Every call has a cursor, also one for "from now on": no event is lost while the connection is.
 
 use executor_proto::v1::{WatchEventsRequest, WatchEventsResponse};
 use tokio::time::Instant;

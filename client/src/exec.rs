@@ -9,10 +9,10 @@ use crate::connect::Client;
 use crate::error::Error;
 use crate::input::{Input, Item, Queue, queue};
 
-/// What comes from an executed process.
+/// Event of an executed process.
 #[derive(Clone, Debug)]
 pub enum Executed {
-    /// It runs, under this process id of its container.
+    /// The process runs.
     Started {
         /// Process id as the container sees it.
         pid: i32,

@@ -19,10 +19,10 @@ use crate::secret::Wiped;
 #[derive(Clone, Debug)]
 pub struct Images(Client);
 
-/// What comes of a pull.
+/// Event of a pull.
 #[derive(Clone, Debug)]
 pub enum Pulled {
-    /// How far it is.
+    /// Progress, layer by layer.
     Progress(PullProgress),
     /// The last event: the image.
     Image(Image),

@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    /// What was not sent yet goes over the next connection, and the earlier one takes none of it.
+    /// Input that was not sent yet goes over the next connection; the earlier one takes none of it.
     #[tokio::test]
     async fn a_new_connection_goes_on_with_the_queue() {
         let (input, queue) = queue();

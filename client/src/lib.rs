@@ -25,7 +25,7 @@
 //! **Time.** A call waits as long as executord takes to answer, and for [`DEFAULT_PATIENCE`] over a broken connection. A caller
 //! with a deadline of its own uses `tokio::time::timeout`: the methods say where dropping their future loses nothing.
 //!
-//! Nothing is printed here, and no process is started.
+//! The library prints nothing and starts no process.
 
 #![forbid(unsafe_code)]
 

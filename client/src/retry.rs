@@ -16,7 +16,7 @@ const PAUSE_LONGEST: Duration = Duration::from_secs(1);
 
 /// Tells whether a status was made on this side because the connection broke: the call's fate is unknown then.
 ///
-/// What executord itself answers carries no source. `Unknown` is the status of a stream that ends without its trailers;
+/// An answer of executord's own carries no source. `Unknown` is the status of a stream that ends without its trailers;
 /// executord never answers it.
 pub(crate) fn is_lost(status: &Status) -> bool {
     status.source().is_some() || status.code() == Code::Unknown

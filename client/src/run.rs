@@ -22,7 +22,7 @@ use crate::secret::{Secret, Wiped};
 
 /// A request for a container. It prints no secret, and wipes its own when it is dropped.
 ///
-/// What has no method here is set on the message itself ([`Run::message_mut`]).
+/// A field that has no method here is set on the message itself ([`Run::message_mut`]).
 ///
 /// ```
 /// use executor_client::{Run, Secret};
@@ -201,12 +201,12 @@ impl From<RunRequest> for Run {
     }
 }
 
-/// What became of a [`Run`].
+/// Result of a [`Run`].
 #[derive(Clone, Debug)]
 pub struct Started {
     /// The container.
     pub container: Container,
-    /// This call made it. Otherwise it was there before, with the same request.
+    /// True where this call made the container; false where the same request had made it before.
     pub created: bool,
 }
 

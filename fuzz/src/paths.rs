@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
-use executor_core::placement::{Asked, Entry, MountPoint, PlacementError, RootfsView, place};
+use executor_core::placement::{Entry, MountPoint, PlacementError, PlacementRequest, RootfsView, place};
 use executor_core::plan::{Layout, Plan};
 use executor_core::update::{FileUpdate, Next};
 use executor_core::validate::{Draft, Policy, UpdateDraft, recheck, validate, validate_update};
@@ -66,7 +66,7 @@ pub fn run(data: &[u8]) {
 fn against(plan: &Plan, tree: &Tree<'_>, update: &UpdateDraft<'_>, policy: &Policy) {
     let (directories, home) = (&plan.file_directories[..], Path::new("/root"));
     let (files, files_root, layout) = (&plan.files[..], &*policy.files_root, plan.layout());
-    match place(Asked { files, directories, files_root, home, layout }, tree.fresh, tree) {
+    match place(PlacementRequest { files, directories, files_root, home, layout }, tree.fresh, tree) {
         Err(PlacementError::View(_, never)) => match never {},
         Err(PlacementError::Violations(violations)) => {
             assert!(!violations.is_empty() && violations.len() <= plan.files.len());

@@ -1,11 +1,11 @@
-//! A request as it comes from the network: decoded, validated, planned.
+//! A request as it comes from the network: decoded, validated, plan_request.
 //!
 //! Besides what holds for every plan, no secret may have a part in what is told: the same request with every
 //! secret replaced by others of the same length must be judged, told and printed in the same words.
 
 use executor_core::validate::Policy;
 use executor_proto::v1::{File, RunAction, RunRequest};
-use executord::admit::planned;
+use executord::admit::plan_request;
 use prost::Message;
 
 use crate::rules;
@@ -15,14 +15,14 @@ pub fn run(data: &[u8]) {
     let Some((choice, message)) = data.split_first() else { return };
     let Ok(mut request) = RunRequest::decode(message) else { return };
     let policy = policy(*choice);
-    let outcome = planned(&request, &policy);
+    let outcome = plan_request(&request, &policy);
     let printed = format!("{request:?}");
     if let Ok(plan) = &outcome {
         rules::plan(plan, &policy);
         rules::travels(plan, &policy);
     }
     replace(&mut request);
-    assert_eq!(planned(&request, &policy), outcome, "a secret has a part in what is told");
+    assert_eq!(plan_request(&request, &policy), outcome, "a secret has a part in what is told");
     assert_eq!(format!("{request:?}"), printed, "a secret is printed");
     let again = RunRequest::decode(&*request.encode_to_vec()).expect("what was encoded is decoded");
     assert_eq!(again, request);

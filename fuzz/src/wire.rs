@@ -1,6 +1,6 @@
 //! Target: a client's bytes on a connection, and its requests in messages.
 
-use executord::wire::{judge_message, shadow};
+use executord::wire::{check_message, shadow};
 
 /// A client's first words.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -24,6 +24,6 @@ pub fn run(data: &[u8]) {
         assert!(!own, "{payload:?}");
         rest = &behind[payload.len()..];
     }
-    let _ = judge_message("/executor.v1.Executor/Run", data);
-    let _ = judge_message("/executor.v1.Executor/Exec", data);
+    let _ = check_message("/executor.v1.Executor/Run", data);
+    let _ = check_message("/executor.v1.Executor/Exec", data);
 }

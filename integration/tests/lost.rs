@@ -258,7 +258,7 @@ fn a_shim_that_does_not_turn_its_loop_is_killed() {
         let exit = launcher.exit(id);
         let failure = exit.failure.unwrap();
         assert_eq!(failure.kind, FailureKind::SupervisorLost);
-        assert!(failure.message.contains("has not turned its loop"), "{failure:?}");
+        assert!(failure.message.contains("has not responded"), "{failure:?}");
         assert_eq!(exit.wipe.unwrap().by, "launcher");
         let mut bytes = vec![1; SECRET.len()];
         std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();

@@ -180,7 +180,7 @@ fn outputs_of_every_kind_of_file_system() {
     assert!(!fetched.paths().contains(&"/etc/group"), "{fetched:?}");
     assert_eq!(rootfs.listing(), before);
 
-    for (path, reason) in [("/tmp/none", "not there"), ("/etc/passwd", "no directory")] {
+    for (path, reason) in [("/tmp/none", "not there"), ("/etc/passwd", "not a directory")] {
         let (_, fetched) = captured(&daemon, with_outputs(directory(path), sh("true")));
         assert_eq!((fetched.paths().len(), fetched.reason(path)), (0, reason));
     }
@@ -270,7 +270,7 @@ fn entries_are_bounded() {
     let (container, fetched) =
         captured(&daemon, with_outputs(directory("/tmp/o"), program("/usr/bin/python3", &["-c", links])));
     assert_eq!((fetched.skipped.len(), summary(&container).skipped), (1001, 1005));
-    assert_eq!(fetched.skipped[1000], (String::new(), "and 5 more that are not listed".into()));
+    assert_eq!(fetched.skipped[1000], (String::new(), "5 more files were skipped and are not listed".into()));
     let deep = "import os\nos.mkdir('/tmp/o'); os.chdir('/tmp/o')\nfor i in range(3000):\n os.mkdir('dd'); os.chdir('dd')\n\
         open('f', 'w').close()\n";
     let (_, fetched) = captured(&daemon, with_outputs(directory("/tmp/o"), program("/usr/bin/python3", &["-c", deep])));
@@ -315,7 +315,7 @@ fn outputs_of_every_end() {
     daemon.api.follow("stopped").until(|entry| entry.data == b"up\n");
     let early = fetch(&daemon.api, &stopped.id, "").unwrap_err();
     assert_eq!(early.code(), Code::FailedPrecondition);
-    assert!(early.message().contains("is running: its outputs are there when it is completed"), "{early:?}");
+    assert!(early.message().contains("is running: its outputs can be read when it is completed"), "{early:?}");
     daemon.api.stop("stopped", Some(60_000)).unwrap();
     assert_eq!(exit(&daemon.api.wait("stopped").unwrap()), Ok(4));
     assert_eq!(fetch(&daemon.api, "stopped", "").unwrap().text("/srv/pid"), "bye\n");
@@ -328,7 +328,7 @@ fn outputs_of_every_end() {
         ("undeclared", "", Code::FailedPrecondition, "declared no outputs"),
         ("code", "/srv/pi", Code::NotFound, "no output \"/srv/pi\""),
         ("code", "/srv/pid/x", Code::NotFound, "no output"),
-        ("code", "srv", Code::InvalidArgument, "path: is not absolute"),
+        ("code", "srv", Code::InvalidArgument, "path: must be an absolute path"),
         ("nobody", "", Code::NotFound, "no container"),
     ] {
         let status = fetch(&daemon.api, id, path).unwrap_err();

@@ -57,7 +57,7 @@ fn a_link_out_of_the_allowed_directories_is_refused() {
     std::os::unix::fs::symlink(outside.path(), allowed.path().join("link")).unwrap();
     let reference = format!("dir:{}/link", allowed.path().display());
     let refused = refused(&launcher, &plan(Draft { rootfs: &reference, ..Draft::default() }), &Payload::default());
-    assert_refusal(&refused, Reason::Precondition, "rootfs", "not below any of this daemon's configured rootfs_dirs");
+    assert_refusal(&refused, Reason::Precondition, "rootfs", "is not below one of the configured rootfs_dirs");
     std::fs::rename(outside.path(), allowed.path().join("inside")).unwrap();
     let reference = format!("dir:{}/inside", allowed.path().display());
     let control =

@@ -137,7 +137,7 @@ fn the_end_of_a_container_ends_no_other() {
 fn without_the_filter_nothing_runs() {
     let rootfs = Rootfs::busybox();
     let reference = rootfs.reference();
-    for (errno, told) in [(13, "Permission denied"), (0, "it is not in force")] {
+    for (errno, told) in [(13, "Permission denied"), (0, "the kernel does not enforce it")] {
         let preparation = format!("set -- /usr/bin/python3 -c \"{REFUSE_FILTERS}\" {errno} \"$@\";");
         let launcher = Launcher::start_by(&preparation);
         let shim = launcher.launch(&plan("bare", &reference, "/bin/sh"), &script("echo it ran")).unwrap();
@@ -146,7 +146,7 @@ fn without_the_filter_nothing_runs() {
         let failure = exit.failure.unwrap_or_else(|| panic!("the container ran: {log}"));
         assert_eq!((exit.exit, failure.kind), (None, FailureKind::Exec));
         assert!(
-            failure.message.contains("install the filter on system calls") && failure.message.contains(told),
+            failure.message.contains("install the seccomp filter") && failure.message.contains(told),
             "{failure:?}"
         );
         assert!(!log.contains("it ran"), "{log}");

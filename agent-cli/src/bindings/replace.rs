@@ -10,7 +10,7 @@ use zeroize::Zeroize as _;
 
 use super::{Delivery, known};
 use crate::failure::Failure;
-use crate::view::table::plain;
+use crate::text::plain;
 
 /// An update that wipes itself.
 pub(crate) struct Update(UpdateFilesRequest);

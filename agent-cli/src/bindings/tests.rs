@@ -1,10 +1,8 @@
 //! From flags to files, variables and updates.
 
-use executor_proto::v1::{Container, ContainerSpec, SecretFile, UpdateFilesRequest};
+use executor_proto::v1::{Action, Container, ContainerSpec, RunAction, RunRequest, SecretFile, UpdateFilesRequest};
 
 use super::*;
-use crate::cli::{Cli, Command};
-use clap::Parser as _;
 
 const VCAP: &[u8] = br#"{"mysql":[{"name":"db","label":"mysql","credentials":{"password":"canary-5b7e"}}]}"#;
 
@@ -117,21 +115,24 @@ fn files_and_variable_are_placed() {
 /// The modes exclude one another, and both exclude VCAP_SERVICES.
 #[test]
 fn vcap_services_is_not_set_beside_them() {
-    let request = |line: &[&str]| {
-        let line = [&["agent-cli", "run"], line, &["--", "true"]].concat();
-        let Command::Run(args) = Cli::try_parse_from(line).unwrap().command else { panic!("not run") };
-        Request::build(*args, &mut &b""[..], &variable).unwrap()
+    let request = |env: Option<(&str, &str)>, secret: Option<(&str, &str)>| {
+        let variables = |given: Option<(&str, &str)>| {
+            let variable = |(name, value): (&str, &str)| EnvironmentVariable { name: name.into(), value: value.into() };
+            given.map(variable).into_iter().collect()
+        };
+        let run = RunAction { env: variables(env), secret_environment: variables(secret), ..RunAction::default() };
+        let action = Some(Action { run: Some(run), ..Action::default() });
+        Request::of(RunRequest { action, ..RunRequest::default() })
     };
-    let table: [(&[&str], _); 2] =
-        [(&["--env", "VCAP_SERVICES={}"], "--env"), (&["--secret-env", "VCAP_SERVICES=@env:VCAP"], "--secret-env")];
-    for (line, flag) in table {
-        let error = delivery(args("@-"), None).check(&request(line)).unwrap_err().to_string();
+    let given = Some(("VCAP_SERVICES", "{}"));
+    for (request, flag) in [(request(given, None), "--env"), (request(None, given), "--secret-env")] {
+        let error = delivery(args("@-"), None).check(&request).unwrap_err().to_string();
         assert!(error.contains("SERVICE_BINDING_ROOT") && error.ends_with(flag), "{error}");
     }
-    delivery(args("@-"), None).check(&request(&[])).unwrap();
+    delivery(args("@-"), None).check(&request(None, None)).unwrap();
     // Where somebody says himself where they are, that stands.
-    for (line, ours) in [(&[][..], true), (&["--env", "SERVICE_BINDING_ROOT=/x"], false)] {
-        let mut request = request(line);
+    for (env, ours) in [(None, true), (Some(("SERVICE_BINDING_ROOT", "/x")), false)] {
+        let mut request = request(env, None);
         let lowered = delivery(args("@-"), None).lower("");
         request.bind(lowered.files, lowered.directory, lowered.variable);
         let run = request.message().action.unwrap().run.unwrap();

@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use zeroize::Zeroizing;
 
 use crate::source::bounded;
-use crate::view::table::plain;
+use crate::text::plain;
 
 /// The link to what is in force, in a directory that somebody replaces at once.
 const IN_FORCE: &str = "..data";

@@ -17,7 +17,7 @@ use executor_bindings::{BindingFile, Bindings, ONE_FILE};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
 
-use crate::view::table::plain;
+use crate::text::plain;
 
 /// Directories.
 const DIRECTORY: u32 = 0o700;

@@ -1,50 +1,32 @@
-//! `attach ID`, and the streams of `run`: what a container's own process writes and reads, here.
-//!
-//! The process waits while its output is not read here, as if it wrote into our own pipe. Bytes of output are counted, so that
-//! after a restart of executord the next connection goes on at the byte where the last one broke. What a connection cannot
-//! give any more is in the log ([`Left::Behind`]).
+//! `attach ID`: what a container's own process writes and reads, here.
 
-use executor_proto::v1::attach_request::Part as Request;
-use executor_proto::v1::attach_response::Part as Response;
-use executor_proto::v1::{AttachPosition, AttachRequest, AttachStart, EndOfInput, GetRequest, StreamLogsRequest};
-use tokio::sync::mpsc;
-use tokio::time::Instant;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Status};
+use clap::Args;
+use executor_proto::v1::GetRequest;
 
-use super::feed::{DEPTH, Said, feed};
-use super::logs::{Form, Printer, follow};
-use super::{Session, wait};
-use crate::cli::AttachArgs;
-use crate::connect::{Patience, is_away};
+use crate::attach::{Left, Wanted, rest_of_log, stream};
+use crate::container::completed;
 use crate::exit::Outcome;
 use crate::failure::Failure;
-use crate::output::Stream;
-use crate::terminal::{self, DetachKeys, Keyboard, Raw};
+use crate::logs::{Form, Printer, follow};
+use crate::session::Session;
+use crate::terminal::{self, DetachKeys};
 
-/// What is wanted of a process.
-pub(super) struct Wanted {
-    pub(super) input: bool,
-    pub(super) output: bool,
-    /// It has a terminal.
-    pub(super) terminal: bool,
-    pub(super) take_over: bool,
-    pub(super) keys: DetachKeys,
-    /// The process waits while its output is not read.
-    pub(super) lossless: bool,
-    /// Byte of the output to begin at, kept output included. None begins with new output.
-    pub(super) from: Option<u64>,
-}
-
-/// How it was left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
-    /// Its output has ended.
-    Ended,
-    /// To itself.
-    Detached,
-    /// From this byte on its output is to be had from the log alone.
-    Behind(u64),
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AttachArgs {
+    /// Only watch
+    #[arg(long)]
+    pub(crate) no_stdin: bool,
+    /// Let another client go that sends input
+    #[arg(long)]
+    pub(crate) take_over: bool,
+    /// Keys that leave the process to itself, where it has a terminal
+    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_parser = DetachKeys::parse)]
+    pub(crate) detach_keys: DetachKeys,
+    /// Never let the process wait: output that is not read in time is skipped, and how much that was is told
+    #[arg(long)]
+    pub(crate) lossy: bool,
+    /// Id of the container, or a unique beginning of it
+    pub(crate) id: String,
 }
 
 pub(super) async fn attach(session: &Session, args: AttachArgs) -> Result<u8, Failure> {
@@ -66,122 +48,10 @@ pub(super) async fn attach(session: &Session, args: AttachArgs) -> Result<u8, Fa
         Left::Behind(_) if spec.suppress_log_output => return Err(Failure::LogLost { id }),
         Left::Behind(offset) => follow(&session.client, rest_of_log(&id, offset), &mut printer).await?,
     }
-    let container = wait::completed(&session.client, &id).await?;
+    let container = completed(&session.client, &id).await?;
     session.explain_end(&container, &printer.told);
     if printer.dropped > 0 && !lossy {
         return Err(Failure::LogLost { id });
     }
     Ok(Outcome::of(container.result.as_ref()).status())
-}
-
-/// The output from a byte on.
-pub(super) fn rest_of_log(id: &str, offset: u64) -> StreamLogsRequest {
-    StreamLogsRequest { id: id.to_owned(), follow: true, offset: Some(offset), ..StreamLogsRequest::default() }
-}
-
-/// Stays attached until the process's output has ended or the keys were pressed, also over a restart of executord.
-pub(super) async fn stream(
-    session: &Session,
-    id: &str,
-    wanted: Wanted,
-    printer: &mut Printer,
-) -> Result<Left, Failure> {
-    let doing = format!("attach to {id}");
-    let keys = wanted.terminal.then_some(wanted.keys.clone());
-    let _raw = (wanted.terminal && wanted.input).then(Raw::enter).transpose()?;
-    let mut keyboard = wanted.input.then(|| Keyboard::start(keys)).transpose()?;
-    let mut patience = Patience::default();
-    let mut again = false;
-    let mut place = wanted.from;
-    loop {
-        let begun = Instant::now();
-        let status = match once(session, id, &wanted, &mut keyboard, again, &mut place, printer).await? {
-            Ok(left) => return Ok(left),
-            Err(status) => status,
-        };
-        if !is_away(&status) {
-            // The container has ended, or its shim takes no client: what was written is in the log.
-            let ended = again && matches!(status.code(), Code::FailedPrecondition | Code::NotFound);
-            return match place {
-                Some(place) if ended || (wanted.from.is_some() && status.code() != Code::Aborted) => {
-                    Ok(Left::Behind(place))
-                }
-                _ if ended => Ok(Left::Ended),
-                _ => Err(session.client.failure(&doing, &status)),
-            };
-        }
-        again = true;
-        patience.since(begun);
-        if !patience.pause().await {
-            return Err(Failure::GaveUp { doing, socket: session.client.socket().into() });
-        }
-    }
-}
-
-/// One connection.
-async fn once(
-    session: &Session,
-    id: &str,
-    wanted: &Wanted,
-    keyboard: &mut Option<Keyboard>,
-    again: bool,
-    place: &mut Option<u64>,
-    printer: &mut Printer,
-) -> Result<Result<Left, Status>, Failure> {
-    let (requests, receiver) = mpsc::channel(DEPTH);
-    let start = AttachStart {
-        id: id.to_owned(),
-        input: wanted.input,
-        // What a connection that broke left behind is our own.
-        take_over: wanted.take_over || again,
-        no_output: !wanted.output,
-        lossless: wanted.output && wanted.lossless,
-        resumable: wanted.output && wanted.lossless,
-        resume_at: place.filter(|_| wanted.output),
-    };
-    let size = wanted.terminal.then(terminal::window).flatten();
-    for part in std::iter::once(Request::Start(start)).chain(size.map(Request::Window)) {
-        let _ = requests.try_send(AttachRequest { part: Some(part) }); // there is room
-    }
-    let mut answers = match session.client.rpc().attach(ReceiverStream::new(receiver)).await {
-        Ok(answers) => answers.into_inner(),
-        Err(status) => return Ok(Err(status)),
-    };
-    let mut input = std::pin::pin!(feed(keyboard, wanted.terminal, &requests, |said| AttachRequest {
-        part: Some(match said {
-            Said::Bytes(bytes) => Request::Stdin(bytes),
-            Said::End => Request::EndOfInput(EndOfInput {}),
-            Said::Window(window) => Request::Window(window),
-        }),
-    }));
-    let heard = async {
-        loop {
-            let (stream, bytes) = match answers.message().await {
-                Err(status) => return Err(status),
-                Ok(None) => return Ok(Left::Ended),
-                Ok(Some(answer)) => match answer.part {
-                    Some(Response::Stdout(bytes)) => (Stream::Out, bytes),
-                    Some(Response::Stderr(bytes)) => (Stream::Err, bytes),
-                    Some(Response::Position(AttachPosition { offset, missed })) => {
-                        if let Some(behind) = place.filter(|_| missed > 0 && wanted.lossless && !wanted.input) {
-                            return Ok(Left::Behind(behind));
-                        }
-                        *place = Some(offset);
-                        if missed > 0 {
-                            printer.dropped(missed, None);
-                        }
-                        continue;
-                    }
-                    Some(Response::Started(_)) | None => continue,
-                },
-            };
-            *place = place.map(|place| place + bytes.len() as u64);
-            printer.bytes(stream, bytes).await;
-        }
-    };
-    // Both at once: keys are heard while nobody reads the output.
-    tokio::select! {
-        left = heard => Ok(left),
-        fed = &mut input => fed.map(|()| Ok(Left::Detached)),
-    }
 }

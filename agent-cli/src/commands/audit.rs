@@ -6,25 +6,58 @@
 //! ```
 //! Whatever goes wrong on the way, the container is deleted.
 
+mod findings;
+mod inputs;
+mod scene;
+pub(crate) mod view;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::Args;
 use executor_proto::v1::executor_client::ExecutorClient;
 use executor_proto::v1::{DeleteRequest, GetRequest, InfoRequest, StreamLogsRequest, StreamLogsResponse};
 use executor_residue::{Needles, Report};
 use tonic::{Code, Streaming};
 
-use super::{Session, expected, stop, wait};
-use crate::audit::findings::Findings;
-use crate::audit::inputs::{AGAIN, Inputs, Kind, READY, add_token, mounts, taken};
-use crate::audit::scene::{Scene, Sight, holds};
-use crate::cli::AuditArgs;
-use crate::connect::is_lost;
+use self::findings::Findings;
+use self::inputs::{AGAIN, Inputs, Kind, READY, SIZES, add_token, mounts, taken};
+use self::scene::{Scene, Sight, holds};
+use self::view::{About, Json, human};
+use crate::container::{ask_to_stop, completed, expected};
 use crate::exit;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
-use crate::view::audit::{About, Json, human};
+use crate::session::Session;
+use crate::status::is_lost;
+use crate::text::plain;
+use crate::units;
+
+#[derive(Debug, Args)]
+pub(crate) struct AuditArgs {
+    /// Size of each canary: 64 to 450000; in variables and arguments at most 100000
+    #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = canary_size)]
+    pub(crate) size: u64,
+    /// Root file system of the container: `host` or `dir:/absolute/path`; it must have /bin/sh, cat and sleep
+    #[arg(long, value_name = "REF", default_value = "host")]
+    pub(crate) rootfs: String,
+    /// Run the container as `user`, `uid`, `user:group` or `uid:gid` [default: root]
+    #[arg(long, short, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// Search the journal, too
+    #[arg(long)]
+    pub(crate) journal: bool,
+    /// Search all of the machine's memory, too, through /proc/kcore (a second or two for each gigabyte)
+    #[arg(long)]
+    pub(crate) kernel_memory: bool,
+}
+
+fn canary_size(text: &str) -> Result<u64, String> {
+    let (least, most) = (SIZES.start(), SIZES.end());
+    let size = units::size(text)?;
+    if SIZES.contains(&size) { Ok(size) } else { Err(format!("is {size}; {least} to {most} is allowed")) }
+}
 
 /// By then nothing may be left of a container that has ended, or of a file that was replaced: the old one stays for half a
 /// second, for whoever has just looked it up.
@@ -98,8 +131,8 @@ async fn examine(session: &Session, args: &AuditArgs, scene: Scene, inputs: Inpu
 
     let needles = Arc::new(needles);
     let during = look(&scene, &needles, files).await?;
-    stop::ask(&session.client, &id, None).await?;
-    wait::completed(&session.client, &id).await?;
+    ask_to_stop(&session.client, &id, None).await?;
+    completed(&session.client, &id).await?;
     tokio::time::sleep(SETTLED).await;
     let after = look(&scene, &needles, Vec::new()).await?;
     let kernel = if args.kernel_memory { Some(look_at_kernel(&needles).await?) } else { None };
@@ -151,7 +184,7 @@ impl Log<'_> {
         let answer = self.session.client.rpc().get(GetRequest { id: self.id.to_owned() }).await;
         let result = answer.ok().and_then(|answer| answer.into_inner().container?.result);
         let why = match result.and_then(|result| result.failure) {
-            Some(failure) => crate::view::table::plain(&failure.message),
+            Some(failure) => plain(&failure.message),
             None => "its script did not get as far as it should".to_owned(),
         };
         Failure::AuditEnded(why)

@@ -1,22 +1,65 @@
 //! `bindings show|check|write`, which work without executord; and what `run` and `rotate` ask executord about bindings.
 
 use std::io::{self, Write as _};
+use std::path::PathBuf;
 
+use clap::{Args, Subcommand};
 use executor_bindings::{BYTES_MAX, Bindings, Layout};
 use executor_proto::v1::executor_client::ExecutorClient;
 use executor_proto::v1::{InfoRequest, UpdateFilesRequest, UpdateFilesResponse};
 use tonic::{Code, Status};
 
-use super::Session;
-use crate::bindings::{self, BindingsError, Delivery};
-use crate::cli::{BindingArgs, BindingsCommand, CheckArgs, ShowArgs, WriteArgs};
-use crate::connect::is_lost;
+use crate::bindings::{self, BindingArgs, BindingsError, Delivery, DeliveryArgs};
+use crate::container;
 use crate::failure::Failure;
 use crate::interrupt::Interrupts;
 use crate::request::Request;
+use crate::session::Session;
+use crate::source::Flag;
+use crate::status::is_lost;
 use crate::view::style::{Role, Style};
 use crate::view::table::Table;
 use crate::view::{human, json};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BindingsCommand {
+    /// List the files of bindings: names and sizes, and no value unless asked for
+    Show(ShowArgs),
+    /// Say whether bindings can be delivered, and everything that is wrong with them
+    Check(CheckArgs),
+    /// Write bindings into a directory: files 0600, all of them or none
+    ///
+    /// DIR is replaced as a whole, in one step. It may not be there yet, be empty, or be one that this command wrote;
+    /// anything else stays as it is. For programs outside of containers, and for `--bind`.
+    Write(WriteArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    #[command(flatten)]
+    pub(crate) of: CheckArgs,
+    /// Print the values, too
+    #[arg(long)]
+    pub(crate) reveal: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The same as --bind DIR
+    #[arg(value_name = "DIR", group = "bindings", conflicts_with = "vcap_file")]
+    pub(crate) dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) from: BindingArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct WriteArgs {
+    /// The directory
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) from: BindingArgs,
+}
 
 /// How often bindings are replaced anew when somebody else replaced files in between.
 const ATTEMPTS: u32 = 5;
@@ -91,8 +134,10 @@ fn summary(bindings: &Bindings) -> String {
 fn checked(result: &Result<Bindings, Failure>) -> Option<json::CheckedBindings> {
     match result {
         Ok(bindings) => Some(json::CheckedBindings::fine(bindings)),
-        Err(Failure::Bindings(BindingsError::Refused(refused))) => Some(json::CheckedBindings::bad(refused)),
-        Err(_) => None,
+        Err(failure) => match failure.wrapped() {
+            Some(BindingsError::Refused(refused)) => Some(json::CheckedBindings::bad(refused)),
+            _ => None,
+        },
     }
 }
 
@@ -116,6 +161,12 @@ fn table(bindings: &Bindings, reveal: bool) -> String {
         table.row(row);
     }
     format!("{}{}\n", table.render(Style::detect()), summary(bindings))
+}
+
+/// The bindings that the flags name, read before anything is started.
+/// `others` may want standard input, too.
+pub(super) fn delivery(args: &DeliveryArgs, others: &[(Flag, &[String])]) -> Result<Option<Delivery>, Failure> {
+    Delivery::read(args, others, &mut io::stdin().lock(), &|name| std::env::var_os(name))
 }
 
 /// Puts bindings into the request of `run`, at the place that executord has for them.
@@ -154,7 +205,7 @@ pub(super) async fn replace(
     let mut attempts = 0;
     loop {
         attempts += 1;
-        let container = super::container(session, &base.id, &doing, is_lost).await?;
+        let container = container::get(session, &base.id, &doing, is_lost).await?;
         let update = delivery.update(base, &container, &root)?;
         let answer = session.client.rpc().update_files(update.message()).await;
         match answer {

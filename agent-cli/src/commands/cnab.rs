@@ -24,12 +24,13 @@ use executor_proto::v1::{InfoRequest, MountKind};
 pub(crate) use drive::drive;
 pub(crate) use ended::Ended;
 
-use super::Session;
-use crate::cli::{ActionArgs, CnabArgs, CnabCommand, Global};
 use crate::cnab::CnabError;
+use crate::cnab::args::{ActionArgs, CnabArgs, CnabCommand};
 use crate::cnab::plan::{Plan, claims_dir};
 use crate::failure::Failure;
+use crate::global::Global;
 use crate::interrupt::Interrupts;
+use crate::session::Session;
 
 /// What becomes of a command.
 pub(super) enum Begun {
@@ -40,7 +41,7 @@ pub(super) enum Begun {
 }
 
 /// Actions that are ready to be carried out.
-pub(super) struct Work {
+pub(crate) struct Work {
     plan: Result<Plan, Failure>,
     /// Forget the installation at the end, whatever happened.
     forget: Option<(PathBuf, String)>,
@@ -53,7 +54,7 @@ pub(super) fn begin(global: &Global, args: &CnabArgs) -> Result<Begun, Failure> 
         let plan = Plan::build(args, action, &directory, &mut stdin, &|name| std::env::var_os(name));
         // Somebody else is at work on it: that is no failure of the uninstall, which was not tried.
         let plan = match plan {
-            Err(failure) if !force || matches!(failure, Failure::Cnab(CnabError::Busy(_))) => return Err(failure),
+            Err(failure) if !force || matches!(failure.wrapped(), Some(CnabError::Busy(_))) => return Err(failure),
             plan => plan,
         };
         Ok(Begun::Work(Box::new(Work { plan, forget: force.then(|| (directory, args.name.clone())) })))
@@ -87,7 +88,7 @@ pub(super) async fn carry_out(session: &Session, work: Box<Work>, interrupts: &m
     let store = Store::new(directory);
     let locked = store.lock(&name).map_err(CnabError::from)?.ok_or_else(|| CnabError::Busy(name.clone()))?;
     store.forget(&locked).map_err(CnabError::from)?;
-    session.output.note(format!("{}: forgotten", crate::view::table::plain(&name)));
+    session.output.note(format!("{}: forgotten", crate::text::plain(&name)));
     Ok(0)
 }
 

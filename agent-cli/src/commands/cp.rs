@@ -1,52 +1,78 @@
-//! `cp ID:PATH DEST`, and the fetching of outputs for `run`: a stream of files, written as it comes.
-//!
-//! When the connection breaks, all of it is fetched again: outputs do not change.
+//! `cp`: files out of a container and into it; of a completed one its outputs.
 
-use std::io::IsTerminal;
+mod archive;
+mod live;
+mod outputs;
+
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use executor_proto::v1::get_outputs_response::Part;
-use executor_proto::v1::{GetOutputsRequest, OutputFile, Outputs, SkippedOutput, State};
-use tokio::time::Instant;
-use tonic::Status;
+use clap::Args;
+use executor_proto::v1::{Outputs, State};
 
-use super::{Session, archive, container};
-use crate::cli::{Copy, CpArgs, CpSource};
-use crate::connect::{Patience, is_away};
-use crate::destination::{Partial, Place, Source, Tree, below, place, there};
+use self::live::Source;
+use crate::container;
 use crate::failure::Failure;
 use crate::ids;
-use crate::output::Stream;
-use crate::view::table::plain;
-use crate::view::{human, json};
+use crate::session::Session;
+use crate::status::is_away;
+use crate::text::plain;
+use crate::view::json;
 
-/// When a person is told how far it is: at first, and from then on.
-const PROGRESS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
+pub(super) use outputs::{To, Wanted, check_destination, fetch};
 
-const NO_FILE: &str = "that is a directory: to standard output goes one file";
-
-/// What is asked for.
-#[derive(Debug)]
-pub(super) enum Wanted {
-    /// A file, or what is below a directory.
-    Path(String),
-    /// Everything that was declared.
-    Declared(Outputs),
+#[derive(Debug, Args)]
+pub(crate) struct CpArgs {
+    /// Copy what a symbolic link at the end of the source leads to, and not the link
+    #[arg(long, short = 'L')]
+    pub(crate) follow_link: bool,
+    /// ID:PATH or a local path; ID: for all outputs of an ended container, - for a tar archive on standard input
+    #[arg(value_name = "SOURCE")]
+    pub(crate) source: String,
+    /// Local path or ID:PATH; - for standard output
+    #[arg(value_name = "DEST")]
+    pub(crate) destination: String,
 }
 
-impl Wanted {
-    /// Where a file lies below what is fetched; nothing of a path where it is that itself. None of what was not asked
-    /// for.
-    fn relative(&self, file: &OutputFile) -> Option<PathBuf> {
-        match self {
-            Self::Path(path) if *path == file.path => Some(PathBuf::new()),
-            Self::Path(directory) => below(directory, &file.path),
-            Self::Declared(outputs) if !outputs.directory.is_empty() => below(&outputs.directory, &file.path),
-            Self::Declared(outputs) if outputs.files.contains(&file.path) => {
-                below(file.path.rsplit_once('/')?.0, &file.path)
+/// What `cp` copies.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Copy {
+    /// Out of a container.
+    Out(Source, PathBuf),
+    /// Into the container of this id, at this path.
+    In(PathBuf, String, String),
+}
+
+impl CpArgs {
+    /// Reads which of the two is in a container: `ID:PATH` is, and what begins with `.` or `/` is not.
+    pub(crate) fn parse(&self) -> Result<Copy, Failure> {
+        let Self { follow_link, source, destination } = self;
+        let usage = |text: &str| {
+            let (source, destination) = (plain(source), plain(destination));
+            Err(Failure::Usage(format!("cp {source} {destination}: {text}")))
+        };
+        let inside = |text: &str| {
+            let (id, path) = text.split_once(':').filter(|(id, _)| !id.is_empty() && !id.contains('/'))?;
+            (!id.starts_with('.')).then(|| (id.to_owned(), path.to_owned()))
+        };
+        match (inside(source), inside(destination)) {
+            (None, None) => usage("name the container and the path: ID:PATH, or ID: for all outputs"),
+            (Some(_), Some(_)) => usage("copies from or to this machine, not between containers"),
+            (Some((_, path)), None) if !path.is_empty() && !path.starts_with('/') => {
+                usage("the path in the container is absolute")
             }
-            Self::Declared(_) => None,
+            (None, Some((_, path))) if !path.starts_with('/') => usage("the path in the container is absolute"),
+            (None, Some((id, path))) => Ok(Copy::In(source.into(), id, path)),
+            (Some((id, path)), None) => {
+                let (path, contents) = match path.strip_suffix("/.") {
+                    Some(directory) => (format!("{directory}/"), true),
+                    None => (path, false),
+                };
+                let follow = *follow_link || path.ends_with('/');
+                let live = if path.is_empty() { "" } else { "/" };
+                let path = Some(path.trim_end_matches('/')).filter(|path| !path.is_empty()).map(str::to_owned);
+                let live = path.clone().unwrap_or_else(|| live.to_owned());
+                Ok(Copy::Out(Source { id, path, live, contents, follow }, destination.into()))
+            }
         }
     }
 }
@@ -54,28 +80,28 @@ impl Wanted {
 pub(super) async fn cp(session: &Session, args: CpArgs) -> Result<u8, Failure> {
     match args.parse()? {
         Copy::In(from, id, path) => {
-            let from = archive::Local { path: &from, follow: args.follow_link };
-            archive::put(session, from, id, &path).await
+            let from = live::Local { path: &from, follow: args.follow_link };
+            live::put(session, from, id, &path).await
         }
         Copy::Out(source, to) => {
             let (source, to) = (&source, &*to);
-            ids::with(&session.client, source.id.clone(), |id| copy_out(session, CpSource { id, ..source.clone() }, to))
+            ids::with(&session.client, source.id.clone(), |id| copy_out(session, Source { id, ..source.clone() }, to))
                 .await
         }
     }
 }
 
 /// Copies outputs of a completed container, or files of a running one.
-async fn copy_out(session: &Session, source: CpSource, to: &Path) -> Result<u8, Failure> {
+async fn copy_out(session: &Session, source: Source, to: &Path) -> Result<u8, Failure> {
     let live = (!source.live.is_empty()).then(|| source.clone());
     // Standard output takes an archive of anything that is there, and of outputs one file.
     if source.path.is_none() && to.as_os_str() == "-" && live.is_some() && is_running(session, &source.id).await? {
-        return archive::get(session, &source, to).await;
+        return live::get(session, &source, to).await;
     }
     match (copy(session, source, to).await, live) {
         (Err(failure), Some(source)) if failure.code() == Some(tonic::Code::FailedPrecondition) => {
             match is_running(session, &source.id).await? {
-                true => archive::get(session, &source, to).await,
+                true => live::get(session, &source, to).await,
                 false => Err(failure),
             }
         }
@@ -85,11 +111,11 @@ async fn copy_out(session: &Session, source: CpSource, to: &Path) -> Result<u8, 
 
 async fn is_running(session: &Session, id: &str) -> Result<bool, Failure> {
     let doing = format!("cp {id}:");
-    let container = container(session, id, &doing, is_away).await?;
+    let container = container::get(session, id, &doing, is_away).await?;
     Ok(matches!(container.state(), State::Running | State::Stopping))
 }
 
-async fn copy(session: &Session, source: CpSource, destination: &Path) -> Result<u8, Failure> {
+async fn copy(session: &Session, source: Source, destination: &Path) -> Result<u8, Failure> {
     let to_stdout = destination.as_os_str() == "-";
     if to_stdout && session.json {
         return Err(Failure::Usage("--json and `-` both want standard output".into()));
@@ -122,238 +148,47 @@ async fn copy(session: &Session, source: CpSource, destination: &Path) -> Result
 /// What a container declared. One that declared nothing is executord's to complain about.
 async fn declared(session: &Session, id: &str) -> Result<Outputs, Failure> {
     let doing = format!("cp {id}:");
-    let container = container(session, id, &doing, is_away).await?;
+    let container = container::get(session, id, &doing, is_away).await?;
     Ok(container.spec.and_then(|spec| spec.outputs).unwrap_or_default())
 }
 
-/// Where it goes.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum To<'a> {
-    Stdout,
-    Path(&'a Path),
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// What came of it.
-#[derive(Debug, Default)]
-pub(super) struct Fetched {
-    /// Files, and where they are now.
-    pub(super) files: Vec<(OutputFile, PathBuf)>,
-    pub(super) skipped: Vec<SkippedOutput>,
-}
-
-impl Fetched {
-    /// A line for each entry that was not captured.
-    pub(super) fn warn(&self, session: &Session) {
-        for entry in &self.skipped {
-            session.output.note(match &*entry.path {
-                "" => format!("not captured: {}", plain(&entry.reason)),
-                path => format!("not captured: {}: {}", plain(path), plain(&entry.reason)),
-            });
-        }
-    }
-}
-
-/// Fetches, over restarts of executord.
-pub(super) async fn fetch(session: &Session, id: &str, wanted: &Wanted, to: To<'_>) -> Result<Fetched, Failure> {
-    let path = match wanted {
-        Wanted::Path(path) => path.clone(),
-        Wanted::Declared(outputs) => {
-            distinct_names(outputs)?;
-            String::new()
-        }
-    };
-    let doing = format!("cp {id}:{}", plain(&path));
-    let mut patience = Patience::default();
-    let mut progress = Progress { next: Instant::now() + PROGRESS.0, talk: std::io::stderr().is_terminal() };
-    loop {
-        let begun = Instant::now();
-        let mut sink = Sink { session, wanted, to, tree: None, current: None, left: 0, fetched: Fetched::default() };
-        let request = GetOutputsRequest { id: id.to_owned(), path: path.clone() };
-        let status = match receive(session, request, &mut sink, &mut progress).await? {
-            Ok(()) => return sink.end(),
-            Err(status) => status,
+    #[test]
+    fn sources_and_destinations_of_cp() {
+        let parse = |source: &str, destination: &str| {
+            CpArgs { follow_link: false, source: source.into(), destination: destination.into() }.parse()
         };
-        // What is on standard output already cannot be taken back.
-        let repeatable = matches!(to, To::Path(_)) || (sink.current.is_none() && sink.fetched.files.is_empty());
-        if !is_away(&status) || !repeatable {
-            return Err(session.client.failure(&doing, &status));
+        for (text, path, live, contents, follow) in [
+            ("web-1:/out/a", Some("/out/a"), "/out/a", false, false),
+            ("web-1:/out/a:b", Some("/out/a:b"), "/out/a:b", false, false),
+            ("web-1:/out//", Some("/out"), "/out", false, true),
+            ("web-1:/out/.", Some("/out"), "/out", true, true),
+            ("web-1:", None, "", false, false),
+            ("web-1:/", None, "/", false, true),
+            ("web-1:/.", None, "/", true, true),
+        ] {
+            let (id, path, live) = ("web-1".to_owned(), path.map(str::to_owned), live.to_owned());
+            let expected = Copy::Out(Source { id, path, live, contents, follow }, ".".into());
+            assert_eq!(parse(text, ".").unwrap(), expected, "{text}");
         }
-        patience.since(begun);
-        if !patience.pause().await {
-            return Err(Failure::GaveUp { doing, socket: session.client.socket().into() });
+        for source in ["a", "./a:b", "/a:b", "a/b:/c", "-"] {
+            let expected = Copy::In(source.into(), "web-1".into(), "/x/".into());
+            assert_eq!(parse(source, "web-1:/x/").unwrap(), expected, "{source}");
         }
-    }
-}
-
-/// One stream. A broken connection is the inner error.
-async fn receive(
-    session: &Session,
-    request: GetOutputsRequest,
-    sink: &mut Sink<'_>,
-    progress: &mut Progress,
-) -> Result<Result<(), Status>, Failure> {
-    let mut stream = match session.client.rpc().get_outputs(request).await {
-        Ok(stream) => stream.into_inner(),
-        Err(status) => return Ok(Err(status)),
-    };
-    loop {
-        match stream.message().await {
-            Err(status) => return Ok(Err(status)),
-            Ok(None) => return Ok(Ok(())),
-            Ok(Some(message)) => match message.part {
-                Some(Part::File(file)) => sink.begin(file)?,
-                Some(Part::Data(data)) => sink.data(data).await?,
-                Some(Part::Skipped(entry)) => {
-                    sink.finish()?;
-                    sink.fetched.skipped.push(entry);
-                }
-                None => {} // of a newer executord
-            },
+        let bad = [
+            ("web-1", "."),
+            (":/out", "."),
+            ("web-1:out", "."),
+            ("", "."),
+            ("a:/b", "c:/d"),
+            ("a", "b:c"),
+            ("a", "b:"),
+        ];
+        for (source, destination) in bad {
+            assert!(matches!(parse(source, destination), Err(Failure::Usage(_))), "{source} {destination}");
         }
-        progress.tell(session, &sink.fetched);
-    }
-}
-
-/// Declared files come under their own names, and two of them cannot have the same.
-fn distinct_names(outputs: &Outputs) -> Result<(), Failure> {
-    let mut seen = std::collections::HashSet::new();
-    match outputs.files.iter().filter_map(|path| path.rsplit('/').next()).find(|name| !seen.insert(*name)) {
-        None => Ok(()),
-        Some(name) => Err(Failure::Usage(format!(
-            "two outputs are called {}: fetch them one by one, with --keep and `agent-cli cp ID:PATH DEST`",
-            plain(name)
-        ))),
-    }
-}
-
-/// Checks ahead of a run what could only fail after it.
-pub(super) fn check_destination(outputs: &Outputs, destination: &Path) -> Result<(), Failure> {
-    distinct_names(outputs)?;
-    place(Source::Everything, destination, at(destination)?)?;
-    Ok(())
-}
-
-pub(super) fn at(destination: &Path) -> Result<crate::destination::There, Failure> {
-    there(destination).map_err(|source| {
-        Failure::Destination(crate::destination::WriteError::Io { path: destination.to_owned(), source })
-    })
-}
-
-/// Takes a stream apart into files.
-struct Sink<'a> {
-    session: &'a Session,
-    wanted: &'a Wanted,
-    to: To<'a>,
-    /// From the first file on: it tells whether a file or a directory comes.
-    tree: Option<(Tree, Place, bool)>,
-    current: Option<(OutputFile, Option<Partial>)>,
-    /// Bytes that the current file still lacks.
-    left: u64,
-    fetched: Fetched,
-}
-
-impl Sink<'_> {
-    fn begin(&mut self, file: OutputFile) -> Result<(), Failure> {
-        self.finish()?;
-        let partial = match self.to {
-            To::Path(destination) => Some(self.partial(destination, &file)?),
-            To::Stdout if matches!(self.wanted, Wanted::Path(path) if *path == file.path) => None,
-            To::Stdout => {
-                return Err(Failure::Usage(NO_FILE.into()));
-            }
-        };
-        self.left = file.size;
-        self.current = Some((file, partial));
-        Ok(())
-    }
-
-    /// Where a file goes, opened.
-    fn partial(&mut self, destination: &Path, file: &OutputFile) -> Result<Partial, Failure> {
-        let unasked = || Failure::Unasked { path: plain(&file.path) };
-        let alone = matches!(self.wanted, Wanted::Path(path) if *path == file.path);
-        let relative = self.wanted.relative(file).ok_or_else(unasked)?;
-        let (tree, place, one_file) = self.tree(destination, alone)?;
-        if *one_file != alone {
-            return Err(unasked());
-        }
-        let path = match &place.name {
-            Some(name) if relative.as_os_str().is_empty() => PathBuf::from(name),
-            Some(name) => Path::new(name).join(relative),
-            None => relative,
-        };
-        Ok(tree.file(&path, file.mode)?)
-    }
-
-    fn tree(&mut self, destination: &Path, alone: bool) -> Result<&(Tree, Place, bool), Failure> {
-        if self.tree.is_none() {
-            let source = match self.wanted {
-                Wanted::Path(path) if alone => Source::File(path),
-                Wanted::Path(path) => Source::Directory(path),
-                Wanted::Declared(_) => Source::Everything,
-            };
-            let place = place(source, destination, at(destination)?)?;
-            self.tree = Some((Tree::open(&place)?, place, alone));
-        }
-        self.tree.as_ref().ok_or(Failure::Unasked { path: String::new() })
-    }
-
-    async fn data(&mut self, data: Vec<u8>) -> Result<(), Failure> {
-        let Some((file, partial)) = &mut self.current else {
-            return Err(Failure::Unasked { path: String::new() });
-        };
-        self.left =
-            self.left.checked_sub(data.len() as u64).ok_or_else(|| Failure::OutputSize { path: plain(&file.path) })?;
-        match partial {
-            Some(partial) => partial.write(&data)?,
-            None => self.session.output.bytes(Stream::Out, data).await,
-        }
-        Ok(())
-    }
-
-    /// The current file is whole.
-    fn finish(&mut self) -> Result<(), Failure> {
-        let Some((file, partial)) = self.current.take() else { return Ok(()) };
-        if self.left > 0 {
-            return Err(Failure::OutputSize { path: plain(&file.path) });
-        }
-        let shown = match partial {
-            Some(partial) => {
-                let shown = partial.shown().to_owned();
-                partial.finish()?;
-                shown
-            }
-            None => "-".into(),
-        };
-        self.fetched.files.push((file, shown));
-        Ok(())
-    }
-
-    /// The stream is at its end. A directory without files is made all the same.
-    fn end(mut self) -> Result<Fetched, Failure> {
-        self.finish()?;
-        let itself = |entry: &SkippedOutput| matches!(self.wanted, Wanted::Path(path) if *path == entry.path);
-        if self.tree.is_none() && self.fetched.files.is_empty() && !self.fetched.skipped.iter().any(itself) {
-            let To::Path(destination) = self.to else { return Err(Failure::Usage(NO_FILE.into())) };
-            let (tree, place, _) = self.tree(destination, false)?;
-            tree.directory(place.name.as_ref().map_or(Path::new(""), Path::new))?;
-        }
-        Ok(self.fetched)
-    }
-}
-
-/// Tells a person that it goes on.
-struct Progress {
-    next: Instant,
-    talk: bool,
-}
-
-impl Progress {
-    fn tell(&mut self, session: &Session, fetched: &Fetched) {
-        if !self.talk || Instant::now() < self.next {
-            return;
-        }
-        self.next = Instant::now() + PROGRESS.1;
-        let bytes: u64 = fetched.files.iter().map(|(file, _)| file.size).sum();
-        session.output.note(format!("fetching: {} files, {} so far", fetched.files.len(), human::bytes(bytes)));
     }
 }

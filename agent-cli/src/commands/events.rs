@@ -2,15 +2,26 @@
 //!
 //! It always goes by cursors, also for "from now on": so no event is lost while the connection is.
 
+use clap::Args;
 use executor_proto::v1::{InfoRequest, WatchEventsRequest, WatchEventsResponse};
 use tokio::time::Instant;
 
-use super::Session;
-use crate::cli::EventsArgs;
-use crate::connect::{Patience, is_away};
+use crate::connect::Patience;
 use crate::failure::Failure;
 use crate::ids;
+use crate::session::Session;
+use crate::status::is_away;
 use crate::view::{human, json};
+
+#[derive(Debug, Args)]
+pub(crate) struct EventsArgs {
+    /// Begin after this event; 0 for all that are kept [default: what happens from now on]
+    #[arg(long, value_name = "CURSOR")]
+    pub(crate) after: Option<u64>,
+    /// Of this container only
+    #[arg(long)]
+    pub(crate) id: Option<String>,
+}
 
 const DOING: &str = "events";
 
@@ -52,7 +63,7 @@ pub(super) async fn events(session: &Session, args: EventsArgs) -> Result<u8, Fa
         }
         patience.since(begun);
         if !patience.pause().await {
-            return Err(Failure::GaveUp { doing: DOING.into(), socket: session.client.socket().into() });
+            return Err(session.client.gave_up(DOING));
         }
     }
 }

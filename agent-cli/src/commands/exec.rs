@@ -1,20 +1,57 @@
 //! `exec ID -- CMD`: a process in a container that runs, as if it were ours.
 
+use std::path::PathBuf;
+
+use clap::Args;
 use executor_proto::v1::exec_request::Part as Request;
 use executor_proto::v1::exec_response::Part as Response;
 use executor_proto::v1::{EndOfInput, ExecDetach, ExecRequest, ExecStart};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::Session;
-use super::feed::{DEPTH, Said, feed};
-use crate::cli::ExecArgs;
 use crate::exit::Outcome;
 use crate::failure::Failure;
+use crate::feed::{DEPTH, Said, feed};
 use crate::output::Stream;
-use crate::request::environment;
-use crate::terminal::{self, Keyboard, Raw};
+use crate::session::Session;
+use crate::terminal::{self, DetachKeys, Keyboard, Raw};
+use crate::text::plain;
+use crate::variables::environment;
 use crate::view::json;
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ExecArgs {
+    /// Send this command's standard input to the process
+    #[arg(long, short)]
+    pub(crate) interactive: bool,
+    /// Give the process a terminal; with -i it is this one
+    #[arg(long, short)]
+    pub(crate) tty: bool,
+    /// Leave the process to itself as soon as it runs: what it writes goes nowhere, and it ends with its container, or with
+    /// executord
+    #[arg(long, short, conflicts_with = "interactive")]
+    pub(crate) detach: bool,
+    /// Keys that leave the process to itself, with -it
+    #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_parser = DetachKeys::parse)]
+    pub(crate) detach_keys: DetachKeys,
+    /// Run as `user`, `uid`, `user:group` or `uid:gid`, looked up in the container [default: the container's user]
+    #[arg(long, short, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// Working directory [default: the container's]
+    #[arg(long, short = 'w', visible_alias = "workdir", value_name = "DIR")]
+    pub(crate) dir: Option<String>,
+    /// Variable of the process's environment; NAME alone takes the value it has here
+    #[arg(long, short, value_name = "NAME=VALUE")]
+    pub(crate) env: Vec<String>,
+    /// File with variables, a NAME=VALUE or NAME a line, as with `run`; may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub(crate) env_file: Vec<PathBuf>,
+    /// Id of the container, or a unique beginning of it
+    pub(crate) id: String,
+    /// The program (an absolute path, or a name to look up in PATH of --env) and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_names = ["CMD", "ARG"])]
+    pub(crate) command: Vec<String>,
+}
 
 pub(super) async fn exec(session: &Session, args: ExecArgs) -> Result<u8, Failure> {
     if args.tty && !args.detach {
@@ -67,7 +104,7 @@ pub(super) async fn exec(session: &Session, args: ExecArgs) -> Result<u8, Failur
             Some(Response::Stderr(bytes)) => session.output.bytes(Stream::Err, bytes).await,
             Some(Response::Exit(exit)) => return Ok(Outcome::of_exit(&exit).status()),
             Some(Response::Failure(failure)) => {
-                session.output.note(crate::view::table::plain(&failure.message));
+                session.output.note(plain(&failure.message));
                 return Ok(Outcome::NotExecuted(failure.errno).status());
             }
             Some(Response::Started(started)) if args.detach => {

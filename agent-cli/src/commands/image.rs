@@ -1,81 +1,160 @@
 //! `image`: fetch, take in, list, show, remove.
 
-pub(super) mod send;
+use std::path::PathBuf;
+use std::time::Duration;
 
-use std::io::IsTerminal as _;
-
-use executor_proto::v1::images_client::ImagesClient;
-use executor_proto::v1::pull_image_response::News;
+use clap::{Args, Subcommand, ValueEnum};
 use executor_proto::v1::{
     self, ImportHeader, InspectImageRequest, ListImagesRequest, PruneImagesRequest, PullImageRequest,
     RemoveImageRequest,
 };
-use tonic::transport::Channel;
-use tonic::{Code, Status};
 
-use super::Session;
-use crate::cli::images::{
-    FormArg, ImageCommand, ImageNameArg, ImageRmArgs, ImportArgs, LsArgs, PruneArgs, PullArgs, from_here, wipe,
-};
 use crate::failure::Failure;
-use crate::view::images::{self as view, Bars};
+use crate::images::{Pull, client, expected, fetch_or_send, upload, warn};
+use crate::registry::{RegistryArgs, from_here};
+use crate::session::Session;
+use crate::text::plain;
+use crate::units;
+use crate::view::images as view;
+
+#[derive(Debug, Args)]
+pub(crate) struct ImageArgs {
+    #[command(subcommand)]
+    pub(crate) command: ImageCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ImageCommand {
+    /// Fetch an image
+    ///
+    /// Tells how far it is on standard error, and prints the digest of what came. Ctrl-C ends it; what has come is kept
+    /// for a day, and not fetched again.
+    Pull(PullArgs),
+    #[command(flatten)]
+    Direct(Direct),
+}
+
+/// Commands about images that need nothing but their flags.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Direct {
+    /// Take an image in from an archive: of `docker save`, or an OCI layout in a tar file
+    Import(ImportArgs),
+    /// List images
+    Ls(LsArgs),
+    /// Show everything about an image
+    Inspect(ImageNameArg),
+    /// Remove images, or names of them
+    ///
+    /// An image with several names loses the one; with its last one, or by its digest, the image goes with the layers
+    /// that no other image has.
+    Rm(ImageRmArgs),
+    /// Remove images that no container uses
+    ///
+    /// Without an option only what belongs to no image goes.
+    Prune(PruneArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PullArgs {
+    #[command(flatten)]
+    pub(crate) registry: RegistryArgs,
+    /// Print nothing but the digest
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    /// Platform that the image must be for (linux/amd64); refused where this machine is another one
+    #[arg(long, value_name = "PLATFORM")]
+    pub(crate) platform: Option<String>,
+    /// Image, as with `run`
+    #[arg(value_name = "IMAGE")]
+    pub(crate) reference: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// Form of the archive
+    #[arg(long, value_enum, default_value_t = FormArg::DockerArchive)]
+    pub(crate) form: FormArg,
+    /// Name that the image gets [default: what the archive calls it]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// File, or - for standard input; not compressed as a whole
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FormArg {
+    /// What `docker save` and `skopeo copy ... docker-archive:` write
+    DockerArchive,
+    /// What `skopeo copy ... oci-archive:` and `buildah push ... oci-archive:` write
+    OciArchive,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    /// Print digests only, one a line
+    #[arg(long, short, conflicts_with = "json")]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImageNameArg {
+    /// Name of the image, its digest, or the first 8 or more digits of it
+    #[arg(value_name = "IMAGE")]
+    pub(crate) image: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImageRmArgs {
+    /// Names of images, digests, or the first 8 or more digits of one
+    #[arg(required = true, value_name = "IMAGE")]
+    pub(crate) images: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PruneArgs {
+    /// Images that were not used for this long: 12h, 30days
+    #[arg(long, value_name = "DURATION", value_parser = units::duration)]
+    pub(crate) unused_for: Option<Duration>,
+    /// The longest unused ones, until the rest has no more than this: 10GiB
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub(crate) budget: Option<u64>,
+    /// Only show what would go
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
 
 /// What is asked of executord, secrets read.
-pub(crate) enum Job {
-    /// Fetch, quietly or not.
-    Pull(Box<PullImageRequest>, bool),
-    Other(ImageCommand),
+pub(crate) enum Prepared {
+    Pull { request: Pull, quiet: bool },
+    Direct(Direct),
 }
 
-impl Drop for Job {
-    fn drop(&mut self) {
-        if let Self::Pull(request, _) = self
-            && let Some(credentials) = &mut request.credentials
-        {
-            wipe(credentials);
-        }
-    }
-}
-
-impl Job {
+impl ImageCommand {
     /// Reads what a command needs besides its flags.
-    pub(super) fn build(command: ImageCommand) -> Result<Self, Failure> {
-        let PullArgs { registry, quiet, platform, reference } = match command {
-            ImageCommand::Pull(args) => args,
-            other => return Ok(Self::Other(other)),
+    pub(super) fn prepare(self) -> Result<Prepared, Failure> {
+        let PullArgs { registry, quiet, platform, reference } = match self {
+            Self::Pull(args) => args,
+            Self::Direct(direct) => return Ok(Prepared::Direct(direct)),
         };
         let reference = from_here(reference);
         let credentials =
             registry.credentials(&reference, &mut std::io::stdin().lock(), &|name| std::env::var_os(name))?;
         let platform = platform.unwrap_or_default();
-        Ok(Self::Pull(Box::new(PullImageRequest { reference, credentials, platform }), quiet))
+        let request = Pull(Box::new(PullImageRequest { reference, credentials, platform }));
+        Ok(Prepared::Pull { request, quiet })
     }
 }
 
-fn client(session: &Session) -> ImagesClient<Channel> {
-    ImagesClient::new(session.client.channel()).max_decoding_message_size(usize::MAX)
-}
-
-pub(super) async fn image(session: &Session, mut job: Job) -> Result<u8, Failure> {
-    match &mut job {
-        Job::Pull(request, quiet) => pull(session, request, *quiet).await,
-        Job::Other(command) => match command {
-            ImageCommand::Import(args) => import(session, args).await,
-            ImageCommand::Ls(args) => ls(session, args).await,
-            ImageCommand::Inspect(args) => inspect(session, args).await,
-            ImageCommand::Rm(args) => rm(session, args).await,
-            ImageCommand::Prune(args) => prune(session, args).await,
-            ImageCommand::Pull(_) => Ok(0), // read before
-        },
+pub(super) async fn image(session: &Session, prepared: Prepared) -> Result<u8, Failure> {
+    match prepared {
+        Prepared::Pull { request, quiet } => pull(session, &request, quiet).await,
+        Prepared::Direct(Direct::Import(args)) => import(session, &args).await,
+        Prepared::Direct(Direct::Ls(args)) => ls(session, &args).await,
+        Prepared::Direct(Direct::Inspect(args)) => inspect(session, &args).await,
+        Prepared::Direct(Direct::Rm(args)) => rm(session, &args).await,
+        Prepared::Direct(Direct::Prune(args)) => prune(session, &args).await,
     }
-}
-
-/// The image of an answer.
-fn expected(image: Option<v1::Image>, doing: &str) -> Result<v1::Image, Failure> {
-    image.ok_or_else(|| Failure::Refused {
-        code: Code::Internal,
-        message: format!("{doing}: executord's answer lacks the image"),
-    })
 }
 
 async fn pull(session: &Session, request: &PullImageRequest, quiet: bool) -> Result<u8, Failure> {
@@ -83,69 +162,6 @@ async fn pull(session: &Session, request: &PullImageRequest, quiet: bool) -> Res
     warn(session, &image);
     session.print(&view::Document::from(&image), || format!("{}\n", image.digest)).await;
     Ok(0)
-}
-
-/// Fetches an image; one of this machine's disk that executord cannot read, and the caller can, is sent.
-pub(super) async fn fetch_or_send(
-    session: &Session,
-    request: &PullImageRequest,
-    shown: bool,
-) -> Result<v1::Image, Failure> {
-    let failure = match fetch(session, request, shown).await {
-        Err(failure) => failure,
-        fetched => return fetched,
-    };
-    match send::instead_of(&failure, &request.reference) {
-        Some(image) => send::send(session, image, &request.reference).await,
-        None => Err(failure),
-    }
-}
-
-/// Sends the image of a run before it, where it lies on this machine's disk and executord cannot read it; tells whether it did.
-pub(super) async fn send_first(session: &Session, reference: &str) -> Result<bool, Failure> {
-    let request = PullImageRequest { reference: reference.to_owned(), ..PullImageRequest::default() };
-    let Err(failure) = fetch(session, &request, false).await else { return Ok(false) };
-    match send::instead_of(&failure, reference) {
-        Some(image) => send::send(session, image, reference).await.map(|_| true),
-        // Whatever else it is, the run itself meets it, too.
-        None => Ok(false),
-    }
-}
-
-async fn fetch(session: &Session, request: &PullImageRequest, shown: bool) -> Result<v1::Image, Failure> {
-    let doing = format!("pull {}", crate::view::table::plain(&request.reference));
-    let failed = |status: &Status| session.client.failure(&doing, status);
-    let answer = client(session).pull(request.clone()).await.map_err(|status| failed(&status))?;
-    let mut news = answer.into_inner();
-    let mut bars = shown.then(|| Bars::new(std::io::stderr().is_terminal()));
-    while let Some(message) = news.message().await.map_err(|status| failed(&status))? {
-        match message.news {
-            Some(News::Progress(progress)) => {
-                for line in bars.as_mut().map(|bars| bars.show(&progress)).unwrap_or_default() {
-                    session.output.note(line);
-                }
-            }
-            Some(News::Image(image)) => {
-                return Ok(image);
-            }
-            None => {} // of a newer executord
-        }
-    }
-    expected(None, &doing)
-}
-
-/// Fetches the image of a run before it, where it is not there or wanted anew: for a person, who sees how far it is.
-pub(super) async fn fetch_first(session: &Session, request: PullImageRequest, always: bool) -> Result<(), Failure> {
-    if session.json || !std::io::stderr().is_terminal() {
-        return Ok(()); // executord does it with the run
-    }
-    let mut job = Job::Pull(Box::new(request), false); // which wipes itself
-    let Job::Pull(request, _) = &mut job else { return Ok(()) };
-    let known = InspectImageRequest { image: request.reference.clone() };
-    if !always && client(session).inspect(known).await.is_ok() {
-        return Ok(());
-    }
-    fetch(session, request, true).await.map(drop)
 }
 
 async fn import(session: &Session, args: &ImportArgs) -> Result<u8, Failure> {
@@ -162,19 +178,10 @@ async fn import(session: &Session, args: &ImportArgs) -> Result<u8, Failure> {
     };
     let reference = args.name.clone().unwrap_or_default();
     let header = ImportHeader { form: form.into(), reference, image: String::new() };
-    let image = send::upload(session, &doing, header, move |to| std::io::copy(&mut reader, to).map(drop)).await?;
+    let image = upload(session, &doing, header, move |to| std::io::copy(&mut reader, to).map(drop)).await?;
     warn(session, &image);
     session.print(&view::Document::from(&image), || format!("{}\n", image.digest)).await;
     Ok(0)
-}
-
-/// Tells what was left out of an image; a document has it itself.
-pub(super) fn warn(session: &Session, image: &v1::Image) {
-    if !session.json {
-        for warning in &image.warnings {
-            session.output.note(format!("warning: {}", crate::view::table::plain(warning)));
-        }
-    }
 }
 
 async fn ls(session: &Session, args: &LsArgs) -> Result<u8, Failure> {
@@ -190,7 +197,7 @@ async fn ls(session: &Session, args: &LsArgs) -> Result<u8, Failure> {
 }
 
 async fn inspect(session: &Session, args: &ImageNameArg) -> Result<u8, Failure> {
-    let doing = format!("image inspect {}", crate::view::table::plain(&args.image));
+    let doing = format!("image inspect {}", plain(&args.image));
     let answer = client(session).inspect(InspectImageRequest { image: args.image.clone() }).await;
     let answer = answer.map_err(|status| session.client.failure(&doing, &status))?.into_inner();
     let (image, config) = (expected(answer.image, &doing)?, answer.config.unwrap_or_default());
@@ -203,7 +210,7 @@ async fn rm(session: &Session, args: &ImageRmArgs) -> Result<u8, Failure> {
     let mut done = Vec::with_capacity(args.images.len());
     let mut failures = Vec::new();
     for image in &args.images {
-        let shown = crate::view::table::plain(image);
+        let shown = plain(image);
         let error = match client(session).remove(RemoveImageRequest { image: image.clone() }).await {
             Ok(answer) => {
                 let removed = answer.get_ref().removed;

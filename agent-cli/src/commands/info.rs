@@ -4,8 +4,8 @@ use std::time::SystemTime;
 
 use executor_proto::v1::InfoRequest;
 
-use super::Session;
 use crate::failure::Failure;
+use crate::session::Session;
 use crate::view::{human, json};
 
 pub(super) async fn info(session: &Session) -> Result<u8, Failure> {

@@ -2,11 +2,19 @@
 
 use std::time::SystemTime;
 
+use clap::Args;
 use executor_proto::v1::GetRequest;
 
-use super::{Session, expected};
+use crate::container::expected;
 use crate::failure::Failure;
+use crate::session::Session;
 use crate::view;
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct IdArg {
+    /// Id of the container, or a unique beginning of it
+    pub(crate) id: String,
+}
 
 pub(super) async fn inspect(session: &Session, id: String) -> Result<u8, Failure> {
     let doing = format!("inspect {id}");

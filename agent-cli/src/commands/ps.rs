@@ -3,13 +3,49 @@
 use std::collections::HashMap;
 use std::time::SystemTime;
 
+use clap::{Args, ValueEnum};
 use executor_proto::v1::{ListRequest, State};
 
-use super::Session;
-use crate::cli::{PsArgs, StateArg};
 use crate::failure::Failure;
-use crate::view::table::plain;
+use crate::session::Session;
+use crate::text::plain;
+use crate::units;
+use crate::view::format::Template;
 use crate::view::{human, json};
+
+#[derive(Debug, Args)]
+pub(crate) struct PsArgs {
+    /// Show completed containers too
+    #[arg(long, short)]
+    pub(crate) all: bool,
+    /// Only in this state; may be repeated
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub(crate) state: Vec<StateArg>,
+    /// Only with this label; with all of them when repeated
+    #[arg(long = "label", short, value_name = "NAME=VALUE", value_parser = units::label)]
+    pub(crate) labels: Vec<(String, String)>,
+    /// Print ids only, one a line
+    #[arg(long, short, conflicts_with = "json")]
+    pub(crate) quiet: bool,
+    /// Print a line for each as this template says: '{{.ID}} {{.Ports}}'; `table ...` with a heading, `json`
+    ///
+    /// Fields: .ID, .Names (the same), .Image (its root file system), .Command, .CreatedAt, .RunningFor, .State, .Status,
+    /// .Exit, .Ports, .Addresses, .Networks, .Labels, .Label \"NAME\"; {{json .FIELD}} writes one as JSON. \\t and \\n are a
+    /// tabulator and a new line.
+    #[arg(long, value_name = "TEMPLATE", value_parser = Template::parse, conflicts_with_all = ["json", "quiet"])]
+    pub(crate) format: Option<Template>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum StateArg {
+    Reserved,
+    Initializing,
+    Created,
+    Running,
+    Stopping,
+    Wiping,
+    Completed,
+}
 
 /// As many as a page may have.
 const PAGE: u32 = 1000;

@@ -1,12 +1,22 @@
 //! `rm [-f] ID...`: every one is tried; what fails is told and the others go on.
 
+use clap::Args;
 use executor_proto::v1::DeleteRequest;
 
-use super::Session;
-use crate::cli::RmArgs;
 use crate::failure::Failure;
 use crate::ids;
+use crate::session::Session;
 use crate::view::json;
+
+#[derive(Debug, Args)]
+pub(crate) struct RmArgs {
+    /// Kill it first if it runs
+    #[arg(long, short)]
+    pub(crate) force: bool,
+    /// Ids of the containers, or unique beginnings of them
+    #[arg(required = true, value_name = "ID")]
+    pub(crate) ids: Vec<String>,
+}
 
 pub(super) async fn rm(session: &Session, args: RmArgs) -> Result<u8, Failure> {
     let mut done = Vec::with_capacity(args.ids.len());

@@ -6,25 +6,67 @@
 use std::ffi::OsString;
 use std::io::Read;
 
+use clap::Args;
 use executor_proto::v1::UpdateFilesRequest;
 use tonic::{Code, Status};
 use zeroize::Zeroize as _;
 
-use super::{Session, bindings, expected};
-use crate::bindings::Delivery;
-use crate::cli::RotateArgs;
-use crate::connect::is_lost;
+use super::bindings;
+use crate::bindings::{Delivery, DeliveryArgs};
+use crate::container::expected;
 use crate::failure::Failure;
 use crate::ids;
+use crate::session::Session;
+use crate::signals;
 use crate::source::{self, Argument, Content, Flag};
+use crate::status::is_lost;
 use crate::view::json;
 
+#[derive(Debug, Args)]
+pub(crate) struct RotateArgs {
+    /// Id of the container, or a unique beginning of it
+    pub(crate) id: String,
+    /// File to be replaced or added: PATH=@FILE, PATH=@- (standard input) or PATH=@env:VARIABLE, as with `run`
+    #[arg(long = "file", value_name = "PATH=SOURCE")]
+    pub(crate) files: Vec<String>,
+    /// The same for a file that is no secret in itself, as with `run`
+    #[arg(long = "public-file", value_name = "PATH=SOURCE")]
+    pub(crate) public_files: Vec<String>,
+    /// File to be removed; may be repeated
+    #[arg(long, value_name = "PATH")]
+    pub(crate) remove: Vec<String>,
+    /// Then send this signal to the container's process: HUP, SIGUSR1, 10
+    #[arg(long, value_name = "NAME", value_parser = signals::parse)]
+    pub(crate) signal: Option<u32>,
+    /// Only if the files are of this generation, as an earlier `rotate` or `inspect` told it
+    #[arg(long, value_name = "N")]
+    pub(crate) expect_generation: Option<u64>,
+    #[command(flatten)]
+    pub(crate) bindings: DeliveryArgs,
+}
+
+/// An update that is ready to be asked for.
+pub(crate) struct Prepared {
+    request: Request,
+    delivery: Option<Delivery>,
+}
+
+impl RotateArgs {
+    /// Reads what the flags name.
+    pub(super) fn prepare(self) -> Result<Prepared, Failure> {
+        let others = [(Flag::File, &*self.files), (Flag::PublicFile, &self.public_files)];
+        let delivery = bindings::delivery(&self.bindings, &others)?;
+        let request = Request::build(self, &mut std::io::stdin().lock(), &|name| std::env::var_os(name))?;
+        Ok(Prepared { request, delivery })
+    }
+}
+
 /// A request that wipes itself.
-pub(crate) struct Request(UpdateFilesRequest);
+struct Request(UpdateFilesRequest);
 
 impl Request {
     /// Reads the sources of the files and puts the request together.
-    pub(crate) fn build(
+    fn build(
         args: RotateArgs,
         stdin: &mut dyn Read,
         variable: &dyn Fn(&str) -> Option<OsString>,
@@ -52,7 +94,8 @@ impl Drop for Request {
     }
 }
 
-pub(super) async fn rotate(session: &Session, mut request: Request, delivery: Option<Delivery>) -> Result<u8, Failure> {
+pub(super) async fn rotate(session: &Session, prepared: Prepared) -> Result<u8, Failure> {
+    let Prepared { mut request, delivery } = prepared;
     if let Some(whole) = ids::whole(&session.client, &request.0.id).await? {
         request.0.id = whole;
     }
@@ -85,12 +128,11 @@ fn failure(session: &Session, id: &str, status: &Status) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Cli, Command};
     use clap::Parser as _;
 
     fn build(line: &[&str]) -> Result<Request, Failure> {
-        let cli = Cli::try_parse_from([&["agent-cli", "rotate", "web-1"], line].concat()).unwrap();
-        let Command::Rotate(args) = cli.command else { panic!("not rotate") };
+        let cli = crate::cli::Cli::try_parse_from([&["agent-cli", "rotate", "web-1"], line].concat()).unwrap();
+        let crate::commands::Command::Rotate(args) = cli.command else { panic!("not rotate") };
         let variable = |name: &str| (name == "TOKEN").then(|| OsString::from("canary-8e21"));
         Request::build(args, &mut "from stdin".as_bytes(), &variable)
     }

@@ -9,60 +9,106 @@
 //! All of the middle goes on at once, and over restarts of executord. Whatever goes wrong after the creation,
 //! the container is deleted, unless it is to stay.
 
-mod attached;
+mod args;
+mod isolation;
+mod lower;
+mod network;
+mod outputs;
+mod program;
+mod streams;
+mod surroundings;
 
-use std::cell::Cell;
-use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use executor_proto::v1::executor_client::ExecutorClient;
-use executor_proto::v1::{Container, RunResponse};
+use executor_proto::v1::{Container, Result as Ending};
 
-use self::attached::{Attached, Pressed};
-use super::logs::Printer;
-use super::{Session, bindings, expected, image};
+use super::bindings;
+use super::cp::{self, To, Wanted};
 use crate::bindings::Delivery;
-use crate::cli::StreamArgs;
-use crate::connect::is_lost;
-use crate::exit::Outcome;
+use crate::container::{completed, expected};
+use crate::exit::{OURS, Outcome};
 use crate::failure::Failure;
+use crate::images::{fetch_first, send_first};
 use crate::interrupt::Interrupts;
+use crate::logs::{Form, Printer};
 use crate::request::Request;
-use crate::view::{human, json};
+use crate::session::Session;
+use crate::source::Flag;
+use crate::stay::{Attached, GRACE_WITHOUT_READER, Pressed, Streams, create, left_behind};
+use crate::text::plain;
+use crate::view::json;
 
-/// What a process gets at most between SIGTERM and SIGKILL when nobody reads its output any more. On its own it
-/// would have died of SIGPIPE at once.
-const GRACE_WITHOUT_READER: Duration = Duration::from_secs(1);
+pub(crate) use args::RunArgs;
+
+/// A container that is ready to be asked for.
+pub(crate) struct Prepared {
+    request: Request,
+    delivery: Option<Delivery>,
+    ending: AtTheEnd,
+}
+
+impl RunArgs {
+    /// Checks what the definitions cannot say.
+    pub(super) fn check(&self, local: bool) -> Result<(), Failure> {
+        if local && (self.detach || self.keep) {
+            return Err(Failure::Usage(
+                "--detach and --keep are of no use with --local: the private executord ends with the command"
+                    .to_owned(),
+            ));
+        }
+        self.outputs.check(self.detach, self.keep)
+    }
+
+    /// Reads what the flags name. `can_stay`: a container that is kept outlives this command.
+    pub(super) fn prepare(mut self, can_stay: bool) -> Result<Prepared, Failure> {
+        let fetch_to = self.outputs.output_to.take();
+        let sources = [&self.files, &self.public_files, &self.secret_env, &self.secret_args];
+        self.streams.check(self.detach, sources.into_iter().flatten())?;
+        let streams = self.streams.streams();
+        let ending = AtTheEnd { detach: self.detach, keep: self.keep, fetch_to, can_stay, streams };
+        let others = [
+            (Flag::File, &*self.files),
+            (Flag::PublicFile, &self.public_files),
+            (Flag::SecretEnv, &self.secret_env),
+            (Flag::SecretArg, &self.secret_args),
+        ];
+        let delivery = bindings::delivery(&self.bindings, &others)?;
+        let request = lower::lower(self, &mut std::io::stdin().lock(), &|name| std::env::var_os(name))?;
+        if let Some(delivery) = &delivery {
+            delivery.check(&request)?;
+        }
+        if let (Some(to), Some(outputs)) = (&ending.fetch_to, request.outputs()) {
+            cp::check_destination(outputs, to)?;
+        }
+        Ok(Prepared { request, delivery, ending })
+    }
+}
 
 /// What becomes of the container.
 #[derive(Clone, Debug)]
-pub(super) struct AtTheEnd {
-    pub(super) detach: bool,
-    pub(super) keep: bool,
+struct AtTheEnd {
+    detach: bool,
+    keep: bool,
     /// Where its outputs go before it is deleted.
-    pub(super) fetch_to: Option<PathBuf>,
+    fetch_to: Option<PathBuf>,
     /// It can be kept: its executord stays.
-    pub(super) can_stay: bool,
-    pub(super) streams: StreamArgs,
+    can_stay: bool,
+    streams: Streams,
 }
 
-pub(super) async fn run(
-    session: &Session,
-    mut request: Request,
-    delivery: Option<Delivery>,
-    ending: AtTheEnd,
-    interrupts: &mut Interrupts,
-) -> Result<u8, Failure> {
+pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut Interrupts) -> Result<u8, Failure> {
+    let Prepared { mut request, delivery, ending } = prepared;
     bindings::deliver(session, &mut request, delivery, interrupts).await?;
     if let Some((image, always)) = request.to_pull() {
         tokio::select! {
-            fetched = image::fetch_first(session, image, always) => fetched?,
+            fetched = fetch_first(session, image, always) => fetched?,
             signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
         }
     }
     if let Some(reference) = request.on_disk() {
         tokio::select! {
-            sent = image::send_first(session, &reference) => if sent? {
+            sent = send_first(session, &reference) => if sent? {
                 request.is_taken_in();
             },
             signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
@@ -78,7 +124,7 @@ pub(super) async fn run(
         // Of its image: everything else that `inspect` has is about what the caller asked for.
         let of_image = |warning: &&String| warning.starts_with("rootfs: ");
         for warning in container.spec.iter().flat_map(|spec| &spec.warnings).filter(of_image) {
-            session.output.note(format!("warning: {}", crate::view::table::plain(warning)));
+            session.output.note(format!("warning: {}", plain(warning)));
         }
     }
     if ending.detach && pressed.times == 0 {
@@ -92,88 +138,83 @@ pub(super) async fn run(
     let created_for_us = created && !ending.detach;
     let attached =
         Attached { session, id: &id, pressed, grace_without_reader, streams, created: created_for_us, suppressed };
-    attached.end(interrupts, AtTheEnd { keep: ending.keep || !created, ..ending }).await
+    end(attached, interrupts, AtTheEnd { keep: ending.keep || !created, ..ending }).await
 }
 
-/// Creates a container and stays with it to its end, as `run` does, and leaves it there. `started` is called once it is
-/// there.
-pub(super) async fn attend(
-    session: &Session,
-    mut request: Request,
-    interrupts: &mut Interrupts,
-    printer: &mut Printer,
-    started: impl FnOnce() -> Result<(), Failure>,
-) -> Result<Container, Failure> {
-    let id = request.id().to_owned();
-    let mut pressed = Pressed::never(&id);
-    request.await_reader(true);
-    let created = create(session, request, interrupts, &mut pressed).await?.created;
-    started()?;
-    let mut attached = Attached {
-        session,
-        id: &id,
-        pressed,
-        grace_without_reader: GRACE_WITHOUT_READER,
-        streams: StreamArgs::default(),
-        created,
-        suppressed: false,
+/// Stays with the container to its end, fetches its outputs and deletes it.
+async fn end(mut attached: Attached<'_>, interrupts: &mut Interrupts, ending: AtTheEnd) -> Result<u8, Failure> {
+    let form = if attached.session.json { Form::OnStderr } else { Form::AsItWas };
+    let mut printer = Printer::new(attached.session.output.clone(), form);
+    let result = attached.follow(interrupts, &mut printer).await;
+    let fetched = match &ending.fetch_to {
+        Some(to) => fetch(&attached, &result, to, interrupts).await,
+        None => Ok(()),
     };
-    attached.follow(interrupts, printer).await
-}
-
-/// The same with a container that somebody else created.
-pub(super) async fn stay_with(
-    session: &Session,
-    id: &str,
-    interrupts: &mut Interrupts,
-    printer: &mut Printer,
-) -> Result<Container, Failure> {
-    let pressed = Pressed::never(id);
-    let mut attached = Attached {
-        session,
-        id,
-        pressed,
-        grace_without_reader: GRACE_WITHOUT_READER,
-        streams: StreamArgs::default(),
-        created: false,
-        suppressed: false,
-    };
-    attached.follow(interrupts, printer).await
-}
-
-/// Sends the request. It is the same one when it has to be sent again: executord answers with the container
-/// that it made the first time.
-async fn create(
-    session: &Session,
-    request: Request,
-    interrupts: &mut Interrupts,
-    pressed: &mut Pressed,
-) -> Result<RunResponse, Failure> {
-    let doing = format!("run {}", request.id());
-    let begun = SystemTime::now();
-    let attempts = Cell::new(0u32);
-    let mut call = std::pin::pin!(session.client.patiently(&doing, is_lost, |mut rpc: ExecutorClient<_>| {
-        attempts.set(attempts.get() + 1);
-        let message = request.message();
-        async move { rpc.run(message).await }
-    }));
-    let response = loop {
+    match &result {
+        Err(Failure::Abandoned { .. } | Failure::Detached { .. }) => {}
+        Err(Failure::GaveUp { .. }) => attached.session.output.note(left_behind(attached.id)),
+        _ if ending.keep => {}
+        _ if fetched.is_err() && ending.can_stay => attached.session.output.note(format!(
+            "the container is kept with its outputs: `agent-cli cp {0}: DEST` fetches them, `agent-cli rm {0}` \
+             removes it",
+            attached.id
+        )),
+        _ => attached.delete(interrupts).await?,
+    }
+    if let Err(left @ Failure::Detached { .. }) = &result {
+        attached.session.output.note(left.to_string());
+        return Ok(0);
+    }
+    let container = result?;
+    fetched?;
+    if attached.session.json {
+        let document = json::Container::from(&container).with_dropped_output(printer.dropped);
+        let document = json::document(&document);
         tokio::select! {
-            response = &mut call => break response,
-            signal = interrupts.next() => pressed.again(session, signal)?,
+            () = attached.session.output.text(document) => {}
+            signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
         }
-    };
-    let mut response = match response {
-        Err(failure @ Failure::GaveUp { .. }) => {
-            session.output.note(left_behind(request.id()));
-            return Err(failure);
+    }
+    attached.session.explain_end(&container, &printer.told);
+    if printer.dropped > 0 {
+        return Err(Failure::LogLost { id: attached.id.to_owned() });
+    }
+    let captured = |result: &Ending| result.outputs.as_ref().is_none_or(|outputs| outputs.failure.is_empty());
+    if ending.fetch_to.is_some() && !container.result.as_ref().is_none_or(captured) {
+        return Ok(OURS);
+    }
+    Ok(Outcome::of(container.result.as_ref()).status())
+}
+
+/// Fetches what was captured, if anything was.
+async fn fetch(
+    attached: &Attached<'_>,
+    result: &Result<Container, Failure>,
+    to: &Path,
+    interrupts: &mut Interrupts,
+) -> Result<(), Failure> {
+    let work = async {
+        let container = match result {
+            Ok(container) => container.clone(),
+            Err(
+                Failure::Abandoned { .. } | Failure::Detached { .. } | Failure::GaveUp { .. } | Failure::Interrupted(_),
+            ) => return Ok(()),
+            // The output is incomplete; the container has ended all the same.
+            Err(_) => completed(&attached.session.client, attached.id).await?,
+        };
+        let summary = container.result.as_ref().and_then(|result| result.outputs.as_ref());
+        if summary.is_none_or(|outputs| !outputs.failure.is_empty()) {
+            return Ok(());
         }
-        other => other?,
+        let declared = container.spec.and_then(|spec| spec.outputs).unwrap_or_default();
+        let fetched = cp::fetch(attached.session, attached.id, &Wanted::Declared(declared), To::Path(to)).await?;
+        fetched.warn(attached.session);
+        Ok(())
     };
-    // Sent again, it answers "already there" to what was made for us. What is older is somebody else's.
-    let made_at = response.container.as_ref().and_then(|made| human::system_time(made.created_at.as_ref()?));
-    response.created |= attempts.get() > 1 && made_at.is_some_and(|made_at| made_at >= begun);
-    Ok(response)
+    tokio::select! {
+        result = work => result,
+        signal = interrupts.next() => Err(Failure::Interrupted(signal)),
+    }
 }
 
 /// Prints the id, or the document; a program that could not be executed is told as `run` would.
@@ -184,8 +225,4 @@ async fn detached(session: &Session, container: &Container) -> Result<u8, Failur
         outcome @ (Outcome::NotExecuted(_) | Outcome::Failed(_)) => Ok(outcome.status()),
         _ => Ok(0),
     }
-}
-
-fn left_behind(id: &str) -> String {
-    format!("the container {id} may still be there; `agent-cli rm -f {id}` removes it")
 }

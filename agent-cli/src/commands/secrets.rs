@@ -6,17 +6,36 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use executor_proto::v1::{File, GetSecretsRequest, GetSecretsResponse};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Request, Status};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use super::Session;
-use crate::cli::SecretsArgs;
 use crate::failure::Failure;
 use crate::output::Stream;
+use crate::session::Session;
+use crate::text::plain;
 use crate::view::json;
-use crate::view::table::plain;
+
+#[derive(Debug, Args)]
+pub(crate) struct SecretsArgs {
+    /// File that holds the container's runtime token [environment: EXECUTOR_TOKEN_FILE]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// Print the value of this variable
+    #[arg(long, value_name = "NAME", group = "one")]
+    pub(crate) env: Option<String>,
+    /// Print the argument of this index, counted from 0
+    #[arg(long, value_name = "INDEX", group = "one")]
+    pub(crate) arg: Option<u32>,
+    /// Print the content of this file, named by its absolute path
+    #[arg(long, value_name = "PATH", group = "one")]
+    pub(crate) file: Option<String>,
+    /// Print every value, for a person to read
+    #[arg(long, conflicts_with = "one")]
+    pub(crate) reveal: bool,
+}
 
 /// Where a container that has a token finds executord.
 pub(crate) const SOCKET: &str = "/run/executor/runtime.sock";
@@ -24,6 +43,21 @@ pub(crate) const SOCKET: &str = "/run/executor/runtime.sock";
 const TOKEN_MAX: u64 = 4096;
 /// Largest answer: an operator may allow large files.
 const ANSWER_MAX: usize = 64 << 20;
+
+impl SecretsArgs {
+    /// Checks what the definitions cannot say.
+    pub(super) fn check(&self, local: bool, json: bool) -> Result<(), Failure> {
+        let Self { env, arg, file, reveal, .. } = self;
+        let refused = if local {
+            "--local is of no use with secrets: it asks the executord of the container that it runs in"
+        } else if env.is_none() && arg.is_none() && file.is_none() && !reveal && !json {
+            "secrets prints one value (--env, --arg, --file); with --json or --reveal it prints all of them"
+        } else {
+            return Ok(());
+        };
+        Err(Failure::Usage(refused.to_owned()))
+    }
+}
 
 pub(super) async fn secrets(session: &Session, args: SecretsArgs) -> Result<u8, Failure> {
     let from_environment =

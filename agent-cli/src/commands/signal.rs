@@ -1,12 +1,21 @@
 //! `signal ID SIGNAL`.
 
+use clap::Args;
 use executor_proto::v1::SignalRequest;
 
-use super::Session;
-use crate::cli::SignalArgs;
 use crate::failure::Failure;
+use crate::session::Session;
 use crate::signals;
 use crate::view::json;
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SignalArgs {
+    /// Id of the container, or a unique beginning of it
+    pub(crate) id: String,
+    /// Name or number: TERM, SIGUSR1, 9, RTMIN+1
+    #[arg(value_parser = signals::parse)]
+    pub(crate) signal: u32,
+}
 
 pub(super) async fn signal(session: &Session, args: SignalArgs) -> Result<u8, Failure> {
     let SignalArgs { id, signal } = args;

@@ -2,32 +2,31 @@
 
 use std::time::Duration;
 
-use executor_proto::v1::executor_client::ExecutorClient;
-use executor_proto::v1::{Container, StopRequest};
+use clap::Args;
 
-use super::{Session, expected, wait};
-use crate::cli::StopArgs;
-use crate::connect::{Client, is_lost};
+use crate::container::{ask_to_stop, completed};
 use crate::failure::Failure;
-use crate::request::to_proto;
+use crate::session::Session;
+use crate::units;
+
+#[derive(Debug, Args)]
+pub(crate) struct StopArgs {
+    /// Instead of the container's own grace period: 0s, 500ms, 1m30s; 10 are ten seconds
+    #[arg(long, short = 't', visible_aliases = ["time", "timeout"], value_name = "DURATION", value_parser = units::grace)]
+    pub(crate) grace: Option<Duration>,
+    /// Come back at once
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+    /// Ids of the containers, or unique beginnings of them
+    #[arg(required = true, value_name = "ID")]
+    pub(crate) ids: Vec<String>,
+}
 
 pub(super) async fn stop(session: &Session, args: StopArgs) -> Result<u8, Failure> {
     let StopArgs { grace, no_wait, ids } = args;
     let stopped = session.each(ids, move |client, id| async move {
-        let stopping = ask(&client, &id, grace).await?;
-        if no_wait { Ok(stopping) } else { wait::completed(&client, &id).await }
+        let stopping = ask_to_stop(&client, &id, grace).await?;
+        if no_wait { Ok(stopping) } else { completed(&client, &id).await }
     });
     session.told(stopped.await).await.map(|_| 0)
-}
-
-/// Asks executord to stop it; asking again does no harm.
-pub(super) async fn ask(client: &Client, id: &str, grace: Option<Duration>) -> Result<Container, Failure> {
-    let doing = format!("stop {id}");
-    let grace_period = grace.map(to_proto).transpose()?;
-    let call = |mut rpc: ExecutorClient<_>| {
-        let request = StopRequest { id: id.to_owned(), grace_period };
-        async move { rpc.stop(request).await }
-    };
-    let answer = client.patiently(&doing, is_lost, call).await?;
-    expected(answer.container, &doing)
 }

@@ -1,13 +1,19 @@
 //! `wait ID...`: until containers are completed, over restarts of executord; exits as the process did.
 
-use executor_proto::v1::executor_client::ExecutorClient;
-use executor_proto::v1::{Container, WaitRequest};
+use clap::Args;
+use executor_proto::v1::Container;
 
-use super::{Session, expected};
-use crate::cli::WaitArgs;
-use crate::connect::{Client, is_away};
+use crate::container::completed;
 use crate::exit::Outcome;
 use crate::failure::Failure;
+use crate::session::Session;
+
+#[derive(Debug, Args)]
+pub(crate) struct WaitArgs {
+    /// Ids of the containers, or unique beginnings of them
+    #[arg(required = true, value_name = "ID")]
+    pub(crate) ids: Vec<String>,
+}
 
 pub(super) async fn wait(session: &Session, args: WaitArgs) -> Result<u8, Failure> {
     let several = args.ids.len() > 1;
@@ -21,15 +27,4 @@ pub(super) async fn wait(session: &Session, args: WaitArgs) -> Result<u8, Failur
     }
     let containers = session.told(ended).await?;
     Ok(containers.iter().map(status).find(|status| *status != 0).unwrap_or(0))
-}
-
-/// The container as it ended.
-pub(super) async fn completed(client: &Client, id: &str) -> Result<Container, Failure> {
-    let doing = format!("wait for {id}");
-    let call = |mut rpc: ExecutorClient<_>| {
-        let request = WaitRequest { id: id.to_owned() };
-        async move { rpc.wait(request).await }
-    };
-    let answer = client.patiently(&doing, is_away, call).await?;
-    expected(answer.container, &doing)
 }

@@ -5,8 +5,9 @@ use std::time::SystemTime;
 use executor_proto::v1::{Container, State};
 
 use super::style::{Role, Style};
-use super::table::{Table, plain};
+use super::table::Table;
 use super::{human, json};
+use crate::text::plain;
 
 /// A template.
 #[derive(Clone, Debug, PartialEq, Eq)]

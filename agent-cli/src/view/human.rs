@@ -8,9 +8,10 @@ use executor_proto::v1::{
 use prost_types::Timestamp;
 
 use super::style::{Role, Style};
-use super::table::{Table, plain};
+use super::table::Table;
 use crate::exit::Outcome;
 use crate::signals;
+use crate::text::plain;
 
 /// What is said of a log whose last lines may not be there.
 pub(crate) const OUTPUT_INCOMPLETE: &str = "the last output may be missing";

@@ -10,7 +10,8 @@ use serde::Serialize;
 
 use super::human::{age, bytes, time};
 use super::style::{Role, Style};
-use super::table::{Table, plain};
+use super::table::Table;
+use crate::text::plain;
 
 /// Digits of a digest that tell images apart.
 const SHORT: usize = 12;

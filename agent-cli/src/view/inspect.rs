@@ -10,9 +10,10 @@ use executor_proto::v1::{Container, ContainerSpec, MountKind, Redaction, Result 
 
 use super::human::{self, age, bytes, ending, state, time, wire_span};
 use super::style::{Role, Style};
-use super::table::{Table, plain};
+use super::table::Table;
 use crate::exit::Outcome;
 use crate::signals;
+use crate::text::plain;
 
 /// How many ids a user namespace has.
 const ID_RANGE: u32 = 65_536;

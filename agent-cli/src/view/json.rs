@@ -124,7 +124,7 @@ pub(crate) struct Executed {
 }
 
 /// A document for a person's eyes too.
-pub(crate) fn document(value: &impl Serialize) -> String {
+pub fn document(value: &impl Serialize) -> String {
     // The types above have string keys and finite numbers only: what could fail is not there.
     serde_json::to_string_pretty(value).map(|text| text + "\n").unwrap_or_default()
 }

@@ -11,7 +11,7 @@ use crate::exit::Outcome;
 
 /// What a piece of text is, not what it looks like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Role {
+pub enum Role {
     #[default]
     Plain,
     Heading,
@@ -22,7 +22,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    pub(crate) fn of_state(state: State) -> Self {
+    pub fn of_state(state: State) -> Self {
         match state {
             State::Running => Self::Good,
             State::Completed => Self::Faint,
@@ -31,31 +31,31 @@ impl Role {
         }
     }
 
-    pub(crate) fn of_outcome(outcome: Outcome) -> Self {
+    pub fn of_outcome(outcome: Outcome) -> Self {
         if outcome == Outcome::Exited(0) { Self::Good } else { Self::Bad }
     }
 }
 
 /// Paints, or does not.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Style {
+pub struct Style {
     colour: bool,
 }
 
 impl Style {
     /// For standard output as it is.
-    pub(crate) fn detect() -> Self {
+    pub fn detect() -> Self {
         let (no_color, term) = (std::env::var_os("NO_COLOR"), std::env::var_os("TERM"));
         Self { colour: wanted(std::io::stdout().is_terminal(), no_color.as_deref(), term.as_deref()) }
     }
 
-    pub(crate) fn paint(self, role: Role, text: &str) -> String {
+    pub fn paint(self, role: Role, text: &str) -> String {
         let mut painted = String::with_capacity(text.len());
         self.paint_onto(&mut painted, role, text);
         painted
     }
 
-    pub(crate) fn paint_onto(self, onto: &mut String, role: Role, text: &str) {
+    pub fn paint_onto(self, onto: &mut String, role: Role, text: &str) {
         let ansi = match role {
             Role::Plain => Ansi::new(),
             Role::Heading => Ansi::new().bold(),
@@ -79,8 +79,8 @@ fn wanted(terminal: bool, no_color: Option<&OsStr>, term: Option<&OsStr>) -> boo
 
 #[cfg(test)]
 impl Style {
-    pub(crate) const PLAIN: Self = Self { colour: false };
-    pub(crate) const COLOURED: Self = Self { colour: true };
+    pub const PLAIN: Self = Self { colour: false };
+    pub const COLOURED: Self = Self { colour: true };
 }
 
 #[cfg(test)]

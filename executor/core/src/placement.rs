@@ -45,7 +45,7 @@ pub const IN_FORCE: &str = "..data";
 /// A link's text is made relative up to here; the way up from deeper directories alone could be longer than a path.
 const RELATIVE_DEPTH_MAX: usize = 64;
 
-/// Looks at a rootfs. Asked for a path only after all its parents were said to be directories.
+/// Looks at a rootfs. PlacementRequest for a path only after all its parents were said to be directories.
 pub trait RootfsView {
     /// The error of a look.
     type Error;
@@ -121,7 +121,7 @@ pub enum PlacementError<E> {
 
 /// Files to be placed.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct PlacementRequest<'a> {
     /// The files.
     pub files: &'a [PlannedFile],
     /// Directories that the request declares to hold such files alone.
@@ -134,7 +134,7 @@ pub struct Asked<'a> {
     pub layout: Layout,
 }
 
-impl Asked<'_> {
+impl PlacementRequest<'_> {
     /// Programs expect to write in a directory, or in one below it. That of a dotted name they can, where files are writable.
     fn is_lived_in(&self, directory: &Path) -> bool {
         let parent = directory.parent().unwrap_or(directory);
@@ -149,11 +149,11 @@ impl Asked<'_> {
 /// # Errors
 /// See [`PlacementError`].
 pub fn place<V: RootfsView>(
-    asked: Asked<'_>,
+    asked: PlacementRequest<'_>,
     fresh: &[PathBuf],
     view: &V,
 ) -> Result<Vec<MountPoint>, PlacementError<V::Error>> {
-    let Asked { files, directories, files_root, home: _, layout } = asked;
+    let PlacementRequest { files, directories, files_root, home: _, layout } = asked;
     let look = Look { fresh, view };
     let mut violations = Vec::new();
     // Directories that may become mount points. Of those that lie in one another the outermost is taken.
@@ -365,9 +365,9 @@ mod tests {
         points.iter().map(|point| (point.target.display().to_string(), files(&point.content))).collect()
     }
 
-    fn asked<'a>(files: &'a [PlannedFile], directories: &'a [PathBuf]) -> Asked<'a> {
+    fn asked<'a>(files: &'a [PlannedFile], directories: &'a [PathBuf]) -> PlacementRequest<'a> {
         let (files_root, home) = (Path::new("/etc/cf"), Path::new("/var/lib/me"));
-        Asked { files, directories, files_root, home, layout: Layout::Generations }
+        PlacementRequest { files, directories, files_root, home, layout: Layout::Generations }
     }
 
     #[test]
@@ -430,13 +430,14 @@ mod tests {
     fn writable_files_of_a_dotted_directory_are_mounted_with_it() {
         let files =
             planned(&["/root/.kube/config", "/root/.token", "/home/u/.aws/x", "/var/lib/me/.netrc", "/etc/cf/a"]);
-        let points = place(Asked { layout: Layout::Writable, ..asked(&files, &[]) }, &fresh(), &tree()).unwrap();
+        let points =
+            place(PlacementRequest { layout: Layout::Writable, ..asked(&files, &[]) }, &fresh(), &tree()).unwrap();
         let targets: Vec<_> = points.iter().map(|point| point.target.to_str().unwrap()).collect();
         assert_eq!(targets, ["/etc/cf", "/home/u/.aws", "/root/.kube", "/root/.token", "/var/lib/me/.netrc"]);
         // No link leads to a file, so that none can be too long.
         let path = format!("/etc/cf/{}f", "d/".repeat(2035));
         let files = planned(&[&path]);
-        place(Asked { layout: Layout::Writable, ..asked(&files, &[]) }, &fresh(), &tree()).unwrap();
+        place(PlacementRequest { layout: Layout::Writable, ..asked(&files, &[]) }, &fresh(), &tree()).unwrap();
     }
 
     #[test]

@@ -13,13 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::ident::ContainerId;
 
 mod connectivity;
-mod image;
-mod isolation;
 mod surroundings;
 
 pub use connectivity::{Connectivity, Network, Protocol, PublishedPort};
-pub use image::PlannedImage;
-pub use isolation::{Isolation, UserNamespace};
 pub use surroundings::{ExtraHost, SHM_BYTES_DEFAULT, Surroundings, TMPFS_MODE_DEFAULT, Tmpfs};
 
 /// Source of a container's root file system.
@@ -32,6 +28,21 @@ pub enum Rootfs {
     Dir(PathBuf),
     /// The layers of an image, shared with its other containers, never written to.
     Image(PlannedImage),
+}
+
+/// An image, by what it is made of. What its configuration says of the process is in the plan's own fields by now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedImage {
+    /// Reference in the request.
+    pub reference: String,
+    /// Digest of the manifest, `sha256:HEX`.
+    pub digest: String,
+    /// diffIDs of its layers, the lowest first, each `sha256:HEX`.
+    pub layers: Vec<String>,
+    /// Directories that it declares as volumes: a writable place each.
+    pub volumes: Vec<PathBuf>,
+    /// Labels of the image, unchanged.
+    pub labels: BTreeMap<String, String>,
 }
 
 impl std::fmt::Display for Rootfs {
@@ -219,6 +230,37 @@ pub struct PlannedProcess {
 
 /// Id of the one process that a RunAction makes.
 pub const MAIN_PROCESS: &str = "main";
+
+/// User namespace of a container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UserNamespace {
+    /// A user namespace of its own, with a range of the host's ids that no other container has.
+    #[default]
+    Own,
+    /// The host's ids.
+    Host,
+}
+
+/// Isolation as asked for; the default is the strictest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Isolation {
+    /// User namespace.
+    pub user_namespace: UserNamespace,
+    /// All capabilities, no seccomp filter, no masked paths.
+    pub privileged: bool,
+    /// Capabilities that are added, in the kernel's spelling (`CAP_CHOWN`), sorted; `ALL` for every one.
+    pub capabilities_added: Vec<String>,
+    /// Capabilities that are taken away first, likewise.
+    pub capabilities_dropped: Vec<String>,
+    /// The Docker daemon's socket of the host is in the container.
+    pub docker_socket: bool,
+    /// The root file system cannot be written to.
+    pub read_only_rootfs: bool,
+    /// A filter of the request's own, as JSON; empty for the default one.
+    pub seccomp_profile: String,
+}
 
 /// Everything about a container that may be known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

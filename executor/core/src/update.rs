@@ -127,7 +127,7 @@ impl FileUpdate {
                 Some(mount) => lists[mount].push(index),
                 None => violations.push(Violation::new(
                     format!("{}.path", file.field),
-                    Unsuitable.because(nowhere(&file.path, mounts)),
+                    Unsuitable.because(outside_directories(&file.path, mounts)),
                 )),
             }
             let below = above().and_then(|mount| Some((*mount, file.path.strip_prefix(&mounts[*mount].target).ok()?)));
@@ -183,7 +183,7 @@ fn homes<'a>(plan: &'a Plan, mounts: &[MountPoint]) -> BTreeMap<&'a Path, usize>
     homes
 }
 
-fn nowhere(path: &Path, mounts: &[MountPoint]) -> String {
+fn outside_directories(path: &Path, mounts: &[MountPoint]) -> String {
     const TOLD: usize = 10;
     let directories = mounts.iter().filter(|mount| matches!(mount.content, Content::Directory(_)));
     let names: Vec<String> = directories.map(|mount| mount.target.display().to_string()).collect();

@@ -77,7 +77,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
         .and_then(|asked| files::writable(asked, limits.memory_bytes, &files, &file_directories, &mut report));
     let outputs = draft.outputs.as_ref().and_then(|asked| outputs::check(asked, &files, policy, &mut report));
     let network = draft.network.unwrap_or(Network::None);
-    report.0.extend(permitted(rootfs.as_ref(), network, policy));
+    report.0.extend(check_permitted(rootfs.as_ref(), network, policy));
     let isolation = isolation::check(&draft.isolation, policy, &mut report);
     connectivity::check(&draft.connectivity, network, &isolation, policy, &mut report);
     let token = !draft.token_path.is_empty();
@@ -131,8 +131,8 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
     let paths: Vec<String> = plan.files.iter().map(|file| given(&file.path)).collect();
     let groups: Vec<Option<String>> = plan.files.iter().map(|file| Some(file.group.as_ref()?.to_string())).collect();
     let directories: Vec<String> = plan.file_directories.iter().map(|path| path.display().to_string()).collect();
-    let outputs = plan.outputs.as_ref().map(outputs::Words::of).transpose()?;
-    files::token_is_last(plan)?;
+    let outputs = plan.outputs.as_ref().map(outputs::DraftTexts::of).transpose()?;
+    files::check_token_is_last(plan)?;
     let rootfs = plan.rootfs.to_string();
     let draft = Draft {
         id: plan.id.as_str(),
@@ -158,7 +158,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         writable_files: plan.writable_files.map(|writable| writable.bytes_max),
         token_path: plan.token_file().and(paths.last()).map_or("", String::as_str),
         redaction: plan.redaction,
-        outputs: outputs.as_ref().map(outputs::Words::draft),
+        outputs: outputs.as_ref().map(outputs::DraftTexts::draft),
         image: match &plan.rootfs {
             Rootfs::Image(image) => Some(image.clone()),
             Rootfs::Host | Rootfs::Dir(_) => None,
@@ -176,12 +176,12 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
         remove_when_completed: plan.remove_when_completed,
         ..Draft::default()
     };
-    as_made(plan, main, validate(&draft, policy)?)
+    check_form(plan, main, validate(&draft, policy)?)
 }
 
 /// A plan counts only as validation itself would have written it. Written otherwise, with a relative path or a limit of
 /// 0, it would be judged as one thing and carried out as another.
-fn as_made(plan: &Plan, main: &PlannedProcess, again: Plan) -> Result<(), Vec<Violation>> {
+fn check_form(plan: &Plan, main: &PlannedProcess, again: Plan) -> Result<(), Vec<Violation>> {
     let dir = again.main().is_some_and(|process| process.dir == main.dir);
     // Paths are compared as text: to `==` some that differ are the same.
     let texts = paths(plan).map(Path::as_os_str).eq(paths(&again).map(Path::as_os_str));
@@ -214,7 +214,7 @@ fn as_drafted<'a>(file: &PlannedFile, path: &'a str, group: Option<&'a str>) -> 
 }
 
 /// Checks a rootfs and a network against the operator's policy.
-fn permitted(rootfs: Option<&Rootfs>, network: Network, policy: &Policy) -> Vec<Violation> {
+fn check_permitted(rootfs: Option<&Rootfs>, network: Network, policy: &Policy) -> Vec<Violation> {
     let mut found = Vec::new();
     match rootfs {
         Some(Rootfs::Host) if !policy.allow_host_rootfs => {

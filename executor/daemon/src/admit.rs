@@ -1,9 +1,9 @@
-//! From a request to a container: what Run does.
+//! Run: from a request to a container.
 //!
-//! In goes the decoded message, by value, because it holds the only copies of the secrets; out comes the container
-//! once its process was started. Everything that can fail without a trace (validation, descriptors, memory) is
-//! done before anything is taken; the id and the capacity are taken together; from there on a task of its own goes
-//! on, whether the caller waits or not.
+//! The decoded message goes in by value, because it holds the only copies of the secrets; the container comes out when
+//! its process was started. All that can fail without a trace (validation, descriptors, memory) is done before anything
+//! is taken; the id and the capacity are taken together; from there on a task of its own goes on, even if the caller
+//! goes away.
 
 use std::sync::Arc;
 
@@ -17,24 +17,22 @@ use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
 use zeroize::{Zeroize as _, Zeroizing};
 
-use crate::api::draft;
+use crate::actor::{self, LaunchPayload};
 use crate::container::Handle;
-use crate::container::actor::{self, Cargo};
-use crate::container::facts::Facts;
 use crate::container::link::ShimLink;
-use crate::images;
+use crate::facts::Facts;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::registry::Admission;
-use crate::tag;
+use crate::{draft, images, memfiles, tag};
 
-/// Runs a request: the container, and whether this call made it.
+/// Runs a request. Returns the container, and true if this call made it.
 ///
 /// # Errors
-/// Those that the interface lists for Run. After them nothing is left and the id is free.
+/// Those that the interface lists for Run. Nothing is left then, and the id is free.
 pub async fn run(node: &Arc<Node>, request: v1::RunRequest) -> Result<(Arc<Facts>, bool), Problem> {
     let mut request = Wiped(request);
-    // An id may be that of a container that an earlier daemon launched in its last moment.
+    // The id may belong to a container that an earlier daemon launched in its last moment.
     node.until_found().await;
     let outcome = admit(node, &mut request.0).await;
     drop(request);
@@ -47,7 +45,7 @@ pub async fn run(node: &Arc<Node>, request: v1::RunRequest) -> Result<(Arc<Facts
     Ok((facts, created))
 }
 
-/// A request that is overwritten when it goes, also where its caller went away while its image was fetched.
+/// A request that is overwritten when it is dropped, as when its caller goes away while its image is fetched.
 struct Wiped(v1::RunRequest);
 
 impl Drop for Wiped {
@@ -56,100 +54,101 @@ impl Drop for Wiped {
     }
 }
 
-/// Everything up to the task that goes on alone.
+/// Admits a request, and starts the task that drives the new container.
 async fn admit(node: &Arc<Node>, request: &mut v1::RunRequest) -> Result<(Arc<Handle>, bool), Problem> {
     if request.id.is_empty() {
         request.id = uuid::Uuid::new_v4().to_string();
     }
     let image = images::reference(request)?;
-    // With an image: everything but what it will say, before anything is fetched for nothing.
+    // Of a request with an image all but the image's own part is validated before anything is fetched.
     let mut plan = match &image {
-        None => planned(request, &node.policy)?,
-        Some(reference) => {
-            planned_early(request, &node.policy).map_err(|problem| told_alone(problem, reference, node))?
-        }
+        None => plan_request(request, &node.config.policy)?,
+        Some(reference) => plan_without_image(request, &node.config.policy)
+            .map_err(|problem| denied_image(problem, reference, node))?,
     };
     let used = node.registry.get(&plan.id);
     let Some(key) = node.launcher.tag_key() else {
-        return Err(node.launcher.session().err().unwrap_or_else(|| {
-            Problem::new(Kind::Unavailable, "the launcher gave no usable key to compare requests with")
-        }));
+        return Err(node
+            .launcher
+            .session()
+            .err()
+            .unwrap_or_else(|| Problem::new(Kind::Unavailable, "the launcher gave no usable key for request tags")));
     };
     let tag = tag::of(&key, request);
     if let Some(handle) = used {
-        return same_or_not(handle, &tag);
+        return same_container(handle, &tag);
     }
     node.launcher.session()?;
-    node.takes_containers()?;
+    node.check_room()?;
     let mut resolved = None;
     if let Some(reference) = image {
         let policy = images::policy(request)?;
         let credentials = images::credentials(request.registry_credentials.take(), "registry_credentials")?;
         let ready = images::resolve(node, &reference, policy, credentials).await?;
         let image = images::apply(request, &ready)?;
-        plan = planned_with(request, &node.policy, Some(image))?;
+        plan = plan_with_image(request, &node.config.policy, Some(image))?;
         resolved = Some(ready);
-        // It took its time.
-        node.takes_containers()?;
+        // Checked again: to fetch an image takes time.
+        node.check_room()?;
     }
     let session = node.launcher.session()?;
-    let cargo = load(&plan, request).map_err(|error| {
+    let payload = load(&plan, request).map_err(|error| {
         Problem::new(Kind::Exhausted, format!("no memory or descriptors for container {}: {error}", plan.id))
     })?;
     let facts = Facts::admitted(plan, tag.clone(), crate::now(), node.boot_id.clone());
     let admitted = node.registry.admit(facts.clone());
-    // From here on the container itself keeps its image.
+    // From here on the container itself keeps its image in use.
     drop(resolved);
     match admitted {
         Ok(Admission::New(handle)) => {
-            handle.set_shim(Some(Arc::clone(&cargo.ours)));
-            tokio::spawn(actor::launch(Arc::clone(node), Arc::clone(&handle), facts, session, cargo));
+            handle.set_shim(Some(Arc::clone(&payload.ours)));
+            tokio::spawn(actor::launch(Arc::clone(node), Arc::clone(&handle), facts, session, payload));
             Ok((handle, true))
         }
         Ok(Admission::Used(handle)) => {
-            cargo.wipe();
-            same_or_not(handle, &tag)
+            payload.wipe();
+            same_container(handle, &tag)
         }
         Err(exhausted) => {
-            cargo.wipe();
+            payload.wipe();
             Err(Problem::new(Kind::Exhausted, exhausted.to_string()))
         }
     }
 }
 
-/// What a request comes to under a policy: its plan, or every violation at once. It decides and does nothing.
+/// Plans a request under a policy: returns the plan, or every violation at once. Has no effects.
 ///
 /// # Errors
-/// Not one action that is carried out; fields that are not as they must be.
-pub fn planned(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, Problem> {
-    planned_with(request, policy, None)
+/// The action is missing or not supported, or fields are invalid.
+pub fn plan_request(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, Problem> {
+    plan_with_image(request, policy, None)
 }
 
-/// The same as far as it can be told before the image is known: the program and all that the image may say is left out.
-fn planned_early(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, Problem> {
+/// Plans a request before its image is known, without the program and the other fields that the image may fill in.
+fn plan_without_image(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, Problem> {
     let (mut draft, violations) = draft::of(request)?;
     draft.image = Some(images::placeholder(request));
     if draft.path.is_empty() {
         draft.path = "/";
     }
-    judged(&draft, violations, policy)
+    validated(&draft, violations, policy)
 }
 
-/// An image that the operator's policy refuses is no fault of the request's form, where nothing else is wrong with it.
-fn told_alone(problem: Problem, reference: &ImageReference, node: &Node) -> Problem {
+/// Turns the problem into a denial where the only violation is an image that the operator's policy refuses.
+fn denied_image(problem: Problem, reference: &ImageReference, node: &Node) -> Problem {
     let alone = matches!(&problem.violations[..], [one] if one.field == "rootfs");
-    let kind = if alone && node.policy.images.permits(reference).is_err() { Kind::Denied } else { problem.kind };
+    let kind = if alone && node.config.policy.images.permits(reference).is_err() { Kind::Denied } else { problem.kind };
     Problem { kind, ..problem }
 }
 
-/// The same with the image that was resolved.
-fn planned_with(request: &v1::RunRequest, policy: &Policy, image: Option<PlannedImage>) -> Result<Plan, Problem> {
+/// Plans a request with its resolved image, if it has one.
+fn plan_with_image(request: &v1::RunRequest, policy: &Policy, image: Option<PlannedImage>) -> Result<Plan, Problem> {
     let (mut draft, violations) = draft::of(request)?;
     draft.image = image;
-    judged(&draft, violations, policy)
+    validated(&draft, violations, policy)
 }
 
-fn judged(draft: &Draft<'_>, mut violations: Vec<Violation>, policy: &Policy) -> Result<Plan, Problem> {
+fn validated(draft: &Draft<'_>, mut violations: Vec<Violation>, policy: &Policy) -> Result<Plan, Problem> {
     match validate(draft, policy) {
         Ok(plan) if violations.is_empty() => Ok(plan),
         Ok(_) => Err(Problem::invalid(violations)),
@@ -160,32 +159,30 @@ fn judged(draft: &Draft<'_>, mut violations: Vec<Violation>, policy: &Policy) ->
     }
 }
 
-/// What a request under a used id gets.
-fn same_or_not(handle: Arc<Handle>, tag: &str) -> Result<(Arc<Handle>, bool), Problem> {
+/// Returns the container of a used id, if the same request made it.
+fn same_container(handle: Arc<Handle>, tag: &str) -> Result<(Arc<Handle>, bool), Problem> {
     if handle.request_tag() == tag {
         return Ok((handle, false));
     }
     let state = handle.state().map_or("deleted", State::name);
     Err(Problem::new(
         Kind::Exists,
-        format!("container {} ({state}) was made by another request under the same id", handle.id()),
+        format!("container {} ({state}) was made by a different request with the same id", handle.id()),
     ))
 }
 
-/// Puts plan and secrets into memory files, and makes the connection.
-fn load(plan: &Plan, request: &v1::RunRequest) -> std::io::Result<Cargo> {
+/// Puts plan and secrets into memory files, and makes the connection for the shim.
+fn load(plan: &Plan, request: &v1::RunRequest) -> std::io::Result<LaunchPayload> {
     let (ours, theirs) = Seqpacket::pair()?;
-    let json = serde_json::to_vec(plan).map_err(std::io::Error::from)?;
-    let mut plan = MemFile::create("executor-plan", json.len())?;
-    plan.fill(|bytes| bytes.copy_from_slice(&json))?;
+    let plan = memfiles::of_json("executor-plan", plan)?;
     let process = process_payload(request)?;
     let files = draft::files(request).map(|(_, file)| file.content.as_slice());
-    let files = written("executor-files", &files.collect::<Vec<_>>())?;
-    Ok(Cargo { ours: ShimLink::new(ours)?, theirs, plan, process, files })
+    let files = memfiles::of_strings("executor-files", &files.collect::<Vec<_>>())?;
+    Ok(LaunchPayload { ours: ShimLink::new(ours)?, theirs, plan, process, files })
 }
 
 fn process_payload(request: &v1::RunRequest) -> std::io::Result<MemFile> {
-    // Validated: there is a run action.
+    // Validation has ensured that there is a run action.
     let default = v1::RunAction::default();
     let run = request.action.as_ref().and_then(|action| action.run.as_ref()).unwrap_or(&default);
     let dir = if run.dir.is_empty() { "/" } else { &run.dir };
@@ -203,16 +200,10 @@ fn process_payload(request: &v1::RunRequest) -> std::io::Result<MemFile> {
     let has = |name: &str| all.clone().any(|variable| variable.name == name);
     env.extend(payload::default_environment(has, request.terminal));
     let strings = ProcessPayload::strings(run.path.as_bytes(), dir.as_bytes(), count.as_bytes(), &args, &env);
-    written("executor-process", &strings)
+    memfiles::of_strings("executor-process", &strings)
 }
 
-fn written(name: &str, strings: &[&[u8]]) -> std::io::Result<MemFile> {
-    let mut file = MemFile::create(name, payload::encoded_len(strings.iter().copied()))?;
-    file.fill(|bytes| payload::encode(strings.iter().copied(), bytes))?;
-    Ok(file)
-}
-
-/// Overwrites what is secret in a request.
+/// Overwrites the secrets in a request.
 fn wipe(request: &mut v1::RunRequest) {
     if let Some(run) = request.action.as_mut().and_then(|action| action.run.as_mut()) {
         run.args.zeroize();
@@ -228,10 +219,10 @@ fn wipe(request: &mut v1::RunRequest) {
     }
 }
 
-/// Ends all containers and waits until they have ended: what an ephemeral daemon does at its end.
+/// Kills all containers of an ephemeral daemon that stops, and waits until they have ended.
 pub(crate) async fn end_all(node: &Arc<Node>) {
     loop {
-        // Again, for one that was admitted just before the daemon began to stop.
+        // Looked for again: a container may have been admitted just before the daemon began to stop.
         let living: Vec<_> = node.registry.all().into_iter().filter(|handle| !handle.is_over()).collect();
         if living.is_empty() {
             return;

@@ -1,11 +1,9 @@
-//! The interface: gRPC in front of the node. Wire types stop in here.
+//! The gRPC services in front of the node. Messages of the interface are translated here.
 
 mod archive;
 mod attach;
-pub mod auth;
 mod containers;
-pub(crate) mod convert;
-pub(crate) mod draft;
+mod convert;
 mod events;
 mod exec;
 mod health;
@@ -13,12 +11,7 @@ mod images;
 mod info;
 mod logs;
 mod outputs;
-mod places;
-mod rates;
-mod remainder;
 mod secrets;
-pub mod serve;
-mod status;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,24 +22,48 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::node::Node;
-use crate::wire::conversation::{Answers, Conversation};
+use crate::problem::{Kind, Problem};
+use crate::server::RUNTIME_MESSAGE_MAX;
+use crate::wire::conversation::{Answers, Conversation, Requests};
 use crate::{admit, deletion, rotate};
 
-/// For the first message of a call whose requests go on: it says what the call is about.
+/// Time limit for the first message of a call with a stream of requests, which names the container.
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);
-/// Largest request of a container's: an id.
-pub(crate) const RUNTIME_MESSAGE_MAX: usize = 4096;
 
-/// The service on a node.
+/// Why a stream of answers ends early.
+enum StreamError {
+    /// The client does not read any longer.
+    ClientGone,
+    /// The client gets this problem.
+    Problem(Problem),
+}
+
+impl From<Problem> for StreamError {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+/// Waits for the first message of a stream of requests; `None` where the client sends none.
+async fn first_message<T: prost::Message + Default>(requests: &mut Requests<T>) -> Result<Option<T>, Status> {
+    let late = |_| {
+        let why = format!("no message came within {} s: the first one names the container", FIRST_MESSAGE.as_secs());
+        Problem::new(Kind::Invalid, why)
+    };
+    tokio::time::timeout(FIRST_MESSAGE, requests.next()).await.map_err(late)?
+}
+
+/// The executor's service on a node.
 #[derive(Clone, Debug)]
 struct Service {
     node: Arc<Node>,
 }
 
-/// Everything that is served: the executor, health, reflection. Must be called on the runtime.
+/// Returns the services of the control plane's socket: executor, images, health, reflection. Must be called on the
+/// runtime.
 ///
 /// # Errors
-/// The descriptor set is broken: a fault of ours.
+/// The built-in descriptor set is broken: an internal error.
 pub async fn routes(node: &Arc<Node>, message_bytes_max: usize) -> Result<Routes, tonic_reflection::server::Error> {
     let executor = ExecutorServer::new(Service { node: Arc::clone(node) })
         .max_decoding_message_size(message_bytes_max)
@@ -63,7 +80,7 @@ pub async fn routes(node: &Arc<Node>, message_bytes_max: usize) -> Result<Routes
         .add_service(reflection().build_v1alpha()?))
 }
 
-/// What containers are served. Must be called on the runtime.
+/// Returns the services of the containers' socket. Must be called on the runtime.
 pub(crate) fn runtime_routes(node: &Arc<Node>) -> Routes {
     Routes::new(
         ExecutorServer::new(Service { node: Arc::clone(node) })
@@ -131,7 +148,7 @@ impl Executor for Service {
     }
 
     async fn info(&self, _request: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
-        Ok(Response::new(info::tell(&self.node)))
+        Ok(Response::new(info::info(&self.node)))
     }
 
     async fn update_files(
@@ -147,7 +164,7 @@ impl Executor for Service {
         &self,
         request: Request<v1::GetSecretsRequest>,
     ) -> Result<Response<v1::GetSecretsResponse>, Status> {
-        // The headers hold the token: they are gone before anything is waited for.
+        // The headers hold the token: they are dropped before the first wait.
         let (metadata, _, v1::GetSecretsRequest { id }) = request.into_parts();
         let presented = secrets::presented(&metadata.into_headers())?;
         Ok(Response::new(secrets::get(&self.node, presented, &id).await?))

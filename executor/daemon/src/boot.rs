@@ -1,115 +1,113 @@
-//! From a process as it was started to one that may serve.
+//! Prepares the process to serve: directories, sockets, launcher, privileges.
 //!
 //! ```text
 //! root:          directories, lock, listen, launcher  ──>  privileges dropped  ──>  serve
 //! unprivileged:  lock, listen or take the socket, launcher if it is there       ──>  serve
 //! ```
-//! All of it happens while there is one thread, before the runtime and before a client is heard: privileges and
-//! capabilities belong to threads, and what reads the network's bytes must have none.
+//! All of it happens while there is one thread, before the runtime and before a byte of a client is read: privileges
+//! and capabilities belong to threads, and the code that reads clients' bytes must have none.
 
 mod account;
 mod dirs;
 mod launcher;
 mod socket;
 
-use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
 use executor_sys::privileges;
 use executor_sys::seqpacket::Seqpacket;
 
-use crate::api::auth::Access;
+use crate::access::Access;
 use crate::config::Config;
+use crate::server::Listeners;
 
 pub use account::Account;
 pub use dirs::Lock;
 pub use launcher::StartedLauncher;
 
-/// Why the daemon cannot serve.
+/// Why the process cannot be prepared.
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
-    /// A directory or file cannot be made as it must be.
+    /// An operation on a path failed.
     #[error("cannot {} {}", .what, .path.display())]
     Path {
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
-        /// On what.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The user to serve as cannot come to its own files.
-    #[error("{} is closed to user {}: its mode is {:o}, and the way to {} leads through it", .at.display(), .user, .mode, .path.display())]
+    /// The daemon's user cannot reach its directory.
+    #[error("user {} may not enter {} (mode {:o}), on the way to {}", .user, .at.display(), .mode, .path.display())]
     Closed {
-        /// Where.
+        /// The directory that the user may not enter.
         at: PathBuf,
         /// Its mode.
         mode: u32,
-        /// Whom it is closed to.
+        /// The daemon's user.
         user: String,
-        /// Where the way leads.
+        /// The daemon's directory.
         path: PathBuf,
     },
-    /// Another daemon is there.
+    /// Another daemon has the lock.
     #[error("another executord ({}) serves state directory {}", .who, .dir.display())]
     Locked {
-        /// Its pid, as far as it is told.
+        /// The other daemon's pid, where it is known.
         who: String,
-        /// Which directory.
+        /// The state directory.
         dir: PathBuf,
     },
-    /// A user or group that does not exist.
+    /// A user or group does not exist.
     #[error("there is no {what} `{name}` in {file}")]
     NoSuch {
-        /// User or group.
+        /// `user` or `group`.
         what: &'static str,
-        /// Its name.
+        /// The name.
         name: String,
-        /// Where it was looked for.
+        /// The file with the names.
         file: &'static str,
     },
-    /// Somebody serves the socket already.
-    #[error("somebody else serves {}", .0.display())]
+    /// Another process serves the socket.
+    #[error("another process already listens on {}", .0.display())]
     Served(PathBuf),
-    /// What systemd passed is no socket to listen on.
-    #[error("the sockets passed in LISTEN_FDS are not one listening unix stream socket: {0}")]
+    /// The sockets from systemd cannot be used.
+    #[error("LISTEN_FDS must pass exactly one listening unix stream socket: {0}")]
     Passed(String),
-    /// The launcher did not come up.
+    /// The launcher cannot be started.
     #[error("the launcher {}: {}", .program.display(), .why)]
     Launcher {
-        /// Its program.
+        /// The launcher's program.
         program: PathBuf,
-        /// What became of it.
+        /// The reason.
         why: String,
     },
-    /// Privileges could not be given up.
-    #[error("cannot give up privileges for user {user}")]
+    /// The privileges cannot be dropped.
+    #[error("cannot drop privileges to user {user}")]
     Privileges {
-        /// Whom to become.
+        /// The user to become.
         user: String,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
 }
 
-/// A process that may serve.
+/// A process that is prepared to serve.
 #[derive(Debug)]
 pub struct Booted {
-    /// Where clients connect.
-    pub listener: UnixListener,
-    /// Where containers with a token connect.
-    pub runtime: Option<UnixListener>,
-    /// A connection to the launcher, where there is one.
+    /// Listening sockets.
+    pub listeners: Listeners,
+    /// Connection to the launcher, where there is one.
     pub launcher: Option<Seqpacket>,
-    /// The launcher, where this process started it.
+    /// Launcher, where this process started it.
     pub started: Option<StartedLauncher>,
-    /// Who may call.
+    /// Operators.
     pub access: Access,
-    /// Held until the end: one daemon on a state directory.
+    /// Lock on the state directory, held until the end.
     pub lock: Lock,
 }
 
-/// Makes this process one that may serve.
+/// Prepares this process to serve.
 ///
 /// # Errors
 /// See [`BootError`].
@@ -122,24 +120,24 @@ pub fn boot(config: &Config) -> Result<Booted, BootError> {
     let lock = dirs::lock(&config.paths, ledger, &account, root)?;
     let listener = socket::listener(config, &account, group, root)?;
     let runtime = socket::runtime(config, &account, root);
-    // A socket that nobody will serve is not left behind; after the privileges are gone it cannot be removed.
+    // No socket without a server is left behind; once the privileges are dropped it cannot be removed.
     let (launcher, started) =
         launcher::connect(config, &account, root).inspect_err(|_| drop(std::fs::remove_file(&config.listen)))?;
     keep_out_of_swap(!root || config.keep_root);
-    give_up(config, &account, root, parent)?;
+    drop_privileges(config, &account, root, parent)?;
     raise_descriptors();
     let access = Access { own_uid: account.uid, group };
-    Ok(Booted { listener, runtime, launcher, started, access, lock })
+    Ok(Booted { listeners: Listeners { main: listener, runtime }, launcher, started, access, lock })
 }
 
-/// From here on this process can do what its user can, and no more.
-fn give_up(config: &Config, account: &Account, root: bool, parent: i32) -> Result<(), BootError> {
+/// Drops all privileges, so that this process can do what its user can, and no more.
+fn drop_privileges(config: &Config, account: &Account, root: bool, parent: i32) -> Result<(), BootError> {
     let failed = |source| BootError::Privileges { user: account.name.clone(), source };
     if root && !config.keep_root {
         privileges::drop_to(account.uid, account.gid).map_err(failed)?;
         tracing::info!(user = account.name, uid = account.uid, gid = account.gid, "privileges dropped");
     } else if root {
-        tracing::warn!("serving with root's privileges, as asked for");
+        tracing::warn!("serving with root's privileges, as configured by keep_root");
     }
     privileges::forbid_core_files().map_err(failed)?;
     if config.ephemeral {
@@ -148,20 +146,21 @@ fn give_up(config: &Config, account: &Account, root: bool, parent: i32) -> Resul
     Ok(())
 }
 
-/// A request's secrets are in this process's memory for a moment, and swap would keep them.
-fn keep_out_of_swap(stays_as_it_is: bool) {
-    match privileges::keep_out_of_swap(stays_as_it_is) {
+/// Locks this process's memory: a request's secrets are in it for a moment, and swap would keep them.
+fn keep_out_of_swap(privileges_are_final: bool) {
+    match privileges::keep_out_of_swap(privileges_are_final) {
         Ok(true) => tracing::debug!("memory is locked"),
         Ok(false) => tracing::debug!("memory is not locked: the limit on locked memory (LimitMEMLOCK) is finite"),
-        Err(error) => tracing::warn!(%error, "memory cannot be locked"),
+        Err(error) => tracing::warn!(%error, "cannot lock the memory: secrets may be swapped out"),
     }
 }
 
-/// Each container takes a descriptor, and the soft limit is 1,024 on most machines.
+/// Raises the soft limit on descriptors to the hard one: each container takes a descriptor, and the soft limit is 1,024
+/// on most machines.
 fn raise_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
-        tracing::warn!(error = %std::io::Error::from(error), "the limit on open files stays as it is");
+        tracing::warn!(error = %std::io::Error::from(error), "cannot raise the soft limit on open files");
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{CommandFactory, Parser, ValueEnum};
 use serde::Deserialize;
 
-/// Where the configuration is when nobody says otherwise. It need not exist.
+/// Default path of the configuration file. It need not exist.
 pub const CONFIG_DEFAULT: &str = "/etc/executor/executor.toml";
 
 /// Node-level executor daemon: runs processes in containers for a control plane, over gRPC.
@@ -28,7 +28,7 @@ pub struct Args {
     /// Directory of exit records, logs and the ledger [default: /var/lib/executor]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Where clients connect: unix:///PATH [default: unix://RUN_DIR/executor.sock]
+    /// Socket for clients: unix:///PATH [default: unix://RUN_DIR/executor.sock]
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<String>,
     /// Program of the launcher [default: executor-launcher beside executord]
@@ -49,7 +49,7 @@ pub struct Args {
     /// Least level that is logged: error, warn, info, debug or trace [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<LogLevel>,
-    /// Take everything along at the end: containers, launcher and both directories
+    /// Remove everything at the end: containers, launcher and both directories
     #[arg(long)]
     pub ephemeral: bool,
     /// Write the manual page into DIR and exit
@@ -64,7 +64,7 @@ pub struct Args {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
     /// One JSON object a line.
@@ -85,7 +85,7 @@ pub enum LogLevel {
 }
 
 impl Args {
-    /// Writes what the hidden flags ask for; whether there was any.
+    /// Writes the files of the hidden flags; true if there was one.
     ///
     /// # Errors
     /// The directory is not writable.

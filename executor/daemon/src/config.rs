@@ -1,6 +1,6 @@
-//! The configuration: a TOML file, the command line over it, and what holds where neither says anything.
+//! The configuration: a TOML file, the command line over it, and the defaults.
 //!
-//! Every value is checked here, once; a fault names the file, the key and the value.
+//! Every value is checked here, once; an error names the file, the key and the value.
 
 mod images;
 
@@ -12,46 +12,45 @@ use executor_core::settings::{Bytes, LauncherSettings, Unusable};
 use executor_core::validate::{CAPABILITIES, Draft, Policy, validate};
 use serde::Deserialize;
 
-use crate::api::serve::Bounds;
 use crate::cli::{Args, CONFIG_DEFAULT, LogFormat, LogLevel};
 use crate::paths::Paths;
 
 /// Longest path of a listening socket, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
-/// Most connections that can be asked for.
+/// Most connections that can be configured.
 const CONNECTIONS_MAX: usize = 100_000;
-/// Bytes that a request may have besides its files.
+/// Bytes of a request besides its files.
 const MESSAGE_ROOM: u64 = 1 << 20;
-/// Bytes that a request may have at least.
+/// Least default of the largest request, in bytes.
 const MESSAGE_MIN: u64 = 2 << 20;
 
-/// What is wrong with the configuration.
+/// Why the configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read {}", .0.display())]
     Read(PathBuf, #[source] std::io::Error),
-    /// The file is no TOML, or has keys or types that are not known.
+    /// The file is not valid TOML, or has unknown keys or wrong types.
     #[error("{}: {}", .0.display(), .1)]
     Form(PathBuf, Box<toml::de::Error>),
-    /// A value that cannot be.
+    /// A value is invalid.
     #[error("{origin}: {key} = {value}: {why}")]
     Value {
         /// File, or command line.
         origin: String,
-        /// Which.
+        /// The key.
         key: &'static str,
-        /// As it was given.
+        /// The value as it was given.
         value: String,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
-    /// The host's memory cannot be told.
-    #[error("capacity.memory_bytes is not set, and the host's memory cannot be told")]
+    /// The size of the host's memory is unknown.
+    #[error("cannot determine the host's memory: set capacity.memory_bytes")]
     Host,
 }
 
-/// The file.
+/// The configuration file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct File {
@@ -69,8 +68,8 @@ struct File {
     server: Server,
     retention: Keep,
     images: images::Images,
-    /// The launcher's own; read here so that what it does not know or cannot use is told, and a client that missed output
-    /// hears how much is kept.
+    /// Table of the launcher, read here so that unknown keys and invalid values are reported, and for the size of logs,
+    /// which a client that missed output is told.
     launcher: LauncherSettings,
 }
 
@@ -111,16 +110,16 @@ impl Default for Keep {
     }
 }
 
-/// A configuration in force.
+/// The configuration in force.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The file that it came from, where there was one.
+    /// Configuration file, where there was one.
     pub file: Option<PathBuf>,
-    /// Where things are.
+    /// Directories.
     pub paths: Paths,
     /// Path of the socket that clients connect to.
     pub listen: PathBuf,
-    /// Program of the launcher; beside our own where none is named.
+    /// Program of the launcher; `executor-launcher` beside executord where none is named.
     pub launcher: Option<PathBuf>,
     /// Keep root's privileges.
     pub keep_root: bool,
@@ -132,22 +131,35 @@ pub struct Config {
     pub log_format: LogFormat,
     /// Level of the log.
     pub log_level: LogLevel,
-    /// Take everything along at the end.
+    /// Remove containers, launcher and directories at the end.
     pub ephemeral: bool,
-    /// What may be asked for.
+    /// Policy for requests.
     pub policy: Policy,
-    /// What there is to give.
+    /// Capacity of the host.
     pub capacity: Amount,
-    /// Where images come from and how many are kept.
+    /// Settings of images.
     pub images: executor_images::Settings,
-    /// Bounds of the server.
+    /// Bounds of the control plane's socket.
     pub bounds: Bounds,
-    /// Completed containers that are kept, and for how long.
-    pub kept: (usize, Duration),
-    /// Events that are kept.
+    /// Most completed containers that are kept.
+    pub completed_kept: usize,
+    /// Longest time for which completed containers are kept.
+    pub completed_kept_for: Duration,
+    /// Most events that are kept.
     pub events_kept: usize,
-    /// The size in bytes at which the launcher's side rotates a container's log.
+    /// Size in bytes at which a container's log is rotated.
     pub log_bytes_max: u64,
+}
+
+/// Bounds of a listening socket.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Most connections at once.
+    pub connections: usize,
+    /// Most calls at once on a connection.
+    pub streams: u32,
+    /// Largest message of a request to the executor, in bytes.
+    pub message_bytes: usize,
 }
 
 impl Config {
@@ -175,9 +187,9 @@ fn parse(path: &Path, text: &str) -> Result<File, ConfigError> {
 fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config, ConfigError> {
     let origin = path.as_ref().map_or_else(|| "configuration".to_owned(), |path| path.display().to_string());
     let check = Check { origin };
-    // A private daemon belongs to whoever started it, who has the host's network anyway.
+    // An ephemeral daemon is its user's own, who has the host's network anyway.
     file.policy.allow_host_network |= args.ephemeral;
-    // So are its images, unless it was given a file of its own.
+    // So are its images, unless a configuration file was named.
     file.policy.images = file.images.policy(&check, args.ephemeral && args.config.is_none())?;
     check.policy(&file.policy)?;
     check.launcher(&file.launcher)?;
@@ -189,17 +201,17 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
         None => run_dir.join("executor.sock"),
         Some(address) => match address.strip_prefix("unix://") {
             Some(path) if path.starts_with('/') => path.into(),
-            _ => return Err(check.fault("listen", address, "is no unix:///absolute/path")),
+            _ => return Err(check.fault("listen", address, "must be unix:///ABSOLUTE/PATH")),
         },
     };
     if listen.as_os_str().len() > SOCKET_PATH_MAX {
-        let why = format!("a socket's path has at most {SOCKET_PATH_MAX} bytes");
+        let why = format!("the path of a socket has at most {SOCKET_PATH_MAX} bytes");
         return Err(check.fault("listen", &listen.display(), &why));
     }
     let containers = file.capacity.containers.unwrap_or(1000);
     let memory_bytes = file.capacity.memory_bytes.map_or_else(host_memory, |bytes| Ok(bytes.0))?;
-    // A limit on processes is a ceiling that few containers come near: so many of the default size as there may be
-    // containers are taken on, and the kernel's own limit is left to the operator to divide.
+    // A limit on processes is a ceiling that few containers come near: the default admits as many containers of the
+    // default size as there may be, and does not divide the kernel's own limit.
     let pids = file.capacity.pids.unwrap_or_else(|| containers.saturating_mul(file.policy.default_pids));
     check.at_least_one("capacity.containers", containers)?;
     check.at_least_one("capacity.memory_bytes", memory_bytes)?;
@@ -208,7 +220,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
     check.at_least_one("capacity.disk_bytes", disk_bytes)?;
     check.at_least_one("server.connections", file.server.connections as u64)?;
     if file.server.connections > CONNECTIONS_MAX {
-        let why = format!("at most {CONNECTIONS_MAX}");
+        let why = format!("must be at most {CONNECTIONS_MAX}");
         return Err(check.fault("server.connections", &file.server.connections, &why));
     }
     check.at_least_one("server.streams_per_connection", u64::from(file.server.streams_per_connection))?;
@@ -216,7 +228,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
     let message_least = file.policy.files_bytes_max.saturating_add(MESSAGE_ROOM).max(MESSAGE_MIN);
     let message_bytes_max = file.server.message_bytes_max.map_or(message_least, |bytes| bytes.0);
     if !(1 << 16..=1 << 30).contains(&message_bytes_max) {
-        return Err(check.fault("server.message_bytes_max", &message_bytes_max, "65536 to 1073741824 is allowed"));
+        return Err(check.fault("server.message_bytes_max", &message_bytes_max, "must be 65536 to 1073741824"));
     }
     let paths = Paths { run_dir, state_dir };
     Ok(Config {
@@ -237,7 +249,8 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>) -> Result<Config,
             streams: file.server.streams_per_connection,
             message_bytes: usize::try_from(message_bytes_max).unwrap_or(usize::MAX),
         },
-        kept: (file.retention.completed, Duration::from_secs(file.retention.hours.saturating_mul(3600))),
+        completed_kept: file.retention.completed,
+        completed_kept_for: Duration::from_secs(file.retention.hours.saturating_mul(3600)),
         events_kept: file.retention.events,
         log_bytes_max: file.launcher.log_bytes(),
         file: path,
@@ -254,7 +267,7 @@ impl Check {
     }
 
     fn absolute(&self, key: &'static str, path: &Path) -> Result<(), ConfigError> {
-        if path.is_absolute() { Ok(()) } else { Err(self.fault(key, &path.display(), "is not absolute")) }
+        if path.is_absolute() { Ok(()) } else { Err(self.fault(key, &path.display(), "must be an absolute path")) }
     }
 
     fn at_least_one(&self, key: &'static str, value: u64) -> Result<(), ConfigError> {
@@ -265,7 +278,7 @@ impl Check {
         settings.check().map_err(|Unusable { key, value, why }| self.fault(key, &value, &why))
     }
 
-    /// The defaults must pass the validation that they will fill requests for.
+    /// Checks the policy, whose defaults must pass the validation of requests.
     fn policy(&self, policy: &Policy) -> Result<(), ConfigError> {
         self.absolute("policy.files_root", &policy.files_root)?;
         if !policy.docker_socket.as_os_str().is_empty() {
@@ -281,7 +294,7 @@ impl Check {
         let unknown =
             policy.capabilities_allowed.iter().find(|name| *name != "ALL" && !CAPABILITIES.contains(&name.as_str()));
         if let Some(name) = unknown {
-            let why = "is not a capability in the kernel's spelling, such as CAP_KILL, and not ALL";
+            let why = "must be a capability in the kernel's spelling, such as CAP_KILL, or ALL";
             return Err(self.fault("policy.capabilities_allowed", name, why));
         }
         if let Err(why) = policy.userns_pool() {
@@ -307,7 +320,7 @@ impl Check {
     }
 }
 
-/// Size of the file system that a directory lies on, or is going to; without bound where it cannot be told.
+/// Returns the size of the file system that a directory is on, or will be; without bound where it is unknown.
 fn disk_of(dir: &Path) -> u64 {
     let size = dir.ancestors().find_map(|dir| rustix::fs::statvfs(dir).ok());
     size.map_or(u64::MAX, |size| size.f_blocks.saturating_mul(size.f_frsize)).max(1)
@@ -315,7 +328,7 @@ fn disk_of(dir: &Path) -> u64 {
 
 fn host_memory() -> Result<u64, ConfigError> {
     let info = rustix::system::sysinfo();
-    #[allow(clippy::useless_conversion)] // narrower on other machines
+    #[allow(clippy::useless_conversion)] // narrower on other architectures
     let total = u64::from(info.totalram).saturating_mul(u64::from(info.mem_unit));
     if total > 0 { Ok(total) } else { Err(ConfigError::Host) }
 }

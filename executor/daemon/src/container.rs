@@ -1,14 +1,12 @@
-//! A container as the daemon has it: facts that one task changes and everybody else watches.
+//! A container as the daemon knows it: facts that one task changes and all others watch.
 //!
 //! ```text
-//!  admit ──> Handle ── known: watch ──> Get, List, Wait, StreamLogs
-//!              │  └── shim: link ─────> Stop, Signal
+//!  admit ──> Handle ── presence: watch ──> Get, List, Wait, StreamLogs
+//!              │  └── shim: link ────────> Stop, Signal
 //!              └── driven by one task (actor), from its launch or its recovery to its completion
 //! ```
 //! The handle outlives the task: a completed container is its facts alone.
 
-pub mod actor;
-pub mod facts;
 pub mod link;
 pub mod records;
 
@@ -18,19 +16,19 @@ use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
 use tokio::sync::{Notify, watch};
 
+use crate::facts::Facts;
 use crate::locked;
 use crate::problem::Problem;
-use facts::Facts;
 use link::ShimLink;
 
-/// What a watcher sees.
+/// Presence of a container, as its watchers see it.
 #[derive(Clone, Debug)]
-pub enum Known {
-    /// It is there.
-    Here(Arc<Facts>),
-    /// It could not be made as asked; nothing of it is left.
+pub enum Presence {
+    /// The container is there.
+    Present(Arc<Facts>),
+    /// The container could not be made as requested; nothing of it is left.
     Refused(Problem),
-    /// It was deleted; this is what was known last.
+    /// The container was deleted; these are its last facts.
     Deleted(Arc<Facts>),
 }
 
@@ -39,23 +37,23 @@ pub enum Known {
 pub struct Handle {
     id: ContainerId,
     request_tag: String,
-    known: watch::Sender<Known>,
+    presence: watch::Sender<Presence>,
     shim: Mutex<Option<Arc<ShimLink>>>,
-    /// The launcher said that it has finished this container.
+    /// Notified when the launcher has finished the container, whose shim was lost.
     pub(crate) shim_lost: Notify,
-    /// Held by the one call that deletes it.
+    /// Held by the call that deletes the container.
     pub(crate) deleting: tokio::sync::Mutex<()>,
-    /// Held by the one call that updates its files.
+    /// Held by the call that updates the secret files.
     pub(crate) updating: tokio::sync::Mutex<()>,
 }
 
 impl Handle {
-    /// A container that is as `facts` say.
+    /// Makes the handle of a container with these facts.
     pub fn new(facts: Facts) -> Self {
         Self {
             id: facts.plan.id.clone(),
             request_tag: facts.request_tag.clone(),
-            known: watch::Sender::new(Known::Here(Arc::new(facts))),
+            presence: watch::Sender::new(Presence::Present(Arc::new(facts))),
             shim: Mutex::new(None),
             shim_lost: Notify::new(),
             deleting: tokio::sync::Mutex::new(()),
@@ -63,83 +61,85 @@ impl Handle {
         }
     }
 
-    /// Its id.
+    /// Returns the container's id.
     pub fn id(&self) -> &ContainerId {
         &self.id
     }
 
-    /// Keyed hash of the request that made it.
+    /// Returns the keyed hash of the request that made the container.
     pub fn request_tag(&self) -> &str {
         &self.request_tag
     }
 
-    /// What is known now. Of one that was refused or deleted: nothing.
+    /// Returns the facts; `None` of a container that was refused or deleted.
     pub fn facts(&self) -> Option<Arc<Facts>> {
-        match &*self.known.borrow() {
-            Known::Here(facts) => Some(Arc::clone(facts)),
-            Known::Refused(_) | Known::Deleted(_) => None,
+        match &*self.presence.borrow() {
+            Presence::Present(facts) => Some(Arc::clone(facts)),
+            Presence::Refused(_) | Presence::Deleted(_) => None,
         }
     }
 
-    /// The state now; `None` for one that is gone.
+    /// Returns the state; `None` of a container that was refused or deleted.
     pub fn state(&self) -> Option<State> {
-        match &*self.known.borrow() {
-            Known::Here(facts) => Some(facts.state),
-            Known::Refused(_) | Known::Deleted(_) => None,
+        match &*self.presence.borrow() {
+            Presence::Present(facts) => Some(facts.state),
+            Presence::Refused(_) | Presence::Deleted(_) => None,
         }
     }
 
-    /// It is completed, or gone.
+    /// True when the container is completed, refused or deleted.
     pub fn is_over(&self) -> bool {
         self.state().is_none_or(|state| state == State::Completed)
     }
 
-    /// Watches it.
-    pub fn watch(&self) -> watch::Receiver<Known> {
-        self.known.subscribe()
+    /// Watches the container.
+    pub fn watch(&self) -> watch::Receiver<Presence> {
+        self.presence.subscribe()
     }
 
-    /// Waits until its process was started, or never will be.
+    /// Waits until the process was started, or certainly never will be.
     ///
     /// # Errors
-    /// It could not be made as asked.
+    /// The container could not be made as requested.
     pub async fn started(&self) -> Result<Arc<Facts>, Problem> {
         self.wait_for(Facts::start_is_decided).await
     }
 
-    /// Waits until it is completed.
+    /// Waits until the container is completed.
     ///
     /// # Errors
-    /// It could not be made as asked.
+    /// The container could not be made as requested.
     pub async fn completed(&self) -> Result<Arc<Facts>, Problem> {
         self.wait_for(|facts| facts.state == State::Completed).await
     }
 
-    /// Waits until its shim is connected, or it is completed or gone.
+    /// Waits until the shim is connected, or the container is completed, refused or deleted.
     pub(crate) async fn settled(&self) {
         let mut watch = self.watch();
-        let over = |known: &Known| !matches!(known, Known::Here(facts) if facts.state != State::Completed);
+        let over =
+            |presence: &Presence| !matches!(presence, Presence::Present(facts) if facts.state != State::Completed);
         // Both changes are published: a link is set before the shim's first report is.
-        let _ = watch.wait_for(|known| over(known) || self.shim().is_some()).await;
+        let _ = watch.wait_for(|presence| over(presence) || self.shim().is_some()).await;
     }
 
     async fn wait_for(&self, condition: impl Fn(&Facts) -> bool) -> Result<Arc<Facts>, Problem> {
         let mut watch = self.watch();
-        let known = watch.wait_for(|known| !matches!(known, Known::Here(facts) if !condition(facts))).await;
-        match known.as_deref() {
-            Ok(Known::Here(facts) | Known::Deleted(facts)) => Ok(Arc::clone(facts)),
-            Ok(Known::Refused(problem)) => Err(problem.clone()),
+        let presence =
+            watch.wait_for(|presence| !matches!(presence, Presence::Present(facts) if !condition(facts))).await;
+        match presence.as_deref() {
+            Ok(Presence::Present(facts) | Presence::Deleted(facts)) => Ok(Arc::clone(facts)),
+            Ok(Presence::Refused(problem)) => Err(problem.clone()),
             // The sender lives as long as `self`.
             Err(_) => Err(Problem::no_container(self.id.as_str())),
         }
     }
 
-    /// Tells watchers.
-    pub(crate) fn publish(&self, known: Known) {
-        self.known.send_replace(known);
+    /// Tells the watchers.
+    pub(crate) fn publish(&self, presence: Presence) {
+        self.presence.send_replace(presence);
     }
 
-    /// The way to its shim, while there is one.
+    /// Returns the connection to the shim, while there is one.
     pub(crate) fn shim(&self) -> Option<Arc<ShimLink>> {
         locked(&self.shim).clone()
     }

@@ -1,244 +1,49 @@
-//! The event log: what happened to containers, in one order, numbered without end.
-//!
-//! In go transitions; out come events to whoever follows, from any point that is still kept. The number of an
-//! event (its cursor) never repeats, over restarts and crashes too: numbers are reserved in the ledger in blocks,
-//! before they are given out, and a start after a crash begins behind the block. A follower sees the jump as a
-//! gap, because events just before the crash may not have reached the disk.
+//! Events of containers, as the event log and the ledger keep them.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
 use executor_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
 
-use crate::container::facts::End;
-use crate::ledger::Ledger;
-use crate::locked;
+use crate::facts::End;
 
-/// Cursors reserved at once. A crash wastes at most this many numbers of 2^64.
-pub const RESERVED_AT_ONCE: u64 = 10_000;
-
-/// What happened.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum What {
-    /// A state was reached.
+pub enum EventKind {
+    /// The container reached a state.
     Reached(State),
-    /// The record is gone.
+    /// The container was deleted, its record and its logs included.
     Deleted,
-    /// Its secret files were replaced; this is their generation now.
+    /// The container's secret files were replaced; the number is their new generation.
     FilesUpdated(u64),
 }
 
-/// Something that happened to a container.
+/// An event of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Its number.
+    /// Number of the event.
     pub cursor: u64,
-    /// When it was logged.
+    /// Time at which it was logged.
     pub time: Timestamp,
-    /// Whom it happened to.
+    /// Id of the container.
     pub container: ContainerId,
-    /// What.
-    pub what: What,
-    /// With `completed`.
+    /// Kind of the event.
+    #[serde(rename = "what")]
+    pub kind: EventKind,
+    /// End of the container, with `completed`.
     pub end: Option<Arc<End>>,
 }
 
-/// What the ledger knows of the log at a start.
+/// Events that the ledger has at a start.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub struct KeptEvents {
     /// Events, in order.
     pub events: Vec<Event>,
-    /// The first cursor that was certainly never given out.
+    /// First cursor that was certainly never given out.
     pub next: u64,
-    /// The first cursor that is not reserved.
+    /// First cursor that is not reserved.
     pub reserved: u64,
-}
-
-/// The log.
-#[derive(Debug)]
-pub struct EventLog {
-    inner: Mutex<Inner>,
-    newest: watch::Sender<u64>,
-    ledger: Arc<Ledger>,
-    most: usize,
-}
-
-#[derive(Debug)]
-struct Inner {
-    ring: VecDeque<Arc<Event>>,
-    next: u64,
-    reserved: u64,
-    closed: bool,
-}
-
-/// Events for one follower.
-#[derive(Debug)]
-pub struct Batch {
-    /// Each with whether events before it are lost to this follower.
-    pub events: Vec<(Arc<Event>, bool)>,
-    /// Where to go on.
-    pub position: Position,
-}
-
-/// How far a follower is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
-    /// The last cursor it has seen, or passed over.
-    after: u64,
-    /// It lost something that it was not told of yet.
-    gap: bool,
-    /// It has seen nothing and asked for whatever is kept, so that nothing can be missing before the first.
-    fresh: bool,
-}
-
-impl EventLog {
-    /// Goes on with what the ledger has. Keeps at most `most` events.
-    pub fn new(kept: Kept, ledger: Arc<Ledger>, most: usize) -> Self {
-        let skip = kept.events.len().saturating_sub(most);
-        let ring: VecDeque<_> = kept.events.into_iter().skip(skip).map(Arc::new).collect();
-        let newest = watch::Sender::new(kept.next.saturating_sub(1));
-        let inner = Mutex::new(Inner { ring, next: kept.next.max(1), reserved: kept.reserved, closed: false });
-        Self { inner, newest, ledger, most }
-    }
-
-    /// Logs an event.
-    pub fn append(&self, container: &ContainerId, what: What, end: Option<Arc<End>>, time: Timestamp) {
-        let mut inner = locked(&self.inner);
-        if inner.closed {
-            return;
-        }
-        let cursor = inner.next;
-        inner.next += 1;
-        let event = Arc::new(Event { cursor, time, container: container.clone(), what, end });
-        inner.ring.push_back(Arc::clone(&event));
-        if inner.ring.len() > self.most {
-            inner.ring.pop_front();
-        }
-        // Early enough that the reservation is on disk long before its first number is used.
-        if inner.reserved < inner.next + RESERVED_AT_ONCE / 2 {
-            inner.reserved += RESERVED_AT_ONCE;
-            self.ledger.reserve_cursors(inner.reserved);
-        }
-        let oldest = inner.ring.front().map_or(cursor, |event| event.cursor);
-        self.ledger.put_event(event, oldest);
-        drop(inner);
-        self.newest.send_replace(cursor);
-    }
-
-    /// The newest event's cursor; where the log will go on from.
-    pub fn newest(&self) -> u64 {
-        locked(&self.inner).next - 1
-    }
-
-    /// Tells when there are newer events.
-    pub fn subscribe(&self) -> watch::Receiver<u64> {
-        self.newest.subscribe()
-    }
-
-    /// At most `most` events after a position, of `only` this container where one is given.
-    pub fn after(&self, position: Position, only: Option<&ContainerId>, most: usize) -> Batch {
-        let inner = locked(&self.inner);
-        let mut position = position;
-        let start = inner.ring.partition_point(|event| event.cursor <= position.after);
-        let mut events = Vec::new();
-        for event in inner.ring.range(start..) {
-            position.gap |= !position.fresh && event.cursor > position.after + 1;
-            position.fresh = false;
-            position.after = event.cursor;
-            if only.is_none_or(|id| *id == event.container) {
-                events.push((Arc::clone(event), std::mem::take(&mut position.gap)));
-                if events.len() == most {
-                    break;
-                }
-            }
-        }
-        Batch { events, position }
-    }
-
-    /// Takes no more events, and tells the first cursor that was never given out.
-    pub fn close(&self) -> u64 {
-        let mut inner = locked(&self.inner);
-        inner.closed = true;
-        inner.next
-    }
-}
-
-impl Position {
-    /// Behind the event of this cursor; 0 for all that are kept.
-    pub fn behind(cursor: u64) -> Self {
-        Self { after: cursor, gap: false, fresh: cursor == 0 }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn log(dir: &std::path::Path, most: usize) -> EventLog {
-        let (ledger, loaded) = Ledger::open(dir).unwrap();
-        EventLog::new(loaded.events, Arc::new(ledger), most)
-    }
-
-    fn add(log: &EventLog, id: &str) {
-        log.append(&id.parse().unwrap(), What::Deleted, None, Timestamp(7));
-    }
-
-    fn seen(batch: &Batch) -> Vec<(u64, bool)> {
-        batch.events.iter().map(|(event, gap)| (event.cursor, *gap)).collect()
-    }
-
-    #[test]
-    fn a_follower_sees_each_event_once_and_is_told_of_what_it_missed() {
-        let dir = tempfile::tempdir().unwrap();
-        let log = log(dir.path(), 5);
-        for id in ["a", "b", "a", "b", "a", "b", "a"] {
-            add(&log, id);
-        }
-        let all = log.after(Position::behind(0), None, 100);
-        assert_eq!(seen(&all), [(3, false), (4, false), (5, false), (6, false), (7, false)]);
-        assert_eq!(seen(&log.after(Position::behind(1), None, 2)), [(3, true), (4, false)]);
-        assert_eq!(seen(&log.after(Position::behind(2), None, 2)), [(3, false), (4, false)]);
-        let b = "b".parse().unwrap();
-        let batch = log.after(Position::behind(1), Some(&b), 1);
-        assert_eq!(seen(&batch), [(4, true)]);
-        let batch = log.after(batch.position, Some(&b), 9);
-        assert_eq!(seen(&batch), [(6, false)]);
-        assert_eq!(log.after(batch.position, None, 9).events.len(), 0, "passed over what is not its own");
-        assert_eq!(log.newest(), 7);
-    }
-
-    /// After a crash the next daemon finds the file as it was: a copy of it, made while it is open. It must not use
-    /// a number again, although the ledger had not seen the last events.
-    #[test]
-    fn cursors_never_go_back() {
-        let mut dir = tempfile::tempdir().unwrap();
-        let mut last = 0;
-        for crash in [true, false, true, false, false] {
-            let log = log(dir.path(), 50);
-            add(&log, "a");
-            let batch = log.after(Position::behind(last), None, 1);
-            assert!(batch.events[0].0.cursor > last);
-            last = log.newest();
-            if crash {
-                let other = tempfile::tempdir().unwrap();
-                std::fs::copy(dir.path().join("executord.redb"), other.path().join("executord.redb")).unwrap();
-                drop(log);
-                dir = other;
-            } else {
-                let next = log.close();
-                add(&log, "late");
-                assert_eq!(log.newest(), last, "closed");
-                log.ledger.close(next);
-            }
-        }
-        let log = log(dir.path(), 50);
-        let all = log.after(Position::behind(0), None, 9);
-        let cursors: Vec<u64> = all.events.iter().map(|(event, _)| event.cursor).collect();
-        assert_eq!(&cursors[cursors.len() - 2..], [last - 1, last], "a clean stop leaves no hole");
-    }
 }

@@ -1,8 +1,8 @@
-//! Executing a process in a container: from what was asked for to a session with its supervisor.
+//! Executes a process in a container: from the request to a session with its supervisor.
 //!
-//! In goes the decoded message, by value, because it holds the only copies of arguments and values; out comes a process
-//! that runs, with its own descriptors. The launcher forks the supervisor; nothing of the process goes through another
-//! process of ours.
+//! The decoded message goes in by value, because it holds the only copies of arguments and values; a running process
+//! with its own descriptors comes out. The launcher forks the supervisor; the process's input and output go through no
+//! other process of the executor.
 
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use executor_core::payload::{self, ProcessPayload};
 use executor_core::protocol::{
     self, ARCHIVE_FOLLOW, ARCHIVE_STAT, ArchiveWork, ExecNews, ExecOrder, ExecReport, LauncherAnswer, LauncherCall,
 };
+use executor_core::record::Exit;
 use executor_core::validate::{ExecDraft, validate_exec};
 use executor_proto::v1;
 use executor_sys::memfile::MemFile;
@@ -23,15 +24,19 @@ use tokio::io::unix::AsyncFd;
 use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::container::Handle;
-use crate::container::facts::Facts;
+use crate::facts::Facts;
+use crate::memfiles::{self, Wiped};
 use crate::node::Node;
 use crate::packets::{Packets, watched};
 use crate::problem::{Kind, Problem};
 
-/// For the supervisor's first word: it gives the program 60 s.
-const BEGINNING: Duration = Duration::from_secs(70);
+/// Time limit for the supervisor's first report. The supervisor gives the program 60 s.
+const STARTED_WITHIN: Duration = Duration::from_secs(70);
 
-/// What is asked for; overwritten when it is no longer needed, however that comes.
+/// Name of the memory file with program, arguments and environment.
+const PAYLOAD: &str = "executor-process";
+
+/// A request that is overwritten when it is dropped.
 pub(crate) struct Start(pub(crate) v1::ExecStart);
 
 impl Drop for Start {
@@ -41,27 +46,27 @@ impl Drop for Start {
     }
 }
 
-/// A process that was executed. Dropped, it is ended.
+/// An executed process. It ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct ExecSession {
     packets: Packets,
-    /// On the host.
+    /// Pid on the host.
     pub(crate) pid: i32,
 }
 
-/// Our ends of a process's input and output.
+/// The daemon's descriptors of a process's input and output.
 #[derive(Debug)]
-pub(crate) struct Ends {
-    /// It has a terminal, which is all of these.
+pub(crate) struct Stdio {
+    /// True when the process has a terminal, which is all of these descriptors.
     pub(crate) terminal: bool,
-    pub(crate) input: Option<Arc<End>>,
-    pub(crate) stdout: Arc<End>,
-    pub(crate) stderr: Option<Arc<End>>,
+    pub(crate) input: Option<Arc<StdioFd>>,
+    pub(crate) stdout: Arc<StdioFd>,
+    pub(crate) stderr: Option<Arc<StdioFd>>,
 }
 
-/// One of them.
+/// A descriptor of a process's input or output: a pipe or a terminal.
 #[derive(Debug)]
-pub(crate) struct End(AsyncFd<Owned>);
+pub(crate) struct StdioFd(AsyncFd<Owned>);
 
 #[derive(Debug)]
 struct Owned(OwnedFd);
@@ -72,40 +77,37 @@ impl AsRawFd for Owned {
     }
 }
 
-/// What became of what was asked for.
+/// Outcome of a request to execute a process.
 #[derive(Debug)]
-pub(crate) enum Begun {
-    /// It runs.
-    Running(Session, Ends),
+pub(crate) enum ExecOutcome {
+    /// The process runs.
+    Running(ExecSession, Stdio),
     /// The program could not be executed.
     Failed(v1::ExecFailure),
 }
 
-/// How a process ended; `Ok(code)` or `Err(signal)`.
-pub(crate) type Exit = Result<i32, i32>;
-
-impl End {
+impl StdioFd {
     fn new(fd: OwnedFd) -> std::io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
         watched(Owned(fd)).map(Self)
     }
 
-    /// The descriptor.
+    /// Returns the descriptor.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.0.get_ref().0.as_fd()
     }
 
-    /// Reads what is there; 0 at the end.
+    /// Waits for bytes and reads them; 0 at the end.
     pub(crate) async fn read(&self, buffer: &mut [u8]) -> std::io::Result<usize> {
         self.0.async_io(tokio::io::Interest::READABLE, |owned| read(owned.0.as_fd(), buffer)).await
     }
 
-    /// The same without waiting.
+    /// Reads the bytes that are there, without waiting.
     pub(crate) fn read_now(&self, buffer: &mut [u8]) -> std::io::Result<usize> {
         read(self.fd(), buffer)
     }
 
-    /// Writes all of it.
+    /// Writes all bytes.
     pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> std::io::Result<()> {
         while !bytes.is_empty() {
             let interest = tokio::io::Interest::WRITABLE;
@@ -116,7 +118,7 @@ impl End {
     }
 }
 
-/// A terminal that no process has open any more is at its end.
+/// Reads from a pipe or a terminal. A terminal that no process has open any more (EIO) is at its end.
 fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> std::io::Result<usize> {
     match rustix::io::read(fd, buffer) {
         Err(rustix::io::Errno::IO) => Ok(0),
@@ -124,21 +126,21 @@ fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> std::io::Result<usize> {
     }
 }
 
-impl Session {
-    /// Has a signal sent to the process.
+impl ExecSession {
+    /// Sends a signal to the process, by way of its supervisor.
     ///
     /// # Errors
-    /// Its supervisor is gone.
+    /// The supervisor is gone.
     pub(crate) async fn signal(&self, signal: i32) -> std::io::Result<()> {
         self.packets.send(&ExecOrder { signal }.encode_to_vec(), &[]).await
     }
 
-    /// Waits for the process's end; `None` where nobody tells it.
+    /// Waits for the process's end; `None` where the supervisor is lost.
     pub(crate) async fn ended(&self) -> Option<Exit> {
         loop {
             match self.packets.recv::<ExecReport>().await.ok()??.news {
-                Some(ExecNews::Code(code)) => return Some(Ok(code)),
-                Some(ExecNews::Signal(signal)) => return Some(Err(signal)),
+                Some(ExecNews::Code(code)) => return Some(Exit::Code(code)),
+                Some(ExecNews::Signal(signal)) => return Some(Exit::Signal(signal)),
                 _ => {} // of a newer launcher
             }
         }
@@ -149,7 +151,7 @@ impl Session {
 ///
 /// # Errors
 /// Those that the interface lists for Exec.
-pub(crate) async fn begin(node: &Arc<Node>, start: Start) -> Result<Begun, Problem> {
+pub(crate) async fn begin(node: &Arc<Node>, start: Start) -> Result<ExecOutcome, Problem> {
     let request = &start.0;
     let window = request.window.unwrap_or_default();
     let draft = ExecDraft {
@@ -160,9 +162,9 @@ pub(crate) async fn begin(node: &Arc<Node>, start: Start) -> Result<Begun, Probl
         user: &request.user,
         window: (window.rows, window.columns),
     };
-    validate_exec(&draft, &node.policy).map_err(Problem::invalid)?;
-    let (handle, facts) = running(node, &request.id, "a process is executed in")?;
-    let payload = Payload(load(request, &facts).map_err(|error| exhausted(handle.id(), &error))?);
+    validate_exec(&draft, &node.config.policy).map_err(Problem::invalid)?;
+    let (handle, facts) = running(node, &request.id, "a process can be executed in")?;
+    let payload = Wiped(load(request, &facts).map_err(|error| exhausted(handle.id(), &error))?);
     let exec = protocol::Exec {
         container_id: request.id.clone(),
         user: request.user.clone(),
@@ -177,22 +179,27 @@ pub(crate) async fn begin(node: &Arc<Node>, start: Start) -> Result<Begun, Probl
     hand_over(node, handle.id(), LauncherCall::Exec(exec), terminal, payload).await
 }
 
-/// Has files copied by a process of the executor's own.
+/// Copies files, by a process of the executor's own in the container.
 ///
 /// # Errors
-/// As [`begin`]'s.
-pub(crate) async fn archive(node: &Arc<Node>, id: &str, path: &str, way: Way) -> Result<Begun, Problem> {
-    let (handle, facts) = running(node, id, "files are copied out of and into")?;
-    let (work, flags) = match way {
-        Way::Out { follow, stat } => {
+/// Those of [`begin`].
+pub(crate) async fn archive(
+    node: &Arc<Node>,
+    id: &str,
+    path: &str,
+    direction: CopyDirection,
+) -> Result<ExecOutcome, Problem> {
+    let (handle, facts) = running(node, id, "files can be copied from and to")?;
+    let (work, flags) = match direction {
+        CopyDirection::Out { follow, stat } => {
             let flags = [(follow, ARCHIVE_FOLLOW), (stat, ARCHIVE_STAT)].into_iter().filter(|(set, _)| *set);
             (ArchiveWork::Get, flags.map(|(_, flag)| flag.as_bytes()).collect())
         }
-        Way::In => (ArchiveWork::Put, Vec::new()),
+        CopyDirection::In => (ArchiveWork::Put, Vec::new()),
     };
     let count = flags.len().to_string();
     let strings = ProcessPayload::strings(path.as_bytes(), b"/", count.as_bytes(), &flags, &[]);
-    let payload = Payload(filled(&strings).map_err(|error| exhausted(handle.id(), &error))?);
+    let payload = Wiped(memfiles::of_strings(PAYLOAD, &strings).map_err(|error| exhausted(handle.id(), &error))?);
     let exec = protocol::Exec {
         container_id: id.to_owned(),
         stdin: work == ArchiveWork::Put,
@@ -203,28 +210,28 @@ pub(crate) async fn archive(node: &Arc<Node>, id: &str, path: &str, way: Way) ->
     hand_over(node, handle.id(), call, false, payload).await
 }
 
-/// Which way files are copied.
+/// Direction in which files are copied.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
+pub(crate) enum CopyDirection {
     /// Out of the container.
     Out {
-        /// A link at the end of the path is followed.
+        /// Follow a symbolic link at the end of the path.
         follow: bool,
-        /// What the path is, and nothing more.
+        /// Return the status of the path alone.
         stat: bool,
     },
-    /// Into it.
+    /// Into the container.
     In,
 }
 
-/// A container that runs.
+/// Finds a running container; `what` begins the refusal of another one.
 fn running(node: &Node, id: &str, what: &str) -> Result<(Arc<Handle>, Arc<Facts>), Problem> {
     let handle = node.find(id)?;
     let facts = handle.facts().ok_or_else(|| Problem::no_container(id))?;
     if matches!(facts.state, State::Running | State::Stopping) {
         return Ok((handle, facts));
     }
-    let why = format!("container {id} is {}: {what} one that runs", facts.state.name());
+    let why = format!("container {id} is {}: {what} a running container only", facts.state.name());
     Err(Problem::new(Kind::Precondition, why))
 }
 
@@ -232,64 +239,54 @@ fn exhausted(id: &ContainerId, error: &std::io::Error) -> Problem {
     Problem::new(Kind::Exhausted, format!("no memory or descriptors for a process in container {id}: {error}"))
 }
 
-/// Gives it to the launcher, and waits until it runs.
+/// Hands the order over to the launcher, and waits until the process runs.
 async fn hand_over(
     node: &Node,
     id: &ContainerId,
     call: LauncherCall,
     terminal: bool,
-    payload: Payload,
-) -> Result<Begun, Problem> {
+    payload: Wiped,
+) -> Result<ExecOutcome, Problem> {
     let exhausted = |error: std::io::Error| exhausted(id, &error);
     let session = node.launcher.session()?;
     let (ours, theirs) = Seqpacket::pair().map_err(exhausted)?;
     let packets = Packets::new(ours).map_err(exhausted)?;
-    let lost = || Problem::new(Kind::Unavailable, "the launcher was lost while it executed a process");
+    let lost =
+        || Problem::new(Kind::Unavailable, "the connection to the launcher was lost while it executed the process");
     match session.call(call, &[theirs.as_fd(), payload.0.as_fd()]).await {
         Ok(LauncherAnswer::Done(_)) => {}
         Ok(LauncherAnswer::Refused(refused)) => return Err(refused.into()),
-        Ok(_) => return Err(Problem::new(Kind::Internal, "the launcher gave an answer of another kind")),
+        Ok(_) => return Err(Problem::new(Kind::Internal, "the launcher gave an unexpected answer")),
         Err(_) => return Err(lost()),
     }
     drop(theirs);
-    let told = tokio::time::timeout(BEGINNING, packets.recv_with_fds::<ExecReport>()).await;
+    let told = tokio::time::timeout(STARTED_WITHIN, packets.recv_with_fds::<ExecReport>()).await;
     let (report, fds) = told.ok().and_then(Result::ok).flatten().ok_or_else(lost)?;
     drop(payload); // the process has its own copy
     match report.news {
         Some(ExecNews::Started(started)) => {
-            let ends = fds.and_then(|fds| ends(terminal, fds)).map_err(exhausted)?;
-            Ok(Begun::Running(Session { packets, pid: started.pid }, ends))
+            let stdio = fds.and_then(|fds| stdio(terminal, fds)).map_err(exhausted)?;
+            Ok(ExecOutcome::Running(ExecSession { packets, pid: started.pid }, stdio))
         }
         Some(ExecNews::NotExecuted(failed)) => {
-            Ok(Begun::Failed(v1::ExecFailure { message: failed.message, errno: failed.errno }))
+            Ok(ExecOutcome::Failed(v1::ExecFailure { message: failed.message, errno: failed.errno }))
         }
         Some(ExecNews::Refused(refused)) => Err(refused.into()),
-        _ => Err(Problem::new(Kind::Internal, "a supervisor told something of another kind")),
+        _ => Err(Problem::new(Kind::Internal, "the process's supervisor sent an unexpected report")),
     }
 }
 
-/// Overwritten when it goes: the supervisor does the same, unless it was killed.
-struct Payload(MemFile);
-
-impl Drop for Payload {
-    fn drop(&mut self) {
-        if let Err(error) = self.0.wipe() {
-            tracing::error!(%error, "a memory file of an executed process could not be wiped");
-        }
-    }
-}
-
-fn ends(terminal: bool, fds: Vec<OwnedFd>) -> std::io::Result<Ends> {
+fn stdio(terminal: bool, fds: Vec<OwnedFd>) -> std::io::Result<Stdio> {
     let mut fds = fds.into_iter();
-    let mut next = || fds.next().map(End::new).transpose().map(|end| end.map(Arc::new));
-    let stdout = next()?.ok_or_else(|| std::io::Error::other("a process came without its output"))?;
+    let mut next = || fds.next().map(StdioFd::new).transpose().map(|fd| fd.map(Arc::new));
+    let stdout = next()?.ok_or_else(|| std::io::Error::other("the process's output descriptor is missing"))?;
     if terminal {
-        return Ok(Ends { terminal, input: Some(Arc::clone(&stdout)), stdout, stderr: None });
+        return Ok(Stdio { terminal, input: Some(Arc::clone(&stdout)), stdout, stderr: None });
     }
-    Ok(Ends { terminal, stderr: next()?, input: next()?, stdout })
+    Ok(Stdio { terminal, stderr: next()?, input: next()?, stdout })
 }
 
-/// Program, arguments and environment in a memory file.
+/// Puts program, arguments and environment into a memory file.
 fn load(start: &v1::ExecStart, facts: &Facts) -> std::io::Result<MemFile> {
     let own_dir = facts.plan.main().map_or("/", |main| &main.dir);
     let dir = if start.dir.is_empty() { own_dir } else { &start.dir };
@@ -301,11 +298,6 @@ fn load(start: &v1::ExecStart, facts: &Facts) -> std::io::Result<MemFile> {
     let mut env: Vec<&[u8]> = joined.iter().map(|variable| variable.as_bytes()).collect();
     let has = |name: &str| start.env.iter().any(|variable| variable.name == name);
     env.extend(payload::default_environment(has, start.terminal));
-    filled(&ProcessPayload::strings(start.path.as_bytes(), dir.as_bytes(), count.as_bytes(), &args, &env))
-}
-
-fn filled(strings: &[&[u8]]) -> std::io::Result<MemFile> {
-    let mut file = MemFile::create("executor-process", payload::encoded_len(strings.iter().copied()))?;
-    file.fill(|bytes| payload::encode(strings.iter().copied(), bytes))?;
-    Ok(file)
+    let strings = ProcessPayload::strings(start.path.as_bytes(), dir.as_bytes(), count.as_bytes(), &args, &env);
+    memfiles::of_strings(PAYLOAD, &strings)
 }

@@ -1,14 +1,13 @@
-//! Images in the daemon: who unpacks them, what uses them, and what a request becomes with one.
+//! Images in the daemon: how a request gets its image, which containers use an image, and the budget.
 //!
 //! ```text
 //!  api::images ──> executor_images ──> LauncherLayers ──> launcher      fetch, take in, remove
 //!  admit ──> resolve ──> apply                                          from a reference to a plan's image
 //! ```
-//! The bytes are `executor_images`' business, which verifies them; to unpack them is the launcher's, which verifies the
-//! layers once more. Nothing here looks into either.
+//! `executor_images` fetches and verifies the bytes; the launcher unpacks them and verifies the layers once more.
+//! Nothing here looks into an image.
 
 mod apply;
-mod layers;
 mod problem;
 
 use std::sync::Arc;
@@ -24,13 +23,12 @@ use crate::node::Node;
 use crate::problem::Problem;
 
 pub(crate) use apply::apply;
-pub use layers::LauncherLayers;
 pub(crate) use problem::{of_image, of_image_in, of_image_of_run};
 
-/// The image that a request's root file system is, where it is one.
+/// Returns the reference of the image that is a request's root file system, if it is one.
 ///
 /// # Errors
-/// It looks like one and is none.
+/// The reference is malformed.
 pub(crate) fn reference(request: &v1::RunRequest) -> Result<Option<ImageReference>, Problem> {
     if !ImageReference::is_image(&request.rootfs) {
         return Ok(None);
@@ -41,7 +39,7 @@ pub(crate) fn reference(request: &v1::RunRequest) -> Result<Option<ImageReferenc
         .map_err(|bad| Problem::invalid(bad.0.iter().map(|fault| Violation::new("rootfs", fault.told())).collect()))
 }
 
-/// Stands for an image that is not resolved yet, so that everything else of a request can be judged before.
+/// Makes a placeholder for an image that is not resolved yet, so that the rest of a request can be validated before.
 pub(crate) fn placeholder(request: &v1::RunRequest) -> PlannedImage {
     let digest = format!("sha256:{}", "0".repeat(64));
     PlannedImage {
@@ -53,26 +51,26 @@ pub(crate) fn placeholder(request: &v1::RunRequest) -> PlannedImage {
     }
 }
 
-/// When a request wants its image fetched.
+/// Returns the pull policy of a request.
 ///
 /// # Errors
-/// A number that means nothing.
+/// The number is unknown.
 pub(crate) fn policy(request: &v1::RunRequest) -> Result<Policy, Problem> {
     match v1::PullPolicy::try_from(request.pull_policy) {
         Ok(v1::PullPolicy::IfMissing) => Ok(Policy::IfMissing),
         Ok(v1::PullPolicy::Always) => Ok(Policy::Always),
         Ok(v1::PullPolicy::Never) => Ok(Policy::Never),
         Err(_) => {
-            let why = format!("is {}; 0 (if missing), 1 (always) and 2 (never) are known", request.pull_policy);
+            let why = format!("is {}; 0 (if missing), 1 (always) and 2 (never) are allowed", request.pull_policy);
             Err(Problem::invalid_field("pull_policy", ViolationReason::UnknownValue.because(why)))
         }
     }
 }
 
-/// Takes the credentials out of a message: no copy of them stays in it.
+/// Takes the credentials out of a message, which keeps no copy of them.
 ///
 /// # Errors
-/// They cannot be any.
+/// They are malformed.
 pub(crate) fn credentials(given: Option<v1::RegistryCredentials>, field: &str) -> Result<Option<Credentials>, Problem> {
     let Some(v1::RegistryCredentials { username, password, identity_token }) = given else { return Ok(None) };
     let (password, token) = (Zeroizing::new(password), Zeroizing::new(identity_token));
@@ -80,7 +78,7 @@ pub(crate) fn credentials(given: Option<v1::RegistryCredentials>, field: &str) -
         (true, true) => Ok(None),
         (true, false) => Ok(Some(Credentials::IdentityToken(token))),
         (false, false) => {
-            let why = "has a user and a token; one of them says who the caller is";
+            let why = "has a user name or password and an identity token; exactly one kind of credentials may be set";
             Err(Problem::invalid_field(field, ViolationReason::Conflict.because(why)))
         }
         (false, true) => Credentials::basic(username, password).map(Some).map_err(|why| {
@@ -89,10 +87,10 @@ pub(crate) fn credentials(given: Option<v1::RegistryCredentials>, field: &str) -
     }
 }
 
-/// The image of a reference, ready to be used. It stays while the answer lives.
+/// Resolves a reference to an image that is ready for use. The image stays while the result lives.
 ///
 /// # Errors
-/// See the interface.
+/// Those that the interface lists for Run.
 pub(crate) async fn resolve(
     node: &Arc<Node>,
     reference: &ImageReference,
@@ -109,12 +107,12 @@ pub(crate) async fn resolve(
     }
 }
 
-/// The name of a container that has an image and is not over.
-pub(crate) fn used_by(node: &Node, digest: &Digest) -> Option<String> {
+/// Returns the id of a container that uses an image and is not completed.
+pub(crate) fn user_of(node: &Node, digest: &Digest) -> Option<String> {
     let digest = digest.to_string();
     let mut user = None;
     node.registry.visit(None, |handle| {
-        let has = |facts: &crate::container::facts::Facts| match &facts.plan.rootfs {
+        let has = |facts: &crate::facts::Facts| match &facts.plan.rootfs {
             Rootfs::Image(image) => image.digest == digest,
             Rootfs::Host | Rootfs::Dir(_) => false,
         };
@@ -126,25 +124,29 @@ pub(crate) fn used_by(node: &Node, digest: &Digest) -> Option<String> {
     user
 }
 
-/// Keeps to the operator's budget after an image came. Nobody waits for it.
+/// Removes images beyond the operator's budget, in a task of its own.
 pub(crate) fn keep_to_budget(node: &Arc<Node>) {
     let node = Arc::clone(node);
     tokio::spawn(async move {
-        match node.images.keep_to_budget(|digest| used_by(&node, digest)).await {
+        match node.images.keep_to_budget(|digest| user_of(&node, digest)).await {
             Ok(pruned) if !pruned.images.is_empty() => {
-                tracing::info!(images = pruned.images.len(), layers = pruned.layers, "removed: over the budget");
+                tracing::info!(
+                    images = pruned.images.len(),
+                    layers = pruned.layers,
+                    "removed images beyond the budget"
+                );
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!("images over the budget are not removed: {}", crate::chain(&error)),
+            Err(error) => tracing::warn!("cannot remove images beyond the budget: {}", crate::chain(&error)),
         }
     });
 }
 
-/// A text of a caller that means an image.
+/// Checks the length of a caller's name of an image.
 ///
 /// # Errors
-/// It is too long to be one.
-pub(crate) fn wanted(text: &str) -> Result<&str, Problem> {
+/// It is empty or too long.
+pub(crate) fn image_name(text: &str) -> Result<&str, Problem> {
     match text.len() {
         1..=4700 => Ok(text),
         length => {

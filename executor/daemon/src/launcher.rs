@@ -1,8 +1,9 @@
-//! The connection to the launcher: kept up by one task, used by whoever launches or removes a container.
+//! The connection to the launcher: one task keeps it up, any task launches or removes containers over it.
 //!
-//! While there is none, calls answer at once with the reason. Containers do not notice: their shims are connected
-//! to this daemon directly.
+//! While there is none, calls fail at once with the reason. Containers run on: their shims are connected to this daemon
+//! directly.
 
+mod layers;
 mod session;
 
 use std::path::PathBuf;
@@ -14,31 +15,32 @@ use tokio::sync::watch;
 
 use crate::locked;
 use crate::problem::{Kind, Problem};
-pub(crate) use session::{Lost, Session};
+pub use layers::LauncherLayers;
+pub(crate) use session::{CallError, Session};
 
-/// What the launcher is to this daemon at the moment.
+/// State of the connection.
 #[derive(Clone, Debug)]
 pub enum Connection {
-    /// It is there.
+    /// The launcher is connected.
     Up(Arc<Session>),
-    /// It is not, and why.
+    /// The launcher is not connected, for this reason.
     Down(String),
 }
 
-/// The daemon's view of the launcher.
+/// The launcher, as the daemon reaches it.
 #[derive(Debug)]
 pub struct Launcher {
     socket: PathBuf,
     connection: watch::Sender<Connection>,
-    /// The key of the newest launcher. It outlives the connection, so that a request that comes again finds its
+    /// Key of request tags, from the newest launcher. It outlives the connection, so that a repeated request finds its
     /// container also while there is no launcher.
     key: Mutex<Option<TagKey>>,
-    /// How often a launcher was greeted. Each time every container without a live shim has an exit record.
+    /// Number of greetings. At each, every container without a live shim has an exit record.
     greeted: watch::Sender<u64>,
 }
 
 impl Launcher {
-    /// A launcher that will be looked for at `socket`.
+    /// Makes a launcher that is not connected yet and listens on `socket`.
     pub fn new(socket: PathBuf) -> Self {
         Self {
             socket,
@@ -48,7 +50,7 @@ impl Launcher {
         }
     }
 
-    /// Its socket.
+    /// Returns the launcher's socket.
     pub fn socket(&self) -> &std::path::Path {
         &self.socket
     }
@@ -58,20 +60,20 @@ impl Launcher {
         self.connection.subscribe()
     }
 
-    /// Watches how often a launcher was greeted.
+    /// Watches the number of greetings.
     pub fn watch_greetings(&self) -> watch::Receiver<u64> {
         self.greeted.subscribe()
     }
 
-    /// The key of request tags, where one is known.
+    /// Returns the key of request tags, where one is known.
     pub fn tag_key(&self) -> Option<TagKey> {
         locked(&self.key).clone()
     }
 
-    /// The connection.
+    /// Returns the session with the launcher.
     ///
     /// # Errors
-    /// There is none.
+    /// No launcher is connected.
     pub fn session(&self) -> Result<Arc<Session>, Problem> {
         match &*self.connection.borrow() {
             Connection::Up(session) => Ok(Arc::clone(session)),
@@ -83,10 +85,10 @@ impl Launcher {
         Problem::new(Kind::Unavailable, format!("no launcher serves {}: {why}", self.socket.display()))
     }
 
-    /// Removes what is on disk of a completed container. What is not there is no error.
+    /// Removes the files of a completed container. Missing files are no error.
     ///
     /// # Errors
-    /// There is no launcher, or it says why not.
+    /// No launcher is connected, or the launcher refuses.
     pub async fn remove(&self, id: &executor_core::ident::ContainerId) -> Result<(), Problem> {
         let call = LauncherCall::Remove(Remove { container_id: id.to_string() });
         match self.session()?.call(call, &[]).await {
@@ -99,14 +101,14 @@ impl Launcher {
         }
     }
 
-    /// Asks the launcher to end, and waits until it has agreed or is gone.
+    /// Tells the launcher to end, and waits until it has agreed or is gone.
     pub async fn shutdown(&self) {
         if let Ok(session) = self.session() {
             let _ = session.call(LauncherCall::Shutdown(Shutdown {}), &[]).await;
         }
     }
 
-    /// The first words to a launcher.
+    /// Returns the greeting to a launcher.
     fn hello(&self) -> Hello {
         let tag_key = self.tag_key().map(|key| key.as_bytes().to_vec()).unwrap_or_default();
         Hello { version: VERSION, tag_key }

@@ -1,14 +1,13 @@
-//! The ledger: what the daemon remembers over its own end.
+//! The ledger: containers and events, kept over restarts of the daemon.
 //!
-//! In go containers' facts and events; after a restart they come out again. Nothing here is waited for on the way
-//! of a request: what is to be written is collected, the newer replacing the older, and one thread writes it in
-//! batches, each durable as a whole. What a kill -9 takes from the last batch is told by the shims' own records,
-//! which are on disk before the daemon hears of them.
+//! Containers' facts and events go in; after a restart they come out again. No request waits for the ledger: changes
+//! are collected, the newer replacing the older, and one thread writes them in batches, each durable as a whole. What a
+//! kill -9 takes from the last batch is in the shims' own records, which are on disk before the daemon hears of them.
 //!
-//! A disk that is full or broken stops no container: the batch is kept, the store is opened anew until it takes
-//! the batch, and meanwhile [`Ledger::trouble`] tells why, so that no new container is admitted. A daemon that starts on a
-//! full disk goes on likewise: with what can be read, and where nothing can (a store that has to be repaired first), with
-//! what the containers' own records tell.
+//! A disk that is full or broken stops no container: the batch is kept, the store is opened again until it takes the
+//! batch, and meanwhile [`Ledger::trouble`] says why, so that no new container is admitted. A daemon that starts on a
+//! full disk goes on likewise: with what can be read, and where nothing can (a store that has to be repaired first),
+//! with the containers' own records.
 
 mod store;
 mod writer;
@@ -19,38 +18,41 @@ use std::sync::Arc;
 
 use executor_core::ident::ContainerId;
 
-use crate::container::facts::Facts;
-use crate::events::{Event, Kept, RESERVED_AT_ONCE};
+use crate::events::{Event, KeptEvents};
+use crate::facts::Facts;
 use store::{Begin, Store};
 
 pub use store::StoreError;
 
-/// What the ledger knew at the start.
+/// Cursors of events that are reserved at once. A crash wastes at most this many of 2^64.
+pub const CURSORS_RESERVED_AT_ONCE: u64 = 10_000;
+
+/// Content of the ledger at the start.
 #[derive(Debug, Default)]
 pub struct Loaded {
     /// Containers, in the order of their ids.
     pub containers: Vec<Facts>,
-    /// The event log.
-    pub events: Kept,
-    /// How often a daemon was started on this ledger, this time included.
+    /// Events.
+    pub events: KeptEvents,
+    /// Number of daemons that were started on this ledger, this one included.
     pub starts: u64,
 }
 
-/// Why there is no ledger.
+/// Why the ledger cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
     /// The store cannot be used.
     #[error("state directory {}", .0.display())]
     Store(PathBuf, #[source] StoreError),
-    /// A broken store cannot be put aside.
-    #[error("cannot put the broken ledger {} aside", .0.display())]
+    /// A broken store cannot be renamed.
+    #[error("cannot rename the broken ledger {}", .0.display())]
     Aside(PathBuf, #[source] std::io::Error),
-    /// No thread for the writer.
-    #[error("cannot start the ledger's thread")]
+    /// The writer's thread cannot be started.
+    #[error("cannot start the thread that writes the ledger")]
     Thread(#[source] std::io::Error),
 }
 
-/// What is to be written.
+/// Changes to be written.
 #[derive(Debug, Default)]
 struct Batch {
     /// `None` where the container is to be forgotten.
@@ -67,7 +69,7 @@ impl Batch {
         self.containers.is_empty() && self.events.is_empty() && self.reserved.is_none()
     }
 
-    /// Takes back what could not be written; what came since is newer.
+    /// Takes back a batch that could not be written; changes since are newer.
     fn take_back(&mut self, failed: Self) {
         for (id, facts) in failed.containers {
             self.containers.entry(id).or_insert(facts);
@@ -78,7 +80,7 @@ impl Batch {
         self.drop_old_events();
     }
 
-    /// Bounds what is kept while nothing can be written.
+    /// Bounds the batch while nothing can be written.
     fn drop_old_events(&mut self) {
         if self.events.first_key_value().is_some_and(|(first, _)| *first < self.oldest_event) {
             self.events = self.events.split_off(&self.oldest_event);
@@ -96,9 +98,9 @@ impl Ledger {
     /// Opens the ledger in `dir`, reads it, and reserves cursors.
     ///
     /// # Errors
-    /// The directory is not there or not writable, another process has the ledger open. A full disk is a trouble for later. A
-    /// store that is broken is put aside with an error in the log, because the records on disk tell the most of
-    /// it again.
+    /// The directory is missing or not writable, or another process has the ledger open. A full disk is no error here,
+    /// see [`Ledger::trouble`]. A broken store is renamed with an error in the log, because the records on disk have
+    /// most of it again.
     pub fn open(dir: &Path) -> Result<(Self, Loaded), LedgerError> {
         let path = dir.join("executord.redb");
         let failed = |error| LedgerError::Store(dir.parent().unwrap_or(dir).to_owned(), error);
@@ -107,26 +109,27 @@ impl Ledger {
             Err(full) if full.is_full() => (Err(full), Loaded::default()),
             Err(error) if error.is_corruption() => {
                 let aside = dir.join(format!("executord.redb.broken-{}", now_micros()));
-                tracing::error!(%error, aside = %aside.display(), "the ledger is broken and was put aside");
+                let renamed = aside.display();
+                tracing::error!(%error, %renamed, "the ledger is broken; it was renamed, and a new one begins");
                 std::fs::rename(&path, &aside).map_err(|error| LedgerError::Aside(path.clone(), error))?;
                 let store = Store::open(&path).map_err(failed)?;
                 let mut loaded = store.load().map_err(failed)?;
-                // Which cursors were given out is unknown: the microseconds since the epoch are beyond them all.
+                // The cursors that were given out are unknown: the microseconds since the epoch are beyond them all.
                 loaded.events.next = now_micros();
                 (Ok(store), loaded)
             }
             Err(error) => return Err(failed(error)),
         };
         loaded.starts += 1;
-        loaded.events.reserved = loaded.events.next + RESERVED_AT_ONCE;
+        loaded.events.reserved = loaded.events.next + CURSORS_RESERVED_AT_ONCE;
         let begin = |loaded: &Loaded| Begin { reserved: loaded.events.reserved, starts: loaded.starts };
         let begun = store.and_then(|store| store.begin(begin(&loaded)).map(|()| store));
         let begun = match begun {
             Ok(store) => Ok(store),
             Err(full) if full.is_full() => {
-                // None can be reserved, so that the next daemon might give out the same again.
+                // No cursor can be reserved, so that the next daemon might give out the same again.
                 loaded.events.next = loaded.events.next.max(now_micros());
-                loaded.events.reserved = loaded.events.next + RESERVED_AT_ONCE;
+                loaded.events.reserved = loaded.events.next + CURSORS_RESERVED_AT_ONCE;
                 Err((full, begin(&loaded)))
             }
             Err(error) => return Err(failed(error)),
@@ -135,7 +138,7 @@ impl Ledger {
         Ok((Self { writer }, loaded))
     }
 
-    /// Remembers a container as it is now.
+    /// Keeps a container as it is now.
     pub fn put(&self, facts: Arc<Facts>) {
         self.writer.add(|batch| drop(batch.containers.insert(facts.plan.id.clone(), Some(facts))));
     }
@@ -145,7 +148,7 @@ impl Ledger {
         self.writer.add(|batch| drop(batch.containers.insert(id.clone(), None)));
     }
 
-    /// Remembers an event, and forgets those before `oldest`.
+    /// Keeps an event, and forgets those before `oldest`.
     pub fn put_event(&self, event: Arc<Event>, oldest: u64) {
         self.writer.add(|batch| {
             batch.events.insert(event.cursor, event);
@@ -154,17 +157,17 @@ impl Ledger {
         });
     }
 
-    /// Cursors below `limit` may be given out.
+    /// Reserves the cursors below `limit`.
     pub fn reserve_cursors(&self, limit: u64) {
         self.writer.add(|batch| batch.reserved = Some(limit));
     }
 
-    /// Why nothing can be written at the moment.
+    /// Returns why nothing can be written at the moment.
     pub fn trouble(&self) -> Option<String> {
         self.writer.trouble()
     }
 
-    /// Writes what is left, with `next` as the first cursor that was never given out, and ends.
+    /// Writes the remaining changes, with `next` as the first cursor that was never given out, and ends the thread.
     pub fn close(&self, next: u64) {
         self.writer.add(|batch| batch.reserved = Some(next));
         self.writer.close();

@@ -1,22 +1,30 @@
-//! executord: takes requests over gRPC, decides, and has the launcher make containers.
+//! executord: takes requests over gRPC, validates them, and has the launcher make containers.
 //!
 //! ```text
-//!  api ──> admit ──> registry, capacity          what may be
-//!   │        └─────> container::actor ──> launcher, shims      what is
-//!   ├──> rotate ───────────────────────────────────> shims      what its files become
-//!   ├──> events, ledger, retention, recover      what was
-//!   ├──> logs                                    what they printed
-//!   ├──> outputs                                 what they left behind
-//!   └──> images ──> executor_images, launcher      what they are made of
+//!  server ──> wire                                        connections, HTTP/2, who may call
+//!     │
+//!    api ──> admit ──> registry, capacity                  new containers
+//!     │        └─────> actor ──> launcher, shims           their life
+//!     ├────> rotate ───────────────────> shims             new secret files
+//!     ├────> deletion, retention                           their removal
+//!     ├────> event_log, ledger, recover                    their history
+//!     ├────> logs, outputs                                 their output
+//!     └────> images ──> executor_images, launcher          their images
 //! ```
-//! What goes in: `executor.v1` over a unix socket, records that shims write. What comes out: requests to the
-//! launcher and to shims over SOCK_SEQPACKET, events, a ledger. It serves without any privilege, and no secret stays
-//! in it longer than it takes to put it into a memory file.
+//! Input: `executor.v1` over a unix socket, and the records that shims write. Output: requests to the launcher and to
+//! shims over SOCK_SEQPACKET, events, the ledger. The daemon serves without any privilege, and no secret stays in it
+//! longer than it takes to put it into a memory file.
 //!
-//! The binary is thin: [`boot`] makes a process that may serve, [`daemon`] serves.
+//! Layers, from below: `facts` and `events` (what is known), `ledger` and `event_log` (what is kept), `container` and
+//! `registry`, `node` (all of it together), `deletion`, `actor`, `admit` and `rotate` (what is done), `api` (the
+//! services), `daemon`. A module needs only modules of layers below its own.
+//!
+//! The binary is thin: [`boot`] prepares the process, [`daemon`] serves.
 
 #![forbid(unsafe_code)]
 
+pub mod access;
+mod actor;
 pub mod admit;
 pub mod api;
 pub mod boot;
@@ -25,12 +33,16 @@ pub mod config;
 pub mod container;
 pub mod daemon;
 pub mod deletion;
+mod draft;
+pub mod event_log;
 pub mod events;
 mod exec;
+pub mod facts;
 pub mod images;
 pub mod launcher;
 pub mod ledger;
 pub mod logs;
+mod memfiles;
 pub mod node;
 pub mod outputs;
 mod packets;
@@ -40,6 +52,7 @@ pub mod recover;
 pub mod registry;
 pub mod retention;
 pub mod rotate;
+pub mod server;
 pub mod tag;
 pub mod telemetry;
 pub mod wire;
@@ -49,18 +62,18 @@ use std::time::SystemTime;
 
 use executor_core::time::Timestamp;
 
-/// The time now.
+/// Returns the present time.
 pub(crate) fn now() -> Timestamp {
     SystemTime::now().into()
 }
 
-/// Locks. A thread that panicked has ended the process (`panic = "abort"`), so that no lock is left poisoned by
-/// code that ships.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks a mutex. A thread that panicked has ended the process (`panic = "abort"`), so that no shipped code leaves a
+/// lock poisoned.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An error and its causes in one line.
+/// Formats an error and its causes in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut told = plain(error);
     let mut cause = error.source();
@@ -72,7 +85,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     told
 }
 
-/// An error's own words, without the number that Rust puts behind the system's.
+/// Formats an error without its causes, and without the number that Rust appends to the system's errors.
 pub(crate) fn plain(error: &dyn std::error::Error) -> String {
     let mut told = error.to_string();
     if let Some(at) = told.rfind(" (os error ").filter(|_| told.ends_with(')')) {

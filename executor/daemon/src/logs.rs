@@ -1,4 +1,4 @@
-//! Containers' logs: files that shims write and rotate, read here for whoever asks.
+//! Containers' logs, which shims write and rotate.
 
 pub mod reader;
 pub mod tail;

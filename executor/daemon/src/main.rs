@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -11,8 +11,7 @@ use clap::Parser as _;
 use executord::boot::{self, Booted, StartedLauncher};
 use executord::cli::Args;
 use executord::config::Config;
-use executord::daemon::{self, Settings};
-use executord::{chain, telemetry};
+use executord::{chain, daemon, locked, telemetry};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -20,11 +19,11 @@ use tokio::signal::unix::{SignalKind, signal};
 #[global_allocator]
 static ALLOCATOR: executor_secrets::ZeroOnFree = executor_secrets::ZeroOnFree;
 
-/// Threads of the runtime: calls wait for shims and disks far more than they compute.
+/// Threads of the runtime. Calls wait for shims and disks far more than they compute.
 const WORKERS: usize = 2;
-/// Threads for reading logs from disk, made as needed.
+/// Most threads for blocking reads of logs and outputs.
 const READERS: usize = 16;
-/// For the launcher of an ephemeral daemon to clear everything away.
+/// Time limit for the launcher of an ephemeral daemon to remove everything and end.
 const LAUNCHER_END: Duration = Duration::from_secs(15);
 /// Bytes of a thread's stack.
 const STACK: usize = 512 << 10;
@@ -42,7 +41,7 @@ fn main() -> ExitCode {
     };
     telemetry::start(config.log_format, config.log_level);
     if executor_secrets::CONTROL {
-        tracing::error!("this build wipes no secret: it is the control of a test and must not run anywhere else");
+        tracing::error!("this build wipes no secrets: it is the control of a test and must not run anywhere else");
     }
     match run(config) {
         Ok(()) => ExitCode::SUCCESS,
@@ -66,29 +65,16 @@ fn run(config: Config) -> anyhow::Result<()> {
         .build()
         .context("cannot start the runtime")?;
     let served = runtime.block_on(serve(config, booted));
-    // Tasks that still wait for shims end here; nothing of theirs is unsaved.
+    // Tasks that still wait for shims end here; they have nothing left to save.
     runtime.shutdown_timeout(Duration::from_secs(1));
     served
 }
 
 async fn serve(config: Config, booted: Booted) -> anyhow::Result<()> {
-    let Booted { listener, runtime, launcher, started, access, lock } = booted;
-    let started = Arc::new(Mutex::new(started));
-    let ephemeral = config.ephemeral;
-    let settings = Settings {
-        paths: config.paths,
-        policy: config.policy,
-        capacity: config.capacity,
-        images: config.images,
-        kept: config.kept,
-        events_kept: config.events_kept,
-        log_bytes_max: config.log_bytes_max,
-        access,
-        bounds: config.bounds,
-        ephemeral: config.ephemeral,
-    };
-    let (mut terminate, mut interrupt) =
-        (signal(SignalKind::terminate()).context("signals")?, signal(SignalKind::interrupt()).context("signals")?);
+    let Booted { listeners, launcher, started, access, lock } = booted;
+    let (config, started) = (Arc::new(config), Arc::new(Mutex::new(started)));
+    let handler = |kind| signal(kind).context("cannot install a signal handler");
+    let (mut terminate, mut interrupt) = (handler(SignalKind::terminate())?, handler(SignalKind::interrupt())?);
     let stop = async {
         tokio::select! {
             _ = terminate.recv() => {}
@@ -98,35 +84,32 @@ async fn serve(config: Config, booted: Booted) -> anyhow::Result<()> {
     };
     let obituary = {
         let started = Arc::clone(&started);
-        move || held(&started).as_mut().and_then(StartedLauncher::obituary)
+        move || locked(&started).as_mut().and_then(StartedLauncher::obituary)
     };
     let ready = || {
         notify(NotifyState::Ready);
         tokio::spawn(feed_watchdog());
     };
-    let served = daemon::serve(settings, (listener, runtime), launcher, obituary, ready, stop).await;
-    if ephemeral && !held(&started).as_mut().is_none_or(|launcher| launcher.ended_within(LAUNCHER_END)) {
-        tracing::error!("the launcher did not end in time");
+    let served = daemon::serve(Arc::clone(&config), access, listeners, launcher, obituary, ready, stop).await;
+    let launcher_ended = || locked(&started).as_mut().is_none_or(|launcher| launcher.ended_within(LAUNCHER_END));
+    if config.ephemeral && !launcher_ended() {
+        tracing::error!("the launcher did not end within {} s", LAUNCHER_END.as_secs());
     }
     drop(lock);
     Ok(served?)
 }
 
-fn held(started: &Mutex<Option<StartedLauncher>>) -> MutexGuard<'_, Option<StartedLauncher>> {
-    started.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Tells systemd, where it listens.
+/// Notifies systemd, where systemd started this process.
 fn notify(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::warn!(%error, "systemd cannot be told");
+        tracing::warn!(%error, "cannot notify systemd");
     }
 }
 
-/// Shows systemd that the runtime still gets to its tasks.
+/// Feeds systemd's watchdog, which shows that the runtime still runs its tasks.
 async fn feed_watchdog() {
-    let Some(patience) = sd_notify::watchdog_enabled() else { return };
-    let mut tick = tokio::time::interval(patience / 3);
+    let Some(interval) = sd_notify::watchdog_enabled() else { return };
+    let mut tick = tokio::time::interval(interval / 3);
     loop {
         tick.tick().await;
         notify(NotifyState::Watchdog);

@@ -1,119 +1,111 @@
-//! Everything that belongs to this node, in one place, for the tasks that work on it.
+//! The node: the daemon's configuration and state, shared by all of its tasks.
 
 use std::sync::Arc;
 
-use executor_core::capacity::Amount;
 use executor_core::ident::ContainerId;
 use executor_core::time::Timestamp;
-use executor_core::validate::{Policy, ViolationReason};
-use executor_images::Images;
+use executor_core::validate::ViolationReason;
+use executor_images::{ImageError, Images};
 use rustix::fs::StatVfs;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
+use crate::config::Config;
 use crate::container::Handle;
-use crate::events::EventLog;
-use crate::images::LauncherLayers;
-use crate::launcher::Launcher;
-use crate::ledger::Ledger;
+use crate::event_log::EventLog;
+use crate::facts::Facts;
+use crate::launcher::{Launcher, LauncherLayers};
+use crate::ledger::{Ledger, LedgerError};
 use crate::logs::watch::DirectoryWatch;
-use crate::paths::Paths;
 use crate::problem::{Kind, Problem};
 use crate::registry::Registry;
-use crate::retention::Retention;
 
-/// Bytes that must be free under the state directory for a new container: its exit record and the first of its
-/// log must find room, whatever it does.
+/// Least free bytes under the state directory at which a new container is taken: its exit record and the beginning of
+/// its log must find room.
 const STATE_FREE_MIN: u64 = 4 << 20;
+/// Least free inodes, for the same reason.
+const INODES_FREE_MIN: u64 = 8;
+
+/// Why the node's state cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The ledger cannot be opened.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The kernel's boot id cannot be read.
+    #[error("cannot read the boot id")]
+    BootId(#[source] std::io::Error),
+    /// No inotify instance is left to follow logs.
+    #[error("no inotify instance is left for this user (fs.inotify.max_user_instances)")]
+    Inotify(#[source] std::io::Error),
+    /// The store of images cannot be opened.
+    #[error("cannot open the store of images")]
+    Images(#[source] ImageError),
+}
 
 /// A node.
 #[derive(Debug)]
 pub struct Node {
-    /// Where things are.
-    pub paths: Paths,
-    /// What the operator allows and presumes.
-    pub policy: Policy,
-    /// The size in bytes at which a container's log is rotated.
-    pub log_bytes_max: u64,
-    /// How long completed containers are kept.
-    pub retention: Retention,
-    /// The containers.
+    /// Configuration in force.
+    pub config: Arc<Config>,
+    /// Containers by id, and the capacity that they hold.
     pub registry: Registry,
-    /// What happened to them.
+    /// Events of containers.
     pub events: EventLog,
-    /// What is remembered.
+    /// Durable memory of containers and events.
     pub ledger: Arc<Ledger>,
-    /// Who makes containers.
+    /// Connection to the launcher.
     pub launcher: Arc<Launcher>,
-    /// What containers are made of.
+    /// Store of images.
     pub images: Arc<Images<LauncherLayers>>,
-    /// Who tells of new log lines.
+    /// Watch over the directories of followed logs.
     pub log_watch: DirectoryWatch,
-    /// This boot.
+    /// Id of this boot.
     pub boot_id: String,
-    /// When the daemon began to serve.
+    /// Start of the daemon.
     pub started_at: Timestamp,
+    /// Notified when a container is completed, for the retention.
+    pub completed: Notify,
     /// True when every container of an earlier daemon is in the registry: from the launcher's first greeting on.
     pub found: watch::Sender<bool>,
-    /// True when the fate of every container of an earlier daemon is known.
+    /// True when every container of an earlier daemon is connected or completed.
     pub settled: watch::Sender<bool>,
-    /// True when the daemon comes to its end.
+    /// True when the daemon stops.
     pub stopping: watch::Sender<bool>,
 }
 
-/// What a node is made of.
-#[derive(Debug)]
-pub struct Parts {
-    /// Where things are.
-    pub paths: Paths,
-    /// What the operator allows and presumes.
-    pub policy: Policy,
-    /// The size in bytes at which a container's log is rotated.
-    pub log_bytes_max: u64,
-    /// What the host has to give.
-    pub capacity: Amount,
-    /// How long completed containers are kept.
-    pub retention: Retention,
-    /// What is remembered.
-    pub ledger: Arc<Ledger>,
-    /// The event log on it.
-    pub events: EventLog,
-    /// This boot.
-    pub boot_id: String,
-    /// What containers are made of.
-    pub images: Arc<Images<LauncherLayers>>,
-    /// Who makes containers.
-    pub launcher: Arc<Launcher>,
-}
-
 impl Node {
-    /// Puts a node together. Must be called on the runtime.
+    /// Opens the node's state. Returns the containers that the ledger remembers, too. Must be called on the runtime.
     ///
     /// # Errors
-    /// The kernel has no more inotify instances for this user.
-    pub fn new(parts: Parts) -> std::io::Result<Arc<Self>> {
-        Ok(Arc::new(Self {
-            launcher: parts.launcher,
-            images: parts.images,
-            registry: Registry::new(parts.capacity),
-            log_watch: DirectoryWatch::new()?,
-            paths: parts.paths,
-            policy: parts.policy,
-            log_bytes_max: parts.log_bytes_max,
-            retention: parts.retention,
-            events: parts.events,
-            ledger: parts.ledger,
-            boot_id: parts.boot_id,
+    /// See [`NodeError`].
+    pub fn open(config: Arc<Config>) -> Result<(Arc<Self>, Vec<Facts>), NodeError> {
+        let (ledger, loaded) = Ledger::open(&config.paths.ledger())?;
+        tracing::info!(starts = loaded.starts, cursor = loaded.events.next.saturating_sub(1), "ledger read");
+        let ledger = Arc::new(ledger);
+        let launcher = Arc::new(Launcher::new(config.paths.launcher_socket()));
+        let layers = LauncherLayers::new(Arc::clone(&launcher));
+        let node = Self {
+            images: Images::open(config.images.clone(), layers).map_err(NodeError::Images)?,
+            registry: Registry::new(config.capacity),
+            events: EventLog::new(loaded.events, Arc::clone(&ledger), config.events_kept),
+            log_watch: DirectoryWatch::new().map_err(NodeError::Inotify)?,
+            boot_id: executor_sys::identity::boot_id().map_err(NodeError::BootId)?,
+            config,
+            ledger,
+            launcher,
             started_at: crate::now(),
+            completed: Notify::new(),
             found: watch::Sender::new(false),
             settled: watch::Sender::new(false),
             stopping: watch::Sender::new(false),
-        }))
+        };
+        Ok((Arc::new(node), loaded.containers))
     }
 
-    /// The container of an id as a caller wrote it.
+    /// Finds the container of an id as a caller wrote it.
     ///
     /// # Errors
-    /// The id cannot be one, or there is none.
+    /// The id is malformed, or no container has it.
     pub fn find(&self, id: &str) -> Result<Arc<Handle>, Problem> {
         let id: ContainerId = id
             .parse()
@@ -121,23 +113,24 @@ impl Node {
         self.registry.get(&id).ok_or_else(|| Problem::no_container(id.as_str()))
     }
 
-    /// Why no new container can be taken at the moment, if so.
+    /// Checks that a new container can be taken at the moment.
     ///
     /// # Errors
-    /// The daemon is stopping, or what it must write would find no room.
-    pub fn takes_containers(&self) -> Result<(), Problem> {
+    /// The daemon is stopping, or the ledger or the state directory has no room.
+    pub fn check_room(&self) -> Result<(), Problem> {
         if *self.stopping.borrow() {
             return Err(Problem::stopping());
         }
         if let Some(trouble) = self.ledger.trouble() {
             return Err(Problem::new(Kind::Exhausted, trouble));
         }
-        match rustix::fs::statvfs(&self.paths.state_dir) {
+        let state_dir = &self.config.paths.state_dir;
+        match rustix::fs::statvfs(state_dir) {
             Ok(space) if is_full(&space) => Err(Problem::new(
                 Kind::Exhausted,
                 format!(
                     "state directory {}: No space left on device ({} bytes and {} files free)",
-                    self.paths.state_dir.display(),
+                    state_dir.display(),
                     space.f_bavail.saturating_mul(space.f_frsize),
                     space.f_favail
                 ),
@@ -145,13 +138,13 @@ impl Node {
             Ok(_) => Ok(()),
             Err(error) => Err(Problem::new(
                 Kind::Unavailable,
-                format!("state directory {}: {}", self.paths.state_dir.display(), std::io::Error::from(error)),
+                format!("state directory {}: {}", state_dir.display(), std::io::Error::from(error)),
             )),
         }
     }
 
-    /// Resolves when no container of an earlier daemon can turn up any more; at once while there is no launcher, which
-    /// refuses what depends on it.
+    /// Resolves when no further container of an earlier daemon can turn up; at once while there is no launcher, because
+    /// calls that depend on it are refused then.
     pub async fn until_found(&self) {
         if self.launcher.session().is_ok() {
             // The sender lives as long as `self`.
@@ -159,15 +152,15 @@ impl Node {
         }
     }
 
-    /// Resolves when the daemon comes to its end.
+    /// Resolves when the daemon stops.
     pub async fn until_stopping(&self) {
         // The sender lives as long as `self`.
         let _ = self.stopping.subscribe().wait_for(|stopping| *stopping).await;
     }
 }
 
-/// Some file systems count no files: those have none at all by their own account.
+/// File systems that do not count inodes report a total of 0.
 fn is_full(space: &StatVfs) -> bool {
     let bytes = space.f_bavail.saturating_mul(space.f_frsize);
-    bytes < STATE_FREE_MIN || (space.f_files > 0 && space.f_favail < 8)
+    bytes < STATE_FREE_MIN || (space.f_files > 0 && space.f_favail < INODES_FREE_MIN)
 }

@@ -1,8 +1,8 @@
-//! Reads a container's captured outputs: the list, and one file after the other in pieces.
+//! Reads a container's captured outputs: the list, and each file in pieces.
 //!
-//! They are written by a process of more privilege than ours, from what a container made. All the same every size is
-//! bounded and compared, no link is followed, and a file that is not as the list says is an error and never a short or a
-//! longer answer. Blocking: not for a thread that serves others.
+//! A process with more privilege than the daemon wrote them, from files that a container made. All the same every size
+//! is bounded and compared, no link is followed, and a file that differs from the list is an error and never a shorter
+//! or a longer answer. The functions block: they are not for the threads of the runtime.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -14,18 +14,18 @@ use rustix::fs::{Mode, OFlags, open};
 /// Why outputs cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputsError {
-    /// They are not there (any more).
-    #[error("{} is not there", .0.display())]
+    /// A file is missing.
+    #[error("{} does not exist", .0.display())]
     Gone(PathBuf),
-    /// The disk.
+    /// A file cannot be read.
     #[error("cannot read {}", .0.display())]
     Read(PathBuf, #[source] io::Error),
-    /// Not in its form, or not what the list says.
+    /// A file is malformed, or differs from the list.
     #[error("{}: {why}", .path.display())]
     Form {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
 }
@@ -45,12 +45,12 @@ pub struct Reading {
 }
 
 impl Outputs {
-    /// Those in a container's state directory.
+    /// Returns the outputs in a container's state directory.
     pub fn of(container: &Path) -> Self {
         Self { directory: container.join(DIRECTORY) }
     }
 
-    /// The list.
+    /// Reads the list.
     ///
     /// # Errors
     /// See [`OutputsError`].
@@ -59,13 +59,16 @@ impl Outputs {
         let (file, size) = regular(&path)?;
         let form = |why: String| OutputsError::Form { path: path.clone(), why };
         if size > LIST_BYTES_MAX {
-            return Err(form(format!("has {size} bytes; at most {LIST_BYTES_MAX}")));
+            return Err(form(format!("has {size} bytes; at most {LIST_BYTES_MAX} are allowed")));
         }
         let mut bytes = Vec::with_capacity(size as usize);
         file.take(LIST_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| OutputsError::Read(path.clone(), error))?;
         let list: OutputsList = serde_json::from_slice(&bytes).map_err(|error| form(error.to_string()))?;
         if list.version > LIST_VERSION {
-            return Err(form(format!("has version {}; this executord knows {LIST_VERSION}", list.version)));
+            return Err(form(format!(
+                "has version {}; this executord reads versions up to {LIST_VERSION}",
+                list.version
+            )));
         }
         Ok(list)
     }
@@ -86,7 +89,7 @@ impl Outputs {
 }
 
 impl Reading {
-    /// The next piece of at most so many bytes; `None` at the end.
+    /// Reads the next piece, of at most `most` bytes; `None` at the end.
     ///
     /// # Errors
     /// See [`OutputsError`].
@@ -102,7 +105,7 @@ impl Reading {
     }
 }
 
-/// A regular file and its size.
+/// Opens a regular file. Returns its size, too.
 fn regular(path: &Path) -> Result<(File, u64), OutputsError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let read = |error: io::Error| match error.kind() {
@@ -112,7 +115,7 @@ fn regular(path: &Path) -> Result<(File, u64), OutputsError> {
     let file = File::from(open(path, flags, Mode::empty()).map_err(|error| read(error.into()))?);
     let metadata = file.metadata().map_err(read)?;
     if !metadata.is_file() {
-        return Err(OutputsError::Form { path: path.to_owned(), why: "is no regular file".into() });
+        return Err(OutputsError::Form { path: path.to_owned(), why: "is not a regular file".into() });
     }
     Ok((file, metadata.len()))
 }

@@ -1,4 +1,4 @@
-//! Messages over SOCK_SEQPACKET, asynchronously, and answers that find their questions.
+//! Asynchronous messages over SOCK_SEQPACKET, and the calls that wait for answers.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,8 +15,8 @@ use tokio::sync::oneshot;
 use crate::locked;
 
 thread_local! {
-    /// Where packets are received: one for each thread of the runtime rather than one for each connection, of
-    /// which there are as many as containers.
+    /// Buffer for received packets: one for each thread of the runtime rather than one for each connection, of which
+    /// there are as many as containers.
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; PACKET_MAX]);
 }
 
@@ -40,13 +40,13 @@ impl Packets {
         Ok(self.recv_with_fds().await?.map(|(message, _)| message))
     }
 
-    /// Receives a packet that is no message; `None` when the peer is gone. Descriptors that come with it are closed.
+    /// Receives a raw packet; `None` when the peer is gone. Descriptors that come with it are closed.
     pub(crate) async fn recv_bytes(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let received = self.0.async_io(tokio::io::Interest::READABLE, |socket| socket.recv(buffer)).await?;
         Ok(received.map(|(length, _)| length))
     }
 
-    /// Receives a message and its descriptors, or why there was no room for them; `None` when the peer is gone.
+    /// Receives a message and its descriptors, or the error that left no room for these; `None` when the peer is gone.
     pub(crate) async fn recv_with_fds<M: Message + Default>(
         &self,
     ) -> io::Result<Option<(M, io::Result<Vec<OwnedFd>>)>> {
@@ -54,10 +54,10 @@ impl Packets {
     }
 }
 
-/// Has the runtime watch a descriptor. For owners that keep theirs as it is until they are dropped.
+/// Registers a descriptor with the runtime. For owners that keep their descriptor unchanged until they are dropped.
 pub(crate) fn watched<T: AsRawFd>(owner: T) -> io::Result<AsyncFd<T>> {
     // Deprecated in favour of an unsafe twin, because a safe type could close or exchange its descriptor while it is
-    // watched. Seqpacket and Inotify, the two that come here, have no way to.
+    // registered. The types that are registered here (Seqpacket, Inotify, and the one of StdioFd) cannot.
     #[allow(deprecated)]
     AsyncFd::new(owner)
 }
@@ -71,38 +71,38 @@ fn receive<M: Message + Default>(
     message.map(|message| Some((message, fds))).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Questions that wait for their answers.
+/// Calls that wait for their answers.
 #[derive(Debug)]
-pub(crate) struct Calls<A>(Mutex<Waiting<A>>);
+pub(crate) struct PendingCalls<A>(Mutex<Waiting<A>>);
 
 #[derive(Debug)]
 struct Waiting<A> {
     last: u64,
-    /// `None` when no answer will come any more.
+    /// Callers by sequence number; `None` when no answer will come any more.
     callers: Option<HashMap<u64, oneshot::Sender<A>>>,
 }
 
-impl<A> Default for Calls<A> {
+impl<A> Default for PendingCalls<A> {
     fn default() -> Self {
         Self(Mutex::new(Waiting { last: 0, callers: Some(HashMap::new()) }))
     }
 }
 
-impl<A> Calls<A> {
-    /// A number for a question, and where its answer will come. `None` when none will come any more.
+impl<A> PendingCalls<A> {
+    /// Returns the sequence number of a new call and the receiver of its answer; `None` when none will come any more.
     pub(crate) fn register(&self) -> Option<(u64, oneshot::Receiver<A>)> {
         let mut waiting = locked(&self.0);
         waiting.last += 1;
         let sequence = waiting.last;
         let callers = waiting.callers.as_mut()?;
-        // Callers that went away wait for nothing.
+        // Callers that went away do not wait any longer.
         callers.retain(|_, caller| !caller.is_closed());
         let (sender, receiver) = oneshot::channel();
         callers.insert(sequence, sender);
         Some((sequence, receiver))
     }
 
-    /// Gives an answer to its caller, if that still waits.
+    /// Gives an answer to its caller, if the caller still waits.
     pub(crate) fn answer(&self, sequence: u64, answer: A) {
         let caller = locked(&self.0).callers.as_mut().and_then(|callers| callers.remove(&sequence));
         if let Some(caller) = caller {
@@ -110,7 +110,7 @@ impl<A> Calls<A> {
         }
     }
 
-    /// Tells all who wait that no answer will come.
+    /// Ends all waiting calls: no answer will come any more.
     pub(crate) fn close(&self) {
         locked(&self.0).callers = None;
     }

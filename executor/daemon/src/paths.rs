@@ -1,91 +1,91 @@
-//! Where things are: the directories that daemon, launcher and shims share.
+//! Paths of the directories that daemon, launcher and shims share.
 
 use std::path::{Path, PathBuf};
 
 use executor_core::ident::ContainerId;
 use executor_core::token;
 
-/// The ledger's directory, in the state directory.
+/// Name of the ledger's directory in the state directory.
 pub(crate) const LEDGER: &str = "ledger";
-/// The images' directory, likewise.
+/// Name of the images' directory in the state directory.
 pub(crate) const IMAGES: &str = "images";
 
-/// The two directories of a node, and what lies in them.
+/// The two directories of a node, and the paths in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
-    /// Sockets and what a reboot may forget.
+    /// Directory of sockets and of what a reboot may remove.
     pub run_dir: PathBuf,
-    /// Exit records, logs, the ledger.
+    /// Directory of exit records, logs, images and the ledger.
     pub state_dir: PathBuf,
 }
 
 impl Paths {
-    /// The launcher's socket.
+    /// Returns the launcher's socket.
     pub fn launcher_socket(&self) -> PathBuf {
         self.run_dir.join("launcher.sock")
     }
 
-    /// The directory that containers with a token see. Nothing but the socket below lies in it.
+    /// Returns the directory that containers with a runtime token see. It holds their socket alone.
     pub fn runtime_dir(&self) -> PathBuf {
         self.run_dir.join(token::RUNTIME_SOURCE)
     }
 
-    /// The socket that serves them.
+    /// Returns the socket for containers with a runtime token.
     pub fn runtime_socket(&self) -> PathBuf {
         self.runtime_dir().join(token::RUNTIME_SOCKET)
     }
 
-    /// The directory of the containers that have a shim.
+    /// Returns the directory of the containers that have a shim.
     pub fn live_containers(&self) -> PathBuf {
         self.run_dir.join("containers")
     }
 
-    /// The directory of a container that has a shim, or one that is not finished.
+    /// Returns the directory of a container that has a shim or is not finished.
     pub fn live_container(&self, id: &ContainerId) -> PathBuf {
         self.live_containers().join(id.as_str())
     }
 
-    /// A shim's socket.
+    /// Returns the socket of a container's shim.
     pub fn shim_socket(&self, id: &ContainerId) -> PathBuf {
         self.live_container(id).join("shim.sock")
     }
 
-    /// What a shim remembers of its container.
+    /// Returns the record of a container with a shim.
     pub fn live_record(&self, id: &ContainerId) -> PathBuf {
         self.live_container(id).join("container.json")
     }
 
-    /// The directory of the containers that left something on disk.
+    /// Returns the directory of the containers with files on disk.
     pub fn kept_containers(&self) -> PathBuf {
         self.state_dir.join("containers")
     }
 
-    /// A container's logs and exit record.
+    /// Returns the directory of a container's logs, outputs and exit record.
     pub fn kept_container(&self, id: &ContainerId) -> PathBuf {
         self.kept_containers().join(id.as_str())
     }
 
-    /// How a container ended.
+    /// Returns the exit record of a container.
     pub fn exit_record(&self, id: &ContainerId) -> PathBuf {
         self.kept_container(id).join("exit.json")
     }
 
-    /// The daemon's images.
+    /// Returns the directory of the images.
     pub fn images(&self) -> PathBuf {
         self.state_dir.join(IMAGES)
     }
 
-    /// The daemon's own directory.
+    /// Returns the directory of the ledger.
     pub fn ledger(&self) -> PathBuf {
         self.state_dir.join(LEDGER)
     }
 }
 
-/// Ids of the containers that have a directory in `dir`; names that are no ids are none. A directory that is not
-/// there is empty.
+/// Lists the ids of the containers that have a directory in `dir`. Other names are left out; a missing directory is
+/// empty.
 ///
 /// # Errors
-/// It cannot be read.
+/// The directory cannot be read.
 pub fn containers_in(dir: &Path) -> std::io::Result<Vec<ContainerId>> {
     let entries = match std::fs::read_dir(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,78 +1,80 @@
-//! What a caller is told when something is not done: one line, a kind, and the fields at fault.
+//! Errors for callers: one line, a kind, and the invalid fields.
 //!
-//! Made where the fault is seen and turned into a gRPC status only at the edge (`api::status`), so that nothing
-//! inside knows of gRPC. No secret fits in: descriptions come from validation, which repeats none, and from the
-//! launcher, which never had one in a message.
+//! A problem is made where the error occurs and becomes a gRPC status only at the edge (`wire::status`), so that
+//! nothing inside knows of gRPC. It holds no secret: descriptions come from validation, which repeats none, and from
+//! the launcher, whose messages have none.
 
 use executor_core::protocol::{FieldViolation, Reason, Refused};
 use executor_core::shortage::{self, Shortage};
 use executor_core::validate::{FieldFault, Violation, ViolationReason};
+use tokio::task::JoinError;
 
-/// What kind of thing is wrong.
+/// Kind of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The request itself.
+    /// The request is invalid.
     Invalid,
-    /// An action of the interface that this version does not carry out.
+    /// This version does not support the action.
     Unimplemented,
-    /// No such container or process.
+    /// There is no such container or process.
     NotFound,
-    /// The id belongs to another request.
+    /// The id belongs to a container of a different request.
     Exists,
-    /// The request and the state of things do not fit.
+    /// The request does not fit the present state.
     Precondition,
     /// Capacity, disk or memory ran out.
     Exhausted,
-    /// A position beyond what there is.
+    /// The position is beyond the end.
     OutOfRange,
-    /// It was made from a state of things that is no longer.
+    /// The request was made from an older state.
     Aborted,
-    /// What came is not what its name or its sender says.
+    /// Data is not what its digest or its format requires.
     Corrupt,
-    /// The caller did not say who it is.
+    /// The caller presented no credentials.
     Unauthenticated,
-    /// The caller may not.
+    /// The caller is not permitted.
     Denied,
-    /// Not now; the same may work later.
+    /// Not possible now; the same request may succeed later.
     Unavailable,
-    /// A fault of ours.
+    /// An internal error.
     Internal,
 }
 
-/// Why something was not done.
+/// An error for a caller.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Problem {
-    /// Of which kind it is.
+    /// Kind of the problem.
     pub kind: Kind,
-    /// All of it in one line.
+    /// The whole problem in one line.
     pub message: String,
-    /// Field by field, where fields of the request are at fault.
+    /// Invalid fields of the request.
     pub violations: Vec<Violation>,
 }
 
 impl Problem {
-    /// A problem without fields.
+    /// Makes a problem without fields.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), violations: Vec::new() }
     }
 
-    /// Fields of the request that are not as they must be.
+    /// Makes the problem of invalid fields.
     pub fn invalid(violations: Vec<Violation>) -> Self {
         Self { kind: Kind::Invalid, message: summary(&violations), violations }
     }
 
-    /// One field of the request that is not as it must be.
+    /// Makes the problem of one invalid field.
     pub fn invalid_field(field: impl Into<String>, fault: impl Into<FieldFault>) -> Self {
         Self::invalid(vec![Violation::new(field, fault)])
     }
 
-    /// There is no container of this id.
+    /// Makes the problem of an id that no container has.
     pub fn no_container(id: &str) -> Self {
         Self::new(Kind::NotFound, format!("there is no container {id:?}"))
     }
 
-    /// An error of the system, told with what it is about. What ran out is named, and is no fault.
+    /// Makes the problem of an error of the system: RESOURCE_EXHAUSTED with the name of the resource where one ran out,
+    /// else an internal error. `about` names what the error is about.
     pub fn of_system(about: &str, error: &(dyn std::error::Error + 'static)) -> Self {
         let told = format!("{about}: {}", crate::chain(error));
         match shortage::of(error) {
@@ -84,9 +86,16 @@ impl Problem {
         }
     }
 
-    /// A call that outlives the daemon.
+    /// Makes the problem of a call that is under way when the daemon stops.
     pub fn stopping() -> Self {
-        Self::new(Kind::Unavailable, "this executord is stopping: ask again when it is back")
+        Self::new(Kind::Unavailable, "this executord is stopping: try again when it has been restarted")
+    }
+}
+
+/// A task that panicked.
+impl From<JoinError> for Problem {
+    fn from(error: JoinError) -> Self {
+        Self::new(Kind::Internal, error.to_string())
     }
 }
 
@@ -110,14 +119,15 @@ impl From<Refused> for Problem {
     }
 }
 
-/// Violations in one line: all of them while that stays readable.
+/// Puts violations into one line: all of them while that stays readable.
 fn summary(violations: &[Violation]) -> String {
-    const MOST: usize = 400;
+    const LENGTH_MAX: usize = 400;
     let all = violations.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    if all.len() <= MOST {
+    if all.len() <= LENGTH_MAX {
         return all;
     }
-    let first: String = violations.first().map(ToString::to_string).unwrap_or_default().chars().take(MOST).collect();
+    let first: String =
+        violations.first().map(ToString::to_string).unwrap_or_default().chars().take(LENGTH_MAX).collect();
     match violations.len() {
         1 => first,
         count => format!("{count} violations, first: {first}"),

@@ -1,10 +1,10 @@
-//! Finds the containers of an earlier daemon again.
+//! Finds the containers of earlier daemons again.
 //!
-//! Three witnesses are heard: the ledger (what was admitted, and what was completed), the run directory (who has a
-//! shim) and the state directory (who has an exit record). None is complete: the ledger lacks its last moment
-//! before a kill, the run directory goes with a reboot, an exit record comes last. What they tell together is
-//! registered before the first call is served; what is still open is decided by each container's own task, with
-//! the launcher's help.
+//! There are three sources: the ledger (containers that were admitted, and those that were completed), the run
+//! directory (containers with a shim) and the state directory (containers with an exit record). None is complete: the
+//! ledger lacks its last moment before a kill, the run directory goes with a reboot, an exit record comes last.
+//! Together they are registered before the first call is served; what is still open is decided by each container's own
+//! task, with the launcher's help.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,29 +17,30 @@ use executor_core::record::ContainerRecord;
 use executor_sys::seqpacket::Seqpacket;
 use tokio::time::timeout;
 
-use crate::container::facts::Facts;
+use crate::actor;
 use crate::container::link::ShimLink;
-use crate::container::{Handle, actor, records};
+use crate::container::{Handle, records};
+use crate::facts::Facts;
 use crate::node::Node;
 use crate::paths::containers_in;
 
-/// How long shims may take to tell their state. One that hangs must not keep the others' clients waiting.
+/// Time limit for shims to report their states. One that hangs must not keep the clients of others waiting.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Registers every container that is known from before, and has those that are not completed go on. Afterwards
-/// `node.settled` tells when their fate is known.
+/// Registers every container that is known from before, and resumes those that are not completed. `node.settled`
+/// becomes true when each of them is connected or completed.
 pub fn recover(node: &Arc<Node>, remembered: Vec<Facts>) {
     let (deleted, remembered): (Vec<_>, Vec<_>) = remembered.into_iter().partition(|facts| was_deleted(node, facts));
     deleted.iter().for_each(|facts| node.ledger.forget(&facts.plan.id));
     let mut known: BTreeMap<ContainerId, Facts> =
         remembered.into_iter().map(|facts| (facts.plan.id.clone(), facts)).collect();
-    for id in containers(&node.paths.kept_containers()) {
-        if let Some(record) = ended(node, &id) {
+    for id in containers(&node.config.paths.kept_containers()) {
+        if let Some(record) = read_exit_record(node, &id) {
             merge(&mut known, record);
         }
     }
-    for id in containers(&node.paths.live_containers()) {
-        if let Some(record) = living(node, &id) {
+    for id in containers(&node.config.paths.live_containers()) {
+        if let Some(record) = read_live_record(node, &id) {
             merge(&mut known, record);
         }
     }
@@ -52,74 +53,75 @@ pub fn recover(node: &Arc<Node>, remembered: Vec<Facts>) {
             open.extend(resume(node, facts));
         }
     }
-    tracing::info!(completed, open = open.len(), "containers of earlier daemons are registered");
+    tracing::info!(completed, open = open.len(), "registered the containers of earlier daemons");
     tokio::spawn(settle(Arc::clone(node), open));
 }
 
-/// A container whose exit record was there and is gone: it was deleted in the ledger's last moment
-/// before a kill. One that never had a record (its end is unknown) stays.
+/// True of a completed container whose exit record is gone: it was deleted in the ledger's last moment before a kill. A
+/// container that never had a record (its end is unknown) stays.
 fn was_deleted(node: &Node, facts: &Facts) -> bool {
     let had_record = facts.end.as_ref().is_some_and(|end| end.recorded || end.wipe.is_some());
-    facts.state == State::Completed && had_record && !node.paths.exit_record(&facts.plan.id).exists()
+    facts.state == State::Completed && had_record && !node.config.paths.exit_record(&facts.plan.id).exists()
 }
 
-/// Registers a container that is not completed, and has its own task go on with it.
+/// Registers a container that is not completed, and starts its task.
 fn resume(node: &Arc<Node>, facts: Facts) -> Option<Arc<Handle>> {
     let handle = node.registry.adopt(facts.clone())?;
     node.ledger.put(Arc::new(facts.clone()));
-    let link = Seqpacket::connect(&node.paths.shim_socket(handle.id())).and_then(ShimLink::new);
-    tracing::info!(container = %handle.id(), state = facts.state.name(), shim = link.is_ok(), "found again");
+    let link = Seqpacket::connect(&node.config.paths.shim_socket(handle.id())).and_then(ShimLink::new);
+    let (id, state, shim) = (handle.id(), facts.state.name(), link.is_ok());
+    tracing::info!(container = %id, state, shim, "found a container of an earlier daemon");
     tokio::spawn(actor::resume(Arc::clone(node), Arc::clone(&handle), facts, link.ok()));
     Some(handle)
 }
 
-/// The record of a container that has ended.
-fn ended(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
-    match records::exit(&node.paths, id) {
+/// Reads the record of an ended container.
+fn read_exit_record(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
+    match records::exit(&node.config.paths, id) {
         Ok(exit) => exit.map(|exit| exit.container),
         Err(error) => {
-            tracing::error!(container = %id, error = crate::chain(&error), "bad exit record");
+            tracing::error!(container = %id, error = crate::chain(&error), "cannot use the container's exit record");
             None
         }
     }
 }
 
-/// The record of a container that has a shim.
-fn living(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
-    records::live(&node.paths, id).unwrap_or_else(|error| {
-        tracing::error!(container = %id, error = crate::chain(&error), "bad record");
+/// Reads the record of a container with a shim.
+fn read_live_record(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
+    records::live(&node.config.paths, id).unwrap_or_else(|error| {
+        tracing::error!(container = %id, error = crate::chain(&error), "cannot use the container's record");
         None
     })
 }
 
-/// Takes over what a record tells. The ledger's entry under the same id may be of an earlier container, deleted and
-/// made again in the ledger's last moment: the record is the newer one then.
+/// Merges a record into the containers of the ledger. The ledger's entry under the same id may be an earlier container,
+/// deleted and made again in the ledger's last moment: the record is the newer one then.
 fn merge(known: &mut BTreeMap<ContainerId, Facts>, record: ContainerRecord) {
     match known.get_mut(&record.plan.id) {
         Some(facts) if facts.created_at == record.created_at => {
             if facts.state != State::Completed {
-                facts.learn(record);
+                facts.update(record);
             }
         }
-        _ => drop(known.insert(record.plan.id.clone(), Facts::found(record))),
+        _ => drop(known.insert(record.plan.id.clone(), Facts::from_record(record))),
     }
 }
 
-/// Waits until each container is followed or completed.
+/// Waits until each container is connected or completed.
 async fn settle(node: Arc<Node>, mut open: Vec<Arc<Handle>>) {
-    // The launcher's greeting comes first: until then there is nothing to be in time with.
+    // The time limit begins with the launcher's greeting.
     let _ = node.launcher.watch_greetings().wait_for(|greetings| *greetings > 0).await;
-    // By now it has finished what it found, and has forked what it was asked for last by an executord that died: both
-    // may be more than any of the three knew before.
+    // By now the launcher has finished the containers that it found, and has forked those that an executord that died
+    // asked for last: there may be more than the three sources had before.
     let unknown = |directory: &Path| {
         let ids = containers(directory);
         ids.into_iter().filter(|id| node.registry.get(id).is_none()).collect::<Vec<_>>()
     };
-    for id in unknown(&node.paths.kept_containers()) {
-        open.extend(ended(&node, &id).and_then(|record| resume(&node, Facts::found(record))));
+    for id in unknown(&node.config.paths.kept_containers()) {
+        open.extend(read_exit_record(&node, &id).and_then(|record| resume(&node, Facts::from_record(record))));
     }
-    for id in unknown(&node.paths.live_containers()) {
-        open.extend(living(&node, &id).and_then(|record| resume(&node, Facts::found(record))));
+    for id in unknown(&node.config.paths.live_containers()) {
+        open.extend(read_live_record(&node, &id).and_then(|record| resume(&node, Facts::from_record(record))));
     }
     node.found.send_replace(true);
     let all = async {
@@ -128,14 +130,14 @@ async fn settle(node: Arc<Node>, mut open: Vec<Arc<Handle>>) {
         }
     };
     if timeout(PATIENCE, all).await.is_err() {
-        tracing::error!("some containers of earlier daemons have a shim that says nothing");
+        tracing::error!("some shims of earlier daemons' containers did not report within {} s", PATIENCE.as_secs());
     }
     node.settled.send_replace(true);
 }
 
 fn containers(directory: &Path) -> Vec<ContainerId> {
     containers_in(directory).unwrap_or_else(|error| {
-        tracing::error!(%error, directory = %directory.display(), "containers of earlier daemons cannot be listed");
+        tracing::error!(%error, directory = %directory.display(), "cannot list the containers of earlier daemons");
         Vec::new()
     })
 }

@@ -1,4 +1,4 @@
-//! Which containers there are, and what they hold of the host's capacity.
+//! The containers by id, and the capacity of the host that they hold.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -8,11 +8,11 @@ use executor_core::capacity::{Account, Amount, Exhausted};
 use executor_core::ident::ContainerId;
 
 use crate::container::Handle;
-use crate::container::facts::Facts;
+use crate::facts::Facts;
 use crate::locked;
 
-/// All containers by id, and the account of what they hold. One lock guards both, so that an id and its capacity
-/// are taken and given back together.
+/// All containers by id, and the account of the capacity that they hold. One lock guards both, so that an id and its
+/// capacity are taken and given back together.
 #[derive(Debug)]
 pub struct Registry {
     inner: Mutex<Inner>,
@@ -24,22 +24,22 @@ struct Inner {
     account: Account,
 }
 
-/// What became of an admission.
+/// Outcome of an admission.
 #[derive(Debug)]
 pub enum Admission {
-    /// A new container.
+    /// The container is new.
     New(Arc<Handle>),
-    /// The id is used already.
+    /// The id belongs to this container already.
     Used(Arc<Handle>),
 }
 
 impl Registry {
-    /// An empty registry over what the host has to give.
+    /// Makes an empty registry over the capacity of the host.
     pub fn new(total: Amount) -> Self {
         Self { inner: Mutex::new(Inner { containers: BTreeMap::new(), account: Account::new(total) }) }
     }
 
-    /// The container of an id.
+    /// Returns the container of an id.
     pub fn get(&self, id: &ContainerId) -> Option<Arc<Handle>> {
         locked(&self.inner).containers.get(id).cloned()
     }
@@ -47,7 +47,7 @@ impl Registry {
     /// Takes an id and capacity for a new container.
     ///
     /// # Errors
-    /// There is not enough of something.
+    /// Some capacity does not suffice.
     pub fn admit(&self, facts: Facts) -> Result<Admission, Exhausted> {
         let mut inner = locked(&self.inner);
         let id = facts.plan.id.clone();
@@ -60,8 +60,8 @@ impl Registry {
         Ok(Admission::New(handle))
     }
 
-    /// Takes in a container that was there before this daemon. One that lives holds its capacity, whatever is left.
-    /// `None` where the id is used meanwhile.
+    /// Takes in a container of an earlier daemon. A living one holds its capacity, whatever is left.
+    /// `None` where the id has been taken since.
     pub fn adopt(&self, facts: Facts) -> Option<Arc<Handle>> {
         let mut inner = locked(&self.inner);
         if inner.containers.contains_key(&facts.plan.id) {
@@ -75,20 +75,22 @@ impl Registry {
         Some(handle)
     }
 
-    /// Gives back the capacity of a container; its record stays.
+    /// Gives back the capacity of a container, which stays known.
     pub fn release(&self, id: &ContainerId) {
         locked(&self.inner).account.release(id);
     }
 
-    /// Forgets a container, and gives back what it holds.
-    pub fn remove(&self, id: &ContainerId) {
+    /// Forgets a container, and gives back its capacity. `before` runs while the id is still taken and nobody can look
+    /// the container up; it must not use the registry.
+    pub fn remove(&self, id: &ContainerId, before: impl FnOnce()) {
         let mut inner = locked(&self.inner);
+        before();
         inner.account.release(id);
         inner.containers.remove(id);
     }
 
-    /// Containers in the order of their ids, from behind `after` on, as many as `visit` wants: until it answers
-    /// false. The registry is not locked while it looks at one.
+    /// Calls `visit` for containers in the order of their ids, from behind `after` on, until it returns false. The
+    /// registry is not locked during a call.
     pub fn visit(&self, after: Option<&ContainerId>, mut visit: impl FnMut(&Arc<Handle>) -> bool) {
         let mut at = after.cloned();
         loop {
@@ -97,7 +99,7 @@ impl Registry {
                 .containers
                 .range((start, Bound::Unbounded))
                 .take(64)
-                .map(|(_, h)| Arc::clone(h))
+                .map(|(_, handle)| Arc::clone(handle))
                 .collect();
             let Some(last) = some.last() else { return };
             at = Some(last.id().clone());
@@ -107,12 +109,12 @@ impl Registry {
         }
     }
 
-    /// All containers.
+    /// Returns all containers.
     pub fn all(&self) -> Vec<Arc<Handle>> {
         locked(&self.inner).containers.values().cloned().collect()
     }
 
-    /// What there is, and what is left.
+    /// Returns the total capacity, and the remaining one.
     pub fn capacity(&self) -> (Amount, Amount) {
         let inner = locked(&self.inner);
         (inner.account.total(), inner.account.remaining())

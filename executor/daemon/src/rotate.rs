@@ -1,15 +1,15 @@
-//! New secret files for a running container: what UpdateFiles does.
+//! UpdateFiles: new secret files for a running container.
 //!
-//! In goes the decoded message, by value, because it holds the only copies of the new contents; out comes the container
-//! with its new generation. The list is made from the shim's own record and judged at once; the shim judges it again.
-//! Updates of a container go one after the other, and each goes on once it has begun, whether the caller waits or not.
+//! The decoded message goes in by value, because it holds the only copies of the new contents; the container with its
+//! new generation comes out. The list is made from the shim's own record and validated at once; the shim validates it
+//! again. Updates of a container run one after the other, and each goes on once it has begun, even if its caller goes
+//! away.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use executor_core::lifecycle::State;
-use executor_core::payload;
 use executor_core::protocol::{self, Reason, ShimCall};
 use executor_core::record::ContainerRecord;
 use executor_core::update::{FileUpdate, forbidden};
@@ -19,21 +19,24 @@ use executor_sys::memfile::MemFile;
 use tokio::time::Instant;
 use zeroize::Zeroize as _;
 
-use crate::api::draft;
-use crate::container::facts::Facts;
 use crate::container::link::shim_is_gone;
-use crate::container::{Handle, Known, records};
+use crate::container::{Handle, Presence, records};
+use crate::facts::Facts;
+use crate::memfiles::Wiped;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
+use crate::{draft, memfiles};
 
-/// How long a shim that is busy is asked again, and the pauses between. Old generations go within half a second.
-const BUSY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(20));
-/// How often a list is made anew when another daemon's update came in between.
+/// Time for which a busy shim is asked again. Old generations are removed within half a second.
+const BUSY_PATIENCE: Duration = Duration::from_secs(5);
+/// Pause between two requests to a busy shim.
+const BUSY_PAUSE: Duration = Duration::from_millis(20);
+/// Most times that a list is made again because another daemon's update came in between.
 const STALE_MAX: u32 = 5;
-/// The shim's report of the new record comes before its answer, on the same connection.
+/// Time limit for the shim's report of the new record, which comes before its answer, on the same connection.
 const REPORT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A request that is overwritten when it is no longer needed, however that comes.
+/// A request that is overwritten when it is dropped.
 struct Request(v1::UpdateFilesRequest);
 
 impl Drop for Request {
@@ -45,8 +48,8 @@ impl Drop for Request {
 /// Replaces, adds and removes secret files.
 ///
 /// # Errors
-/// Those that the interface lists for UpdateFiles. After them the files are as they were, but for UNAVAILABLE where
-/// the shim's answer was lost.
+/// Those that the interface lists for UpdateFiles. The files are unchanged then, except after UNAVAILABLE where the
+/// shim's answer was lost.
 pub async fn update(node: &Arc<Node>, request: v1::UpdateFilesRequest) -> Result<Arc<Facts>, Problem> {
     let request = Request(request);
     let task = tokio::spawn({
@@ -54,7 +57,7 @@ pub async fn update(node: &Arc<Node>, request: v1::UpdateFilesRequest) -> Result
         async move { carry_out(&node, &request.0).await }
     });
     tokio::select! {
-        done = task => done.unwrap_or_else(|error| Err(Problem::new(Kind::Internal, format!("update: {error}")))),
+        done = task => done?,
         () = node.until_stopping() => Err(Problem::stopping()),
     }
 }
@@ -62,33 +65,34 @@ pub async fn update(node: &Arc<Node>, request: v1::UpdateFilesRequest) -> Result
 async fn carry_out(node: &Node, request: &v1::UpdateFilesRequest) -> Result<Arc<Facts>, Problem> {
     let handle = node.find(&request.id)?;
     let _turn = handle.updating.lock().await;
-    let deadline = Instant::now() + BUSY.0;
+    let deadline = Instant::now() + BUSY_PATIENCE;
     let mut stale = 0;
     let base = loop {
         let record = current(node, &handle)?;
         expected(request, &record)?;
         match attempt(node, &handle, request, &record).await {
             Ok(()) => break record.files_generation,
-            Err((Again::Stale, _)) if stale < STALE_MAX => stale += 1,
-            Err((Again::Busy, _)) if Instant::now() < deadline => tokio::time::sleep(BUSY.1).await,
+            Err((Retry::Stale, _)) if stale < STALE_MAX => stale += 1,
+            Err((Retry::Busy, _)) if Instant::now() < deadline => tokio::time::sleep(BUSY_PAUSE).await,
             Err((_, problem)) => return Err(problem),
         }
     };
     let mut watch = handle.watch();
-    let news = watch.wait_for(|known| !matches!(known, Known::Here(facts) if facts.files_generation <= base));
+    let news =
+        watch.wait_for(|presence| !matches!(presence, Presence::Present(facts) if facts.files_generation <= base));
     let _ = tokio::time::timeout(REPORT_PATIENCE, news).await;
     handle.facts().ok_or_else(|| Problem::no_container(handle.id().as_str()))
 }
 
-/// The shim's own record of a container that runs.
+/// Returns the shim's own record of a running container.
 fn current(node: &Node, handle: &Handle) -> Result<ContainerRecord, Problem> {
     let id = handle.id();
     let facts = handle.facts().ok_or_else(|| Problem::no_container(id.as_str()))?;
     if facts.state != State::Running {
-        let why = format!("container {id} is {}: its files are replaced while it runs", facts.state.name());
+        let why = format!("container {id} is {}: files can be updated in a running container only", facts.state.name());
         return Err(Problem::new(Kind::Precondition, why));
     }
-    match records::live(&node.paths, id) {
+    match records::live(&node.config.paths, id) {
         Ok(Some(record)) => match forbidden(&record.plan) {
             None => Ok(record),
             Some(why) => Err(Problem::new(Kind::Precondition, why)),
@@ -109,15 +113,15 @@ fn expected(request: &v1::UpdateFilesRequest, record: &ContainerRecord) -> Resul
     }
 }
 
-/// Whether another attempt may go better.
+/// Prospect of another attempt after a failed one.
 #[derive(Clone, Copy)]
-enum Again {
-    /// The list was made from a state of things that is no longer.
+enum Retry {
+    /// The list was made from an older generation: a new list may be accepted.
     Stale,
-    /// Not at this moment.
+    /// The shim is busy: it may accept the list later.
     Busy,
-    /// No.
-    No,
+    /// The failure is final.
+    Never,
 }
 
 /// Asks the shim once.
@@ -126,31 +130,28 @@ async fn attempt(
     handle: &Handle,
     request: &v1::UpdateFilesRequest,
     record: &ContainerRecord,
-) -> Result<(), (Again, Problem)> {
-    let no = |problem| (Again::No, problem);
-    let planned = validate_update(&drafted(request), &record.plan, &node.policy);
-    let planned = planned.map_err(|violations| no(Problem::invalid(violations)))?;
-    let link = handle.shim().ok_or_else(|| no(shim_is_gone(handle.id())))?;
+) -> Result<(), (Retry, Problem)> {
+    let failed = |problem| (Retry::Never, problem);
+    let planned = validate_update(&draft_of(request), &record.plan, &node.config.policy);
+    let planned = planned.map_err(|violations| failed(Problem::invalid(violations)))?;
+    let link = handle.shim().ok_or_else(|| failed(shim_is_gone(handle.id())))?;
     let signal = planned.signal;
     let (list, contents) = load(request, record, planned).map_err(|error| {
         let why = format!("no memory or descriptors for new files of container {}: {error}", handle.id());
-        no(Problem::new(Kind::Exhausted, why))
+        failed(Problem::new(Kind::Exhausted, why))
     })?;
     let call = ShimCall::UpdateFiles(protocol::UpdateFiles { signal });
-    let answer = link.ask(call, &[list.as_fd(), contents.as_fd()]).await;
-    // A shim that is there has done so, too; one that is gone, or gave no answer, has not.
-    if let Err(error) = contents.wipe() {
-        tracing::error!(container = %handle.id(), %error, "a memory file of new files could not be wiped");
-    }
+    let answer = link.call_with_fds(call, &[list.as_fd(), contents.0.as_fd()]).await;
+    drop(contents);
     answer.map(drop).map_err(|told| match told {
-        None => no(unanswered(handle)),
+        None => failed(unanswered(handle)),
         Some(refused) => {
-            let again = match refused.reason() {
-                Reason::Stale => Again::Stale,
-                Reason::Busy => Again::Busy,
-                _ => Again::No,
+            let retry = match refused.reason() {
+                Reason::Stale => Retry::Stale,
+                Reason::Busy => Retry::Busy,
+                _ => Retry::Never,
             };
-            (again, refused.into())
+            (retry, refused.into())
         }
     })
 }
@@ -162,16 +163,16 @@ fn unanswered(handle: &Handle) -> Problem {
     Problem::new(
         Kind::Unavailable,
         format!(
-            "the connection to the shim of container {} was lost: its files_generation tells whether they were replaced",
+            "the connection to the shim of container {} was lost: its files_generation shows if the files were replaced",
             handle.id()
         ),
     )
 }
 
-fn drafted(request: &v1::UpdateFilesRequest) -> UpdateDraft<'_> {
+fn draft_of(request: &v1::UpdateFilesRequest) -> UpdateDraft<'_> {
     let files = request.files.iter().enumerate();
     UpdateDraft {
-        files: files.map(|(index, file)| draft::drafted(format!("files[{index}]"), file)).collect(),
+        files: files.map(|(index, file)| draft::file(format!("files[{index}]"), file)).collect(),
         removed: request.removed_paths.iter().map(String::as_str).collect(),
         signal: request.signal,
     }
@@ -182,13 +183,10 @@ fn load(
     request: &v1::UpdateFilesRequest,
     record: &ContainerRecord,
     planned: PlannedUpdate,
-) -> std::io::Result<(MemFile, MemFile)> {
+) -> std::io::Result<(MemFile, Wiped)> {
     let PlannedUpdate { files, changed, sources, signal: _ } = planned;
-    let json = serde_json::to_vec(&FileUpdate { base_generation: record.files_generation, files, changed })?;
-    let mut list = MemFile::create("executor-update", json.len())?;
-    list.fill(|bytes| bytes.copy_from_slice(&json))?;
+    let update = FileUpdate { base_generation: record.files_generation, files, changed };
+    let list = memfiles::of_json("executor-update", &update)?;
     let contents: Vec<&[u8]> = sources.iter().map(|index| &*request.files[*index].content).collect();
-    let mut file = MemFile::create("executor-files", payload::encoded_len(contents.iter().copied()))?;
-    file.fill(|bytes| payload::encode(contents.iter().copied(), bytes))?;
-    Ok((list, file))
+    Ok((list, Wiped(memfiles::of_strings("executor-files", &contents)?)))
 }

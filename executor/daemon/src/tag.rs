@@ -1,8 +1,7 @@
-//! The tag of a request: whether another one under the same id is the same.
+//! The tag of a request, by which a repeated request is recognised.
 //!
-//! Every field counts, secrets too, but not the id, under which the comparison happens. Each part is counted with
-//! its length by the key, and each list with its number of entries here, so that no two requests are mistaken for
-//! one another.
+//! Every field counts, secrets too, except the id, which compared requests have in common. The key hashes each part
+//! with its length, and each list begins with its number of entries, so that no two requests have the same encoding.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,9 +11,9 @@ use executor_proto::v1::{
 };
 use executor_secrets::TagKey;
 
-/// The tag of a request, in hexadecimal.
+/// Returns the tag of a request, in hexadecimal.
 pub fn of(key: &TagKey, request: &RunRequest) -> String {
-    // Every field by name, so that a new one cannot be forgotten: the compiler asks for it here.
+    // Every field by name: the compiler refuses a new one that is missing here.
     let RunRequest {
         id: _,
         action,
@@ -27,7 +26,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         redaction,
         runtime_token_path,
         outputs,
-        // How the image is fetched is no part of what runs.
+        // The way in which the image is fetched does not count.
         registry_credentials: _,
         pull_policy: _,
         user_namespace,
@@ -45,7 +44,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         stop_signal,
         file_directories,
         docker_socket,
-        // Nor is who reads its output.
+        // Nor does the reader of the output.
         await_reader: _,
         remove_when_completed,
         tmpfs,
@@ -53,7 +52,7 @@ pub fn of(key: &TagKey, request: &RunRequest) -> String {
         shm_bytes,
         sysctls,
         init,
-        // What it may say is what this machine is.
+        // Only this machine's own platform is accepted.
         platform: _,
         writable_files,
     } = request;

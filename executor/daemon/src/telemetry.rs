@@ -1,4 +1,4 @@
-//! The log on stderr. What is said of requests names containers and fields, never a value.
+//! The log on stderr. Entries about requests name containers and fields, never a value.
 
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
@@ -12,7 +12,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::cli::{LogFormat, LogLevel};
 
-/// Begins to log.
+/// Starts the log.
 pub fn start(format: LogFormat, level: LogLevel) {
     let level = match level {
         LogLevel::Error => LevelFilter::ERROR,
@@ -21,8 +21,8 @@ pub fn start(format: LogFormat, level: LogLevel) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    // The libraries below see requests in the raw: they get no word beyond warnings, at any level.
-    let ours = Targets::new().with_target("executord", level).with_default(LevelFilter::WARN.min(level));
+    // Libraries see raw requests: they may log warnings at most, at any level.
+    let filter = Targets::new().with_target("executord", level).with_default(LevelFilter::WARN.min(level));
     let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let layer = match format {
         LogFormat::Text if std::env::var_os("JOURNAL_STREAM").is_some() => layer.event_format(Journal::new()).boxed(),
@@ -33,10 +33,10 @@ pub fn start(format: LogFormat, level: LogLevel) {
         LogFormat::Json => layer.json().flatten_event(true).with_current_span(false).with_span_list(false).boxed(),
     };
     // A second start in one process (a test) keeps the first log.
-    let _ = tracing_subscriber::registry().with(layer.with_filter(ours)).try_init();
+    let _ = tracing_subscriber::registry().with(layer.with_filter(filter)).try_init();
 }
 
-/// Lines for systemd's journal, which has a time of its own and reads a severity from the prefix (sd-daemon(3)).
+/// Format for systemd's journal, which has a time of its own and reads a severity from the prefix (sd-daemon(3)).
 struct Journal(Format<Full, ()>);
 
 impl Journal {

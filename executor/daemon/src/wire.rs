@@ -1,4 +1,4 @@
-//! A connection whose HTTP/2 library holds no byte of what it carries.
+//! Connections whose HTTP/2 library holds no byte of their content.
 //!
 //! ```text
 //!            client
@@ -14,13 +14,13 @@
 //!        calls ── body   whole gRPC messages, bounded before they are decoded
 //! ```
 //! h2 reads into one buffer for each connection, hands out pieces of it, keeps header fields that a client has it
-//! remember, and copies small answers into a buffer for writing. What is kept, and for how long, depends on what a
-//! client sends. So nothing that a client sends or is answered goes through it (ADR 14): this module reads the frames, keeps fields and
-//! bodies by their streams, and lets the library have frames of the same shape without content. What a
-//! stream holds is freed with the stream, and what is freed is overwritten (`executor_secrets::ZeroOnFree`).
+//! remember, and copies small answers into a buffer for writing. How much it keeps, and for how long, depends on the
+//! client. So no content of requests and answers goes through it (docs/adr/0014): this module reads the frames, keeps
+//! fields and bodies by their streams, and gives the library frames of the same shape without content. A stream's
+//! memory is freed with the stream, and freed memory is overwritten (`executor_secrets::ZeroOnFree`).
 //!
-//! In goes a socket and a service, out come requests with their own fields and bodies. Whatever is bounded by bytes of a
-//! connection is bounded here: blocks of fields, messages (`weight`), answers that nobody reads (`budget`).
+//! A socket and a service go in, requests with their own fields and bodies come out. All bounds on bytes of a
+//! connection are here: blocks of fields, messages (`weight`), unread answers (`budget`).
 
 pub(crate) mod body;
 pub(crate) mod budget;
@@ -32,13 +32,15 @@ mod huffman;
 mod inbound;
 mod outbound;
 mod socket;
+mod status;
 mod weight;
 
 pub(crate) use calls::Calls;
 pub(crate) use inbound::FIELDS_MAX;
 pub(crate) use socket::Wire;
 
-/// What the HTTP/2 library is told of a client's bytes; they come in pieces of this size. Ends where the client speaks something else.
+/// Returns the bytes that the HTTP/2 library gets for a client's bytes, which come in pieces of this size. Ends where
+/// the client does not speak HTTP/2.
 pub fn shadow(bytes: &[u8], piece: usize) -> Vec<u8> {
     let mut inbound = inbound::Inbound::new(Calls::new(8));
     let mut told = Vec::new();
@@ -59,10 +61,10 @@ pub fn shadow(bytes: &[u8], piece: usize) -> Vec<u8> {
     told
 }
 
-/// The cost of decoding a method's request is within bounds; the refusal says why it is not.
+/// Checks that a method's request is cheap enough to decode.
 ///
 /// # Errors
-/// It is not.
-pub fn judge_message(method: &str, message: &[u8]) -> Result<(), tonic::Status> {
-    weight::Weigher::of(method).judge(message)
+/// The request would take too much memory, or has strings that are not UTF-8.
+pub fn check_message(method: &str, message: &[u8]) -> Result<(), tonic::Status> {
+    weight::Weigher::of(method).check(message)
 }

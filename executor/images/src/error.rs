@@ -287,7 +287,7 @@ impl ImageError {
     }
 
     /// Makes the error of an operation on a file that the caller named.
-    pub(crate) fn of_callers(what: &'static str, path: &std::path::Path, source: std::io::Error) -> Self {
+    pub(crate) fn caller_io(what: &'static str, path: &std::path::Path, source: std::io::Error) -> Self {
         match source.kind() {
             std::io::ErrorKind::PermissionDenied => {
                 Self::NotReadable { path: path.to_owned(), uid: rustix::process::geteuid().as_raw() }
@@ -297,7 +297,7 @@ impl ImageError {
     }
 
     /// Tells whether the same operation could succeed shortly after.
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::Truncated { .. } | Self::Connection { .. } => true,
             // Too late, too early, too many; and what a server says of itself, but for what it cannot do at all.

@@ -93,7 +93,7 @@ impl fmt::Display for Origin {
 
 /// A request.
 #[derive(Debug)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct HttpRequest<'a> {
     pub(crate) method: Method,
     pub(crate) origin: &'a Origin,
     pub(crate) path: &'a str,
@@ -154,12 +154,12 @@ impl Client {
     }
 
     /// Asks, and waits for the head of the answer.
-    pub(crate) async fn ask(&self, ask: Ask<'_>) -> Result<Answer, HttpError> {
+    pub(crate) async fn ask(&self, ask: HttpRequest<'_>) -> Result<Answer, HttpError> {
         let slow = |_| HttpError::Slow { bytes: 0, within: self.patience };
         timeout(self.patience, self.connect_and_ask(ask)).await.map_err(slow)?
     }
 
-    async fn connect_and_ask(&self, ask: Ask<'_>) -> Result<Answer, HttpError> {
+    async fn connect_and_ask(&self, ask: HttpRequest<'_>) -> Result<Answer, HttpError> {
         let (stream, reach) = connect(ask.origin, ask.named_by).await?;
         let (connection, mut sender) = match ask.origin.secure {
             true => handshake(self.tls.connect(&ask.origin.host, stream).await?).await?,

@@ -50,7 +50,7 @@ pub struct Resolved {
 pub enum Policy {
     /// Fetch the image if it is not present.
     IfMissing,
-    /// Ask the registry each time.
+    /// HttpRequest the registry each time.
     Always,
     /// Never fetch the image.
     Never,
@@ -162,7 +162,7 @@ impl<L: LayerStore> Images<L> {
             return Ok(resolved);
         }
         if policy == Policy::Never {
-            let elsewhere = self.intake.store.all().iter().any(|record| is_meant(record, reference));
+            let elsewhere = self.intake.store.all().iter().any(|record| is_referred_to(record, reference));
             let reference = reference.to_string();
             return Err(Arc::new(match elsewhere {
                 true => ImageError::FromElsewhere { reference },
@@ -182,7 +182,8 @@ impl<L: LayerStore> Images<L> {
 
     /// The image of a reference, where it is there with all its layers.
     async fn ready(&self, reference: &ImageReference) -> Result<Option<Resolved>, ImageError> {
-        let usable = |record: &ImageRecord| is_meant(record, reference) && self.came_as_allowed(record, reference);
+        let usable =
+            |record: &ImageRecord| is_referred_to(record, reference) && self.has_allowed_source(record, reference);
         let Some((record, held)) = self.intake.store.hold_image(usable) else { return Ok(None) };
         for (index, layer) in record.layers.iter().enumerate() {
             if self.intake.has(&record.layers, index).await?.is_none() {
@@ -198,7 +199,7 @@ impl<L: LayerStore> Images<L> {
 
     /// Judges by the way that an image came whether it may be used for a reference that the policy permits: what is kept
     /// under a name, or has the digest, may have been imported or fetched from elsewhere.
-    fn came_as_allowed(&self, record: &ImageRecord, reference: &ImageReference) -> bool {
+    fn has_allowed_source(&self, record: &ImageRecord, reference: &ImageReference) -> bool {
         let policy = &self.intake.settings.policy;
         let ImageReference::Registry(repository, selector) = reference else { return true };
         let signatures = &self.intake.settings.signatures;
@@ -247,7 +248,8 @@ impl<L: LayerStore> Images<L> {
     pub fn find(&self, text: &str) -> Result<ImageRecord, ImageError> {
         let reference = ImageReference::parse_short(text).ok();
         let all = self.intake.store.all();
-        let named = reference.as_ref().and_then(|reference| all.iter().find(|record| is_meant(record, reference)));
+        let named =
+            reference.as_ref().and_then(|reference| all.iter().find(|record| is_referred_to(record, reference)));
         let hex = text.strip_prefix("sha256:").unwrap_or(text);
         let is_prefix = hex.len() >= PREFIX_MIN && hex.bytes().all(|b| b.is_ascii_hexdigit());
         let by_digest: Vec<&ImageRecord> =
@@ -342,7 +344,7 @@ impl Upload {
 }
 
 /// Tells whether a reference refers to the image of a record. A digest decides, whatever the names are.
-fn is_meant(record: &ImageRecord, reference: &ImageReference) -> bool {
+fn is_referred_to(record: &ImageRecord, reference: &ImageReference) -> bool {
     match reference.digest() {
         Some(digest) => record.digest == *digest || record.index_digest.as_ref() == Some(digest),
         None => record.references.contains_key(&reference.to_string()),

@@ -96,7 +96,7 @@ fn required(source: &mut dyn Source, name: &str, what: &str) -> Result<Vec<u8>, 
 }
 
 /// An image that was found: its documents, and for each layer the name of its file.
-struct Found {
+struct FoundImage {
     documents: Documents,
     files: Vec<String>,
     /// Names of the image in the archive or layout.
@@ -112,7 +112,7 @@ pub(crate) async fn import<L: LayerStore>(
     (name, provenance): (Option<String>, Provenance),
 ) -> Result<ImageRecord, ImageError> {
     let most = intake.settings.image_bytes_max;
-    let (mut source, Found { documents, files, names }) = blocking(move || {
+    let (mut source, FoundImage { documents, files, names }) = blocking(move || {
         let what = path.display().to_string();
         let mut source: Box<dyn Source> = match form {
             Form::Layout => Box::new(layout::Directory::open(&path)?),

@@ -44,7 +44,7 @@ pub use images::{Images, Policy, Resolved, Upload};
 pub use import::Form;
 pub use layers::{LayerNotes, LayerStore, LayerToUnpack};
 pub use progress::{LayerProgress, Outcome, Progress, Stage, State};
-pub use prune::{Pruned, Wish};
+pub use prune::{PruneRules, Pruned};
 pub use record::{ImageRecord, LayerRecord};
 pub use settings::Settings;
 pub use sharing::Watcher;

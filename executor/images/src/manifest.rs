@@ -101,7 +101,7 @@ pub(crate) fn choose<'a>(index: &'a ImageIndex, host: &Host, what: &str) -> Resu
 }
 
 /// The digest and size that a descriptor names.
-pub(crate) fn named(descriptor: &Descriptor, what: &str) -> Result<(Digest, u64), ImageError> {
+pub(crate) fn digest_and_size(descriptor: &Descriptor, what: &str) -> Result<(Digest, u64), ImageError> {
     let digest = descriptor.digest().to_string().parse::<Digest>();
     let digest =
         digest.map_err(|bad| ImageError::Malformed { what: what.to_owned(), why: format!("a digest {bad}") })?;
@@ -131,7 +131,7 @@ pub(crate) fn layers(
     let mut total = 0u64;
     let mut records = Vec::with_capacity(layers.len());
     for (descriptor, diff_id) in layers.iter().zip(diff_ids) {
-        let (digest, size) = named(descriptor, what)?;
+        let (digest, size) = digest_and_size(descriptor, what)?;
         let diff_id: Digest = diff_id.parse().map_err(|bad| malformed(format!("a diffID {bad}")))?;
         if diff_id.algorithm() != Algorithm::Sha256 {
             let why = format!(
@@ -168,7 +168,7 @@ pub(crate) fn layer_type(media_type: &str) -> Option<&'static str> {
 }
 
 /// Recognizes the compression of a layer by its first bytes.
-pub(crate) fn sniffed(head: &[u8]) -> &'static str {
+pub(crate) fn sniff_media_type(head: &[u8]) -> &'static str {
     match head {
         [0x1f, 0x8b, ..] => TAR_GZIP,
         [0x28, 0xb5, 0x2f, 0xfd, ..] => TAR_ZSTD,

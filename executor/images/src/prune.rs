@@ -17,7 +17,7 @@ const ABANDONED: Duration = Duration::from_secs(24 * 3600);
 
 /// Rules for removing images.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct PruneRules {
     /// Images that were not used for this long.
     pub unused_for: Option<Duration>,
     /// The longest unused ones, until the rest has no more bytes than this.
@@ -51,13 +51,18 @@ fn bytes_of<'a>(images: impl Iterator<Item = &'a ImageRecord>) -> u64 {
 }
 
 /// The images that are to go, the longest unused first, and how many stay because they are in use.
-fn chosen(mut all: Vec<ImageRecord>, wish: &Wish, now: u64, used: impl Fn(&Digest) -> bool) -> (Vec<ImageRecord>, u64) {
+fn chosen(
+    mut all: Vec<ImageRecord>,
+    rules: &PruneRules,
+    now: u64,
+    used: impl Fn(&Digest) -> bool,
+) -> (Vec<ImageRecord>, u64) {
     all.sort_by_key(|image| image.last_used_at);
     let mut in_use = 0;
     let (mut go, mut stay) = (Vec::new(), Vec::new());
     for image in all {
         let unused_for = Duration::from_nanos(now.saturating_sub(image.last_used_at));
-        match wish.unused_for {
+        match rules.unused_for {
             Some(age) if unused_for >= age && used(&image.digest) => {
                 in_use += 1;
                 stay.push(image);
@@ -66,7 +71,7 @@ fn chosen(mut all: Vec<ImageRecord>, wish: &Wish, now: u64, used: impl Fn(&Diges
             _ => stay.push(image),
         }
     }
-    if let Some(budget) = wish.bytes_budget {
+    if let Some(budget) = rules.bytes_budget {
         let mut at = 0;
         while at < stay.len() && bytes_of(stay.iter()) > budget {
             if used(&stay[at].digest) {
@@ -116,22 +121,22 @@ impl<L: LayerStore> Images<L> {
         Ok((record, true))
     }
 
-    /// Takes away what a wish says, and what belongs to no image.
+    /// Takes away what a rules says, and what belongs to no image.
     ///
     /// # Errors
     /// The disk, or the store of layers. What went by then is gone.
     pub async fn prune(
         self: &Arc<Self>,
-        wish: Wish,
+        rules: PruneRules,
         used_by: impl Fn(&Digest) -> Option<String>,
     ) -> Result<Pruned, ImageError> {
         let _gate = self.intake.gate.lock().await;
         let used = |digest: &Digest| used_by(digest).is_some() || self.intake.store.is_held(digest);
-        let (go, mut in_use) = chosen(self.intake.store.all(), &wish, now(), used);
+        let (go, mut in_use) = chosen(self.intake.store.all(), &rules, now(), used);
         let store = Arc::clone(&self.intake.store);
         let abandoned = blocking(move || store.ingest.abandoned(ABANDONED, SystemTime::now())).await?;
         let partial_bytes = abandoned.iter().map(|(_, size)| size).sum();
-        if wish.dry_run {
+        if rules.dry_run {
             let stay =
                 self.intake.store.all().into_iter().filter(|image| !go.iter().any(|gone| gone.digest == image.digest));
             let stay: Vec<Digest> = stay.flat_map(|image| image.layers).map(|layer| layer.diff_id).collect();
@@ -168,7 +173,7 @@ impl<L: LayerStore> Images<L> {
         match self.intake.settings.bytes_budget {
             0 => Ok(Pruned::default()),
             budget if bytes_of(self.intake.store.all().iter()) <= budget => Ok(Pruned::default()),
-            budget => self.prune(Wish { bytes_budget: Some(budget), ..Wish::default() }, used_by).await,
+            budget => self.prune(PruneRules { bytes_budget: Some(budget), ..PruneRules::default() }, used_by).await,
         }
     }
 
@@ -226,19 +231,19 @@ mod tests {
         }
     }
 
-    fn gone(wish: Wish, used: &[u8]) -> (Vec<u8>, u64) {
+    fn gone(rules: PruneRules, used: &[u8]) -> (Vec<u8>, u64) {
         // 1 is the oldest; 1 and 2 share a layer of 100 bytes.
         let all =
             vec![image(3, 30, &[(3, 50)]), image(1, 10, &[(10, 100), (1, 5)]), image(2, 20, &[(10, 100), (2, 7)])];
-        let (go, in_use) = chosen(all, &wish, 40, |d| used.iter().any(|n| digest(*n) == *d));
+        let (go, in_use) = chosen(all, &rules, 40, |d| used.iter().any(|n| digest(*n) == *d));
         (go.iter().map(|image| (1..=3).find(|n| digest(*n) == image.digest).unwrap()).collect(), in_use)
     }
 
     #[test]
     fn by_age_and_by_budget_and_never_what_is_used() {
-        let age = |nanos| Wish { unused_for: Some(Duration::from_nanos(nanos)), ..Wish::default() };
-        let budget = |bytes| Wish { bytes_budget: Some(bytes), ..Wish::default() };
-        assert_eq!(gone(Wish::default(), &[]), (vec![], 0));
+        let age = |nanos| PruneRules { unused_for: Some(Duration::from_nanos(nanos)), ..PruneRules::default() };
+        let budget = |bytes| PruneRules { bytes_budget: Some(bytes), ..PruneRules::default() };
+        assert_eq!(gone(PruneRules::default(), &[]), (vec![], 0));
         assert_eq!(gone(age(20), &[]), (vec![1, 2], 0));
         assert_eq!(gone(age(20), &[1]), (vec![2], 1));
         assert_eq!(gone(budget(162), &[]), (vec![], 0), "what is shared counts once");
@@ -246,7 +251,7 @@ mod tests {
         assert_eq!(gone(budget(156), &[]), (vec![1, 2], 0), "its own 5 bytes were not enough, and 100 are shared");
         assert_eq!(gone(budget(60), &[2]).0, vec![1, 3]);
         assert_eq!(gone(budget(0), &[1, 2, 3]), (vec![], 3));
-        let both = Wish { unused_for: Some(Duration::from_nanos(30)), bytes_budget: Some(50), dry_run: false };
+        let both = PruneRules { unused_for: Some(Duration::from_nanos(30)), bytes_budget: Some(50), dry_run: false };
         assert_eq!(gone(both, &[]), (vec![1, 2], 0));
     }
 }

@@ -79,7 +79,7 @@ async fn documents(
         chain.push((digest.clone(), document.bytes.clone()));
         match manifest::parse(&document.bytes, &document.content_type, what)? {
             Manifest::Image(image) => {
-                let (config_digest, config_size) = manifest::named(image.config(), what)?;
+                let (config_digest, config_size) = manifest::digest_and_size(image.config(), what)?;
                 let config_what = format!("the configuration of {what}");
                 let config = registry.small_blob(&config_digest.to_string(), &config_what).await?.bytes;
                 hash::check_size(config_size, &config, &config_what)?;
@@ -96,7 +96,7 @@ async fn documents(
             }
             Manifest::Index(index) => {
                 let (digest_inside, size_inside) =
-                    manifest::named(manifest::choose(&index, &Host::here(), what)?, what)?;
+                    manifest::digest_and_size(manifest::choose(&index, &Host::here(), what)?, what)?;
                 index_digest.get_or_insert(digest);
                 wanted = digest_inside.to_string();
                 (declared, size) = (Some(digest_inside), Some(size_inside));

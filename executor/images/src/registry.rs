@@ -23,7 +23,7 @@ use hyper::{Method, StatusCode};
 use tokio::sync::Mutex;
 
 use crate::error::ImageError;
-use crate::http::{Answer, Ask, Body, BodyError, Client, HttpError, Origin};
+use crate::http::{Answer, Body, BodyError, Client, HttpError, HttpRequest, Origin};
 use crate::manifest;
 use auth::Authorization;
 
@@ -138,7 +138,7 @@ impl Registry {
         let mut backoff = BACKOFF;
         for _ in 1..ATTEMPTS {
             match self.document_once(path, accept, what).await {
-                Err(error) if error.is_passing() => tokio::time::sleep(backoff.pause()).await,
+                Err(error) if error.is_transient() => tokio::time::sleep(backoff.pause()).await,
                 other => return other,
             }
         }
@@ -195,7 +195,8 @@ impl Registry {
                     .push((RANGE, HeaderValue::from_str(&format!("bytes={from}-")).unwrap_or_else(|_| unreachable!())));
             }
             headers.extend(authorization.as_ref().map(|authorization| (AUTHORIZATION, authorization.header())));
-            let ask = Ask { method: Method::GET, origin: &origin, path: &path, headers, body: Vec::new(), named_by };
+            let ask =
+                HttpRequest { method: Method::GET, origin: &origin, path: &path, headers, body: Vec::new(), named_by };
             let answer = self.client.ask(ask).await.map_err(|error| self.failed(what, &origin, error))?;
             match answer.status {
                 StatusCode::OK | StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {
@@ -210,7 +211,7 @@ impl Registry {
                 }
                 StatusCode::UNAUTHORIZED if known && !introduced => {
                     introduced = true;
-                    self.introduce(&answer, authorization, what).await?;
+                    self.authenticate(&answer, authorization, what).await?;
                 }
                 StatusCode::UNAUTHORIZED => {
                     return Err(self.unauthorized(what, "it does not accept the credentials (401)"));

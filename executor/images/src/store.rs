@@ -79,7 +79,7 @@ impl Store {
         for sub in ["", "records", "documents", "layers", "ingest"] {
             match files::make_dir(&dir.join(sub)) {
                 Err(error @ ImageError::NoSpace { .. }) => {
-                    tracing::warn!(%error, "cannot take in images until there is space")
+                    tracing::warn!(%error, "cannot take in images until there is space");
                 }
                 made => made?,
             }

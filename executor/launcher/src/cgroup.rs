@@ -9,7 +9,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Where cgroup file systems are mounted.
+use executor_sys::mountinfo::{self, Mount};
+
+/// Directory that cgroup file systems are mounted in.
 const ROOT: &str = "/sys/fs/cgroup";
 /// Version 1 hierarchies that containers use. Others are taken out of the launcher's mount namespace, because
 /// libcontainer makes, joins and removes a cgroup in every one that it sees.
@@ -18,7 +20,7 @@ const USED: [&str; 5] = ["cpu", "cpuacct", "devices", "memory", "pids"];
 /// The mounted hierarchies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Hierarchies {
-    /// One directory a controller; `hybrid` where version 2 is mounted beside them.
+    /// Version 1: a directory for each controller.
     V1 {
         /// Version 2 is there, without controllers.
         hybrid: bool,
@@ -27,9 +29,9 @@ pub(crate) enum Hierarchies {
         /// The one that accounts memory.
         memory: PathBuf,
     },
-    /// One tree.
+    /// Version 2: a single tree.
     V2 {
-        /// Its mount point.
+        /// Mount point.
         mount: PathBuf,
     },
 }
@@ -37,35 +39,35 @@ pub(crate) enum Hierarchies {
 impl Hierarchies {
     /// Looks at what is mounted, and detaches what is not used: only in the caller's own mount namespace.
     pub(crate) fn find() -> io::Result<Self> {
-        let table = fs::read_to_string("/proc/self/mountinfo")?;
-        let mounts: Vec<(PathBuf, &str, &str)> = table.lines().filter_map(parse_mount).collect();
-        if let Some((mount, ..)) = mounts.iter().find(|(mount, kind, _)| *kind == "cgroup2" && mount == Path::new(ROOT))
-        {
-            return Ok(Self::V2 { mount: mount.clone() });
+        let (found, unused) = Self::among(&mountinfo::parse(&fs::read("/proc/self/mountinfo")?));
+        unused.iter().try_for_each(|mount| executor_sys::mount::detach(mount))?;
+        found.ok_or_else(|| io::Error::other(format!("no memory cgroup hierarchy is mounted below {ROOT}")))
+    }
+
+    /// Returns the hierarchies among these mounts, if containers can be made with them, and the mounts that are not used.
+    fn among(mounts: &[Mount]) -> (Option<Self>, Vec<PathBuf>) {
+        if let Some(mount) = mounts.iter().find(|mount| mount.kind == "cgroup2" && mount.point == Path::new(ROOT)) {
+            return (Some(Self::V2 { mount: mount.point.clone() }), Vec::new());
         }
-        let mut used = Vec::new();
-        let mut memory = None;
-        let mut hybrid = false;
-        for (mount, kind, options) in mounts.iter().filter(|(mount, ..)| mount.starts_with(ROOT)) {
-            let has = |controller: &&str| options.split(',').any(|option| option == *controller);
-            match *kind {
-                "cgroup" if USED.iter().any(has) => {
-                    if has(&"memory") {
-                        memory = Some(mount.clone());
+        let (mut used, mut unused) = (Vec::new(), Vec::new());
+        let (mut memory, mut hybrid) = (None, false);
+        for mount in mounts.iter().filter(|mount| mount.point.starts_with(ROOT)) {
+            match &*mount.kind {
+                "cgroup" if USED.iter().any(|controller| mount.has_option(controller)) => {
+                    if mount.has_option("memory") {
+                        memory = Some(mount.point.clone());
                     }
-                    used.push(mount.clone());
+                    used.push(mount.point.clone());
                 }
-                "cgroup" => executor_sys::mount::detach(mount)?,
+                "cgroup" => unused.push(mount.point.clone()),
                 "cgroup2" => {
                     hybrid = true;
-                    executor_sys::mount::detach(mount)?;
+                    unused.push(mount.point.clone());
                 }
                 _ => {}
             }
         }
-        let memory =
-            memory.ok_or_else(|| io::Error::other(format!("no memory cgroup hierarchy is mounted below {ROOT}")))?;
-        Ok(Self::V1 { hybrid, mounts: used, memory })
+        (memory.map(|memory| Self::V1 { hybrid, mounts: used, memory }), unused)
     }
 
     /// `v1`, `hybrid` or `v2`.
@@ -112,11 +114,8 @@ impl Hierarchies {
 
     /// The kernel accounts swap, or there is none: a limit on memory holds whatever is swapped.
     pub(crate) fn holds_swap(&self) -> bool {
-        let none = || {
-            let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-            info.lines().any(|line| line.strip_prefix("SwapTotal:").is_some_and(|rest| rest.trim() == "0 kB"))
-        };
-        matches!(self, Self::V2 { .. }) || self.swap_limit() || none()
+        let has_none = || has_no_swap(&fs::read_to_string("/proc/meminfo").unwrap_or_default());
+        matches!(self, Self::V2 { .. }) || self.swap_limit() || has_none()
     }
 
     /// Names of the controllers that containers can have, as version 2 spells them.
@@ -160,7 +159,7 @@ impl Hierarchies {
         }
     }
 
-    /// How many processes the kernel killed in the cgroup because its memory limit was reached.
+    /// Returns how many processes the kernel killed in the cgroup because its memory limit was reached.
     pub(crate) fn oom_kills(&self, path: &Path) -> u64 {
         let file = match self {
             Self::V1 { .. } => "memory.oom_control",
@@ -181,11 +180,7 @@ impl Hierarchies {
         let number = |file: &str| fs::read_to_string(dir.join(file)).ok()?.trim().parse::<u64>().ok();
         let (limit, usage) = (number(limit)?, number(usage)?);
         let stat = fs::read_to_string(dir.join("memory.stat")).ok()?;
-        let cache = ["inactive_file", "active_file"].map(|name| {
-            let line = stat.lines().find_map(|line| line.strip_prefix(prefix)?.strip_prefix(name)?.strip_prefix(' '));
-            line.and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or(0)
-        });
-        Some(limit.saturating_sub(usage.saturating_sub(cache.iter().sum())))
+        Some(limit.saturating_sub(usage.saturating_sub(page_cache(&stat, prefix))))
     }
 
     /// Pids of the processes in a cgroup.
@@ -202,7 +197,7 @@ impl Hierarchies {
         let deadline = Instant::now() + patience;
         while !self.pids(path).is_empty() {
             if Instant::now() >= deadline {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "a process of the container does not end"));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "a process of the container cannot be killed"));
             }
             self.empty(&self.memory_dir(path));
         }
@@ -264,11 +259,103 @@ impl Hierarchies {
     }
 }
 
-/// Mount point, type and super options of a line of mountinfo.
-fn parse_mount(line: &str) -> Option<(PathBuf, &str, &str)> {
-    let (mount, fs) = line.split_once(" - ")?;
-    let point = mount.split(' ').nth(4)?;
-    let mut fs = fs.splitn(3, ' ');
-    let (kind, _, options) = (fs.next()?, fs.next()?, fs.next()?);
-    Some((PathBuf::from(point), kind, options))
+/// Returns whether a host has no swap, by its /proc/meminfo.
+fn has_no_swap(meminfo: &str) -> bool {
+    meminfo.lines().any(|line| line.strip_prefix("SwapTotal:").is_some_and(|rest| rest.trim() == "0 kB"))
+}
+
+/// Returns the bytes of page cache that a memory.stat tells.
+fn page_cache(stat: &str, prefix: &str) -> u64 {
+    let bytes = |name: &str| {
+        let line = stat.lines().find_map(|line| line.strip_prefix(prefix)?.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|bytes| bytes.parse::<u64>().ok()).unwrap_or(0)
+    };
+    bytes("inactive_file") + bytes("active_file")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(lines: &[&str]) -> Vec<Mount> {
+        mountinfo::parse(lines.join("\n").as_bytes())
+    }
+
+    fn v1(mounts: &[&str], hybrid: bool) -> Hierarchies {
+        let mounts: Vec<PathBuf> = mounts.iter().map(|name| Path::new(ROOT).join(name)).collect();
+        Hierarchies::V1 { hybrid, memory: Path::new(ROOT).join("memory"), mounts }
+    }
+
+    const MEMORY: &str = "30 25 0:26 / /sys/fs/cgroup/memory rw,nosuid shared:9 - cgroup cgroup rw,memory";
+    const CPU: &str = "31 25 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct";
+    const BLKIO: &str = "32 25 0:28 / /sys/fs/cgroup/blkio rw - cgroup cgroup rw,blkio";
+    const SYSTEMD: &str = "33 25 0:29 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd";
+    const UNIFIED: &str = "34 25 0:30 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate";
+    const V2: &str = "35 24 0:31 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate";
+    const ELSEWHERE: &str = "36 24 0:32 / /mnt/memory rw - cgroup cgroup rw,memory";
+    const TMPFS: &str = "25 24 0:25 / /sys/fs/cgroup ro - tmpfs tmpfs ro,mode=755";
+
+    #[test]
+    fn hierarchies_are_found_among_the_mounts() {
+        let v2 = Hierarchies::V2 { mount: ROOT.into() };
+        let cases: [(&[&str], Option<Hierarchies>, &[&str]); 6] = [
+            (&[V2], Some(v2.clone()), &[]),
+            (&[V2, ELSEWHERE], Some(v2), &[]),
+            (&[TMPFS, MEMORY, CPU], Some(v1(&["memory", "cpu,cpuacct"], false)), &[]),
+            (
+                &[MEMORY, CPU, BLKIO, SYSTEMD, UNIFIED],
+                Some(v1(&["memory", "cpu,cpuacct"], true)),
+                &["blkio", "systemd", "unified"],
+            ),
+            (&[TMPFS, CPU, ELSEWHERE], None, &[]),
+            (&[], None, &[]),
+        ];
+        for (lines, expected, unused) in cases {
+            let unused: Vec<PathBuf> = unused.iter().map(|name| Path::new(ROOT).join(name)).collect();
+            assert_eq!(Hierarchies::among(&table(lines)), (expected, unused), "{lines:#?}");
+        }
+        let names = v1(&["memory", "cpu,cpuacct"], false).controllers();
+        assert_eq!(names.iter().map(String::as_str).collect::<Vec<_>>(), ["cpu", "cpuacct", "memory"]);
+    }
+
+    #[test]
+    fn the_room_that_a_limit_leaves() {
+        let dir = tempfile::tempdir().unwrap();
+        let v2 = Hierarchies::V2 { mount: dir.path().into() };
+        let v1 = Hierarchies::V1 { hybrid: false, mounts: vec![dir.path().into()], memory: dir.path().into() };
+        let write = |name: &str, text: &str| {
+            fs::create_dir_all(dir.path().join("c")).unwrap();
+            fs::write(dir.path().join("c").join(name), text).unwrap();
+        };
+        let room = |hierarchies: &Hierarchies| hierarchies.memory_room(Path::new("c"));
+        assert_eq!((room(&v1), room(&v2)), (None, None), "no such cgroup");
+        write("memory.max", "1000\n");
+        write("memory.current", "900\n");
+        write("memory.limit_in_bytes", "2000\n");
+        write("memory.usage_in_bytes", "1900\n");
+        write(
+            "memory.stat",
+            "anon 5\nfile 90\ninactive_file 50\nactive_file 30\ntotal_inactive_file 500\ntotal_active_file x\n",
+        );
+        assert_eq!((room(&v1), room(&v2)), (Some(600), Some(180)));
+        write("memory.max", "max\n");
+        assert_eq!(room(&v2), None, "no limit");
+        write("memory.current", "nonsense");
+        assert_eq!(room(&v2), None);
+    }
+
+    #[test]
+    fn what_files_of_a_cgroup_tell() {
+        let dir = tempfile::tempdir().unwrap();
+        let v2 = Hierarchies::V2 { mount: dir.path().into() };
+        let (kills, pids) = (|| v2.oom_kills(Path::new("")), || v2.pids(Path::new("")));
+        assert_eq!((kills(), pids()), (0, vec![]));
+        fs::write(dir.path().join("memory.events"), "low 0\noom 7\noom_kill 3\noom_group_kill 1\n").unwrap();
+        fs::write(dir.path().join("cgroup.procs"), "1\n23\nx\n").unwrap();
+        fs::write(dir.path().join("cgroup.controllers"), "cpu io memory\n").unwrap();
+        assert_eq!((kills(), pids(), v2.controllers().len()), (3, vec![1, 23], 3));
+        for (meminfo, none) in [("SwapTotal:       0 kB\n", true), ("SwapTotal:  8388604 kB\n", false), ("", false)] {
+            assert_eq!(has_no_swap(meminfo), none, "{meminfo}");
+        }
+    }
 }

@@ -8,9 +8,9 @@ use executor_core::settings::{LauncherSettings, Unusable};
 use executor_core::validate::Policy;
 use serde::Deserialize;
 
-/// Where the configuration is looked for when no file is named.
+/// Default path of the configuration.
 const CONFIG_DEFAULT: &str = "/etc/executor/executor.toml";
-/// Where sockets and records lie when nobody says otherwise.
+/// Default directory of sockets and records.
 pub(crate) const RUN_DIR_DEFAULT: &str = "/run/executor";
 
 /// Holds the executor's privilege: forks a shim for each container, and finishes what a shim cannot.
@@ -25,10 +25,10 @@ pub(crate) const RUN_DIR_DEFAULT: &str = "/run/executor";
     after_help = "Exit status: 0 ended as asked, 1 failed, 2 usage."
 )]
 pub(crate) struct Args {
-    /// Where sockets and what is known of running containers lie
+    /// Directory of sockets and of the records of running containers
     #[arg(long, value_name = "DIR", default_value = RUN_DIR_DEFAULT)]
     pub run_dir: PathBuf,
-    /// Where logs, exit records and upper layers lie
+    /// Directory of logs, exit records and upper layers
     #[arg(long, value_name = "DIR", default_value = "/var/lib/executor")]
     pub state_dir: PathBuf,
     /// Configuration file [default: /etc/executor/executor.toml where it exists]
@@ -57,11 +57,11 @@ pub(crate) struct Args {
     pub generate_completions: Option<PathBuf>,
 }
 
-/// What the launcher reads of the configuration file. executord reads all of it, and names what is unknown.
+/// The part of the configuration file that the launcher reads. executord reads all of it, and names what is unknown.
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 pub(crate) struct Config {
-    /// What requests may ask for.
+    /// Limits on what requests may ask for.
     pub policy: Policy,
     /// Images that may run.
     pub images: ImageRules,
@@ -75,7 +75,7 @@ pub(crate) enum ConfigError {
     /// The file cannot be read.
     #[error("configuration {0}")]
     Read(PathBuf, #[source] std::io::Error),
-    /// It is no TOML, or a value does not fit.
+    /// Not TOML, or a value of the wrong type.
     #[error("configuration {0}")]
     Parse(PathBuf, #[source] Box<toml::de::Error>),
     /// A value is not usable.

@@ -16,20 +16,19 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use executor_core::ident::ContainerId;
 use executor_core::logline;
 use executor_core::outputs::{self, OutputsList};
 use executor_core::record::{ContainerRecord, ExitRecord, RECORD_MAX};
-use executor_sys::mount::open_dir;
-use executor_sys::tree;
+use executor_sys::replace::{Replacement, publish_durably};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
+use crate::errors::{at, is_full};
+use crate::files::{absent_is_fine, make_dir, read_json, remove_tree};
 use crate::host::Host;
 
 /// Room that is kept for an exit record, beyond what its container record takes.
@@ -37,9 +36,9 @@ const EXIT_ROOM: u64 = 8 << 10;
 /// The record of a container, in both of its directories.
 const CONTAINER: &str = "container.json";
 const EXIT: &str = "exit.json";
-/// Where an exit record is kept room for.
+/// Name of the file that keeps room for the exit record.
 const EXIT_AHEAD: &str = ".exit.json";
-/// What the name of a state directory begins with that is being removed. No id begins so.
+/// Prefix of the name of a state directory that is being removed. No id begins so.
 const REMOVED: &str = ".removed-";
 
 /// The directories of one container.
@@ -49,9 +48,9 @@ pub(crate) struct Dirs {
     pub run: PathBuf,
     /// Below STATE_DIR.
     pub state: PathBuf,
-    /// Where its root is mounted, in its shim's mount namespace.
+    /// Mount point of its root, in its shim's mount namespace.
     pub stage: PathBuf,
-    /// Where its writable layer lies.
+    /// Directory of its writable layer.
     pub layer: PathBuf,
     gid: u32,
 }
@@ -73,6 +72,13 @@ impl Dirs {
     pub(crate) fn nowhere() -> Self {
         let nowhere = PathBuf::from("/nonexistent/executor");
         Self { run: nowhere.clone(), state: nowhere.clone(), stage: nowhere.clone(), layer: nowhere, gid: 0 }
+    }
+
+    /// Directories below one that a test made.
+    #[cfg(test)]
+    pub(crate) fn in_home(home: &Path) -> Self {
+        let (run, state) = (home.join("run"), home.join("state"));
+        Self { run, layer: state.clone(), state, stage: home.join("root"), gid: 0 }
     }
 
     /// Makes both.
@@ -153,9 +159,7 @@ impl Dirs {
             .or_else(|_| self.open_new(&ahead))?;
         file.write_all_at(&bytes, 0).map_err(|error| at(&path, &error))?;
         file.set_len(bytes.len() as u64)?;
-        file.sync_all().map_err(|error| at(&path, &error))?;
-        fs::rename(&ahead, &path)?;
-        File::open(&self.state)?.sync_all()
+        publish_durably(&file, &ahead, &path).map_err(|error| at(&path, &error))
     }
 
     /// Makes the directory of the captured outputs, which the daemon may read.
@@ -195,7 +199,7 @@ impl Dirs {
     /// Opens a new file that the daemon may read.
     ///
     /// # Errors
-    /// It exists; a full disk.
+    /// Exists already; a full disk.
     pub(crate) fn open_new(&self, path: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.create_new(true).append(false).write(true).mode(0o640).custom_flags(libc::O_NOFOLLOW);
@@ -205,11 +209,11 @@ impl Dirs {
         Ok(file)
     }
 
-    /// Appends the executor's own words to the log, unless they are its last words already. What its writer may have left of
-    /// a line stays one by itself.
+    /// Appends the executor's own words to the log, unless they are its last words already. What its writer may have left
+    /// of a line stays one by itself.
     ///
     /// # Errors
-    /// There is no log; a full disk.
+    /// No log; a full disk.
     pub(crate) fn append_to_log(&self, words: &str) -> io::Result<()> {
         let path = self.state.join("log");
         let mut options = OpenOptions::new();
@@ -232,18 +236,20 @@ impl Dirs {
     /// Lets the daemon use a socket.
     ///
     /// # Errors
-    /// It is not there.
+    /// Does not exist.
     pub(crate) fn share_socket(&self, path: &Path) -> io::Result<()> {
         std::os::unix::fs::lchown(path, None, Some(self.gid))?;
         fs::set_permissions(path, fs::Permissions::from_mode(0o660))
     }
 
     fn replace(&self, path: &Path, record: &impl Serialize) -> io::Result<()> {
-        let ahead = path.with_extension("json.new");
-        let _ = fs::remove_file(&ahead);
-        let mut file = self.open_new(&ahead)?;
-        file.write_all(&serde_json::to_vec(record)?).map_err(|error| at(path, &error))?;
-        fs::rename(&ahead, path)
+        let written = self.replacement(path).write(&serde_json::to_vec(record)?);
+        written.map(drop).map_err(|error| at(path, &error))
+    }
+
+    /// Returns how a file that the daemon may read is replaced.
+    pub(crate) fn replacement<'a>(&self, path: &'a Path) -> Replacement<'a> {
+        Replacement::of(path).shared(0o640, self.gid)
     }
 
     /// Removes what a container needs only while it lives.
@@ -321,64 +327,4 @@ pub(crate) fn finish_removals(host: &Host) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Makes a directory with exactly this mode.
-///
-/// # Errors
-/// It exists; a full disk.
-pub(crate) fn make_dir(path: &Path, mode: u32, gid: Option<u32>) -> io::Result<()> {
-    fs::DirBuilder::new().mode(0o700).create(path).map_err(|error| at(path, &error))?;
-    if gid.is_some() {
-        std::os::unix::fs::lchown(path, Some(0), gid)?;
-    }
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))
-}
-
-/// No byte or no file is left on a disk, or of what may be used of it.
-pub(crate) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-}
-
-/// An error with the path that it is about.
-pub(crate) fn at(path: &Path, error: &io::Error) -> io::Error {
-    let told = format!("{}: {}", path.display(), plain(error));
-    match executor_core::shortage::of(error) {
-        Some(shortage) => io::Error::new(error.kind(), shortage.told(told)),
-        None => io::Error::new(error.kind(), told),
-    }
-}
-
-/// The system's words without Rust's `(os error N)`.
-pub(crate) fn plain(error: &io::Error) -> String {
-    match error.raw_os_error() {
-        Some(code) => nix::errno::Errno::from_raw(code).desc().to_owned(),
-        None => error.to_string(),
-    }
-}
-
-/// Removes a tree that a container may have made: the standard library's way needs a descriptor and a stack frame for each
-/// of its levels, and there may be any number of them.
-pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(io::ErrorKind::InvalidInput.into());
-    };
-    match open_dir(parent) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        parent => tree::remove(parent?.as_fd(), name),
-    }
-}
-
-fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => result,
-    }
-}
-
-fn read_json<T: DeserializeOwned>(path: &Path, bytes_max: u64) -> io::Result<T> {
-    let mut bytes = Vec::new();
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
-    file.take(bytes_max).read_to_end(&mut bytes)?;
-    Ok(serde_json::from_slice(&bytes)?)
 }

@@ -1,13 +1,13 @@
-//! Where a container's writable layer lies, held to its limit of disk.
+//! The place of a container's writable layer, held to its limit of disk.
 //!
 //! ```text
 //! no limit        STATE_DIR/containers/ID/{upper,work}
 //! project quota   STATE_DIR/containers/ID/disk/{upper,work}   a project of the container's, whose id is that of its root
 //! image           the same place, with a file system of this size mounted on it in the shim's own mount namespace
 //! ```
-//! The image is a file without a name below the state directory, on a loop device that lets go of it by itself: it goes with the
-//! last process and mount namespace that has the file system mounted, whoever is killed when. A project is for containers
-//! with a user namespace alone, because root of the host's could leave it.
+//! The image is a file without a name below the state directory, on a loop device that lets go of it by itself: it goes
+//! with the last process and mount namespace that has the file system mounted, whoever is killed when. A project is for
+//! containers with a user namespace alone, because root of the host's could leave it.
 
 use std::fs::File;
 use std::io;
@@ -24,8 +24,8 @@ use executor_sys::quota;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::MountAttrFlags;
 
-use crate::dirs::{Dirs, plain, remove_tree};
-use crate::rootfs::failed;
+use crate::errors::{failed, plain};
+use crate::files::{make_dir, remove_tree};
 
 /// Directory of a layer that has a limit, in the container's state directory.
 const DISK: &str = "disk";
@@ -54,24 +54,24 @@ const WORDS_MAX: usize = 300;
 pub(crate) fn lay_out(
     policy: &Policy,
     plan: &Plan,
-    dirs: &Dirs,
+    state: &Path,
     project: Option<u32>,
 ) -> Result<(PathBuf, Option<String>), Refused> {
     let bytes = plan.limits.disk_bytes;
     // The host's programs are shown read-only: nothing of the container reaches the disk.
     if bytes == 0 || plan.rootfs == Rootfs::Host {
-        return Ok((dirs.state.clone(), None));
+        return Ok((state.to_owned(), None));
     }
-    let place = place(&dirs.state);
+    let place = place(state);
     let system = |error: io::Error| failed("state directory", &error);
-    dirs.private(&place).map_err(system)?;
+    make_dir(&place, 0o700, None).map_err(system)?;
     let dir = File::open(&place).map_err(system)?;
     if let Some(project) = project.filter(|_| quota::enforces_projects(dir.as_fd())) {
         let limited = quota::set_project(dir.as_fd(), project)
             .and_then(|()| quota::limit_project(dir.as_fd(), project, bytes, inodes(bytes)));
         return limited.map(|()| (place, None)).map_err(|error| failed("project quota", &error));
     }
-    match image(&dirs.state, bytes) {
+    match image(state, bytes) {
         Ok(mount) => {
             open_dir(&place).and_then(|place| attach(mount.as_fd(), place.as_fd())).map_err(system)?;
             Ok((place, None))
@@ -80,7 +80,7 @@ pub(crate) fn lay_out(
             let violation = Violation::new(
                 "limits.disk_bytes",
                 format!(
-                    "cannot be held: no project quota is in force where containers' state lies, and a file system of \
+                    "cannot be enforced: no project quota is in force where containers' state lies, and a file system of \
                      this size cannot be made there: {why}"
                 ),
             );
@@ -92,13 +92,13 @@ pub(crate) fn lay_out(
     }
 }
 
-/// How many files a project may have: as many as mke2fs gives a file system of this size. Empty files take next to nothing
-/// of the bytes, and the host's file system has room for a number of them that is fixed.
+/// Returns the most files of a project: as many as mke2fs gives a file system of this size. Empty files take next to
+/// nothing of the bytes, and the host's file system has room for a number of them that is fixed.
 fn inodes(bytes: u64) -> u64 {
     bytes / if bytes < 512 << 20 { 4096 } else { 16_384 }
 }
 
-/// Where a layer with a limit lies.
+/// Returns the directory of a layer with a limit.
 pub(crate) fn place(state: &Path) -> PathBuf {
     state.join(DISK)
 }

@@ -1,4 +1,4 @@
-//! A process that is executed in a container that runs, and the small process of ours that looks after it.
+//! A process that is executed in a container that runs, and the supervisor that looks after it.
 //!
 //! ```text
 //! fork from the launcher (never from a shim, which holds values to be masked)
@@ -7,8 +7,8 @@
 //!       clone        in the container: terminal, filter, execve; or it copies files      (exec/archive.rs)
 //!   supervisor   hands the pipes or the terminal to executord, wipes the payload, waits
 //! ```
-//! What the process reads and writes goes over its own descriptors to executord; no process of ours is between. The
-//! supervisor stays outside of the container. It tells how the process ended; when executord is gone it ends the
+//! The process's input and output go over its own descriptors to executord; none of the executor's processes is between.
+//! The supervisor stays outside of the container. It tells how the process ended; when executord is gone it ends the
 //! process, and when it is itself gone the kernel does.
 
 mod archive;
@@ -26,34 +26,37 @@ use executor_core::protocol::{
 };
 use executor_core::spec;
 use executor_core::time::Timestamp;
+use executor_sys::events::Events;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended, Fork, SignalEvents};
 use executor_sys::pty::Window;
+use executor_sys::ready::is_readable;
 use executor_sys::seqpacket::Seqpacket;
 use nix::sys::signal::Signal;
 use prost::Message;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Gid, Mode, OFlags, Uid, fchown};
 use rustix::pipe::{PipeFlags, pipe_with};
 
+use crate::errors::failed;
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::program::{FAILURE_MAX, StartFailure};
-use crate::rootfs::failed;
 use crate::seccomp::Filter;
-use target::{Target, has_ended, not_running};
+use target::{Target, not_running};
 use within::{Entrant, GO, MADE, TERMINAL};
 
 /// The program is expected to be executed, or to have failed, within this time.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 /// From SIGHUP to SIGKILL, for a process whose client is gone.
 const HANGUP_GRACE: Duration = Duration::from_secs(2);
+/// Between two SIGKILLs of a group that does not end.
+const KILL_PAUSE: Duration = Duration::from_millis(1);
 
-/// What a supervisor is given.
+/// Everything that a supervisor needs.
 pub(crate) struct Order {
     pub(crate) id: ContainerId,
     pub(crate) exec: Exec,
-    /// Nothing is executed: files are copied.
+    /// Set where files are copied and nothing is executed.
     pub(crate) archive: Option<ArchiveWork>,
     /// To executord.
     pub(crate) session: Seqpacket,
@@ -132,7 +135,7 @@ fn try_to_begin(
     let isolation = &target.record.plan.isolation;
     let held = spec::held(isolation, user.uid);
     let (filter, _) = Filter::of(filter, isolation, &held)?; // the container's warnings have told
-    let identity = Target::identity(&user, &held);
+    let credentials = Target::credentials(&user, &held).map_err(|error| failed("capabilities", &error))?;
     let owner = target.on_host(&user)?;
     let terminal = exec.terminal.then(|| window(exec));
     let secret_devices = match archive {
@@ -140,7 +143,7 @@ fn try_to_begin(
         None => Vec::new(),
     };
     let internal = |what: &'static str| move |error: io::Error| failed(what, &error);
-    let Stdio { theirs: stdio, ours: mut ends } = match terminal {
+    let Stdio { theirs: stdio, ours: ends } = match terminal {
         Some(_) => Stdio::none(),
         None => Stdio::pipes(exec.stdin, owner),
     }
@@ -154,7 +157,7 @@ fn try_to_begin(
                 host,
                 filter: &filter,
                 target: &target,
-                identity: &identity,
+                credentials: &credentials,
                 home: &user.home,
                 terminal,
                 supervisor,
@@ -165,41 +168,71 @@ fn try_to_begin(
         }
     };
     drop((theirs, stdio));
-    let deadline = Instant::now() + START_PATIENCE;
-    let made = hear(&socket, session, deadline);
-    if made.is_err() {
-        kill(first);
-    }
-    let ended = process::wait_for(first).map_err(internal("helper"))?;
-    let process = match made.map_err(|unheard| unheard.refused(id))? {
-        Some((told, _)) if told.len() == 8 && told.starts_with(MADE) => {
-            let pid = told[4..].try_into().map_or(0, i32::from_le_bytes);
-            Process { pid, pidfd: process::pidfd(pid).map_err(internal("process"))? }
-        }
-        Some((told, _)) => return Err(not_entered(id, &StartFailure::decode(&told)).into()),
-        None if has_ended(target.init.as_fd()) => return Err(not_running(id, "is coming to its end").into()),
-        None if ended == Ended::Signal(libc::SIGKILL) => {
-            let why = format!("container {id} has no memory left for another process");
-            return Err(Refused::new(Reason::Exhausted, why).into());
-        }
-        None => return Err(Refused::new(Reason::Internal, format!("a helper ended with {ended:?}")).into()),
-    };
+    let helper = Helper { first, socket, session, id, deadline: Instant::now() + START_PATIENCE };
+    let process = helper.process(&target)?;
     // The launcher can end it from now on, whatever becomes of this process.
     let _ = lifeline.send(MADE, &[process.pidfd.as_fd()]);
-    let _ = socket.send(GO, &[]);
-    loop {
-        match hear(&socket, session, deadline) {
-            // Its end was closed by a successful execve, or by its death: the wait tells.
-            Ok(None) => return Ok((process, ends)),
-            Ok(Some((told, fds))) if told == TERMINAL => ends = fds,
-            Ok(Some((told, _))) => {
-                let _ = process::wait_for(process.pid);
-                let (errno, message) = StartFailure::decode(&told);
-                return Err(NotBegun(ExecNews::NotExecuted(NotExecuted { errno, message })));
+    helper.until_executed(process, ends)
+}
+
+/// The processes that make a process in a container, and what is said to and by them.
+struct Helper<'a> {
+    /// The one that enters the container.
+    first: i32,
+    /// To both of them.
+    socket: Seqpacket,
+    /// To the daemon.
+    session: &'a Seqpacket,
+    id: &'a ContainerId,
+    deadline: Instant,
+}
+
+impl Helper<'_> {
+    /// Waits until the first process has made the second one.
+    fn process(&self, target: &Target) -> Result<Process, NotBegun> {
+        let Self { first, id, .. } = *self;
+        let internal = |what: &'static str| move |error: io::Error| failed(what, &error);
+        let made = hear(&self.socket, self.session, self.deadline);
+        if made.is_err() {
+            kill(first);
+        }
+        let ended = process::wait_for(first).map_err(internal("helper"))?;
+        Ok(match made.map_err(|unheard| unheard.refused(id))? {
+            Some((told, _)) if told.len() == 8 && told.starts_with(MADE) => {
+                let pid = told[4..].try_into().map_or(0, i32::from_le_bytes);
+                Process { pid, pidfd: process::pidfd(pid).map_err(internal("process"))? }
             }
-            Err(unheard) => {
-                process.end();
-                return Err(unheard.refused(id).into());
+            Some((told, _)) => return Err(not_entered(id, &StartFailure::decode(&told)).into()),
+            None if is_readable(&target.init) => return Err(not_running(id, "is ending").into()),
+            None if ended == Ended::Signal(libc::SIGKILL) => {
+                let why = format!("container {id} has no memory left for another process");
+                return Err(Refused::new(Reason::Exhausted, why).into());
+            }
+            None => {
+                return Err(
+                    Refused::new(Reason::Internal, format!("a helper process ended unexpectedly ({ended:?})")).into()
+                );
+            }
+        })
+    }
+
+    /// Lets the second process become its program, and waits until it has. Takes its terminal, if it has one.
+    fn until_executed(&self, process: Process, mut ends: Vec<OwnedFd>) -> Result<(Process, Vec<OwnedFd>), NotBegun> {
+        let _ = self.socket.send(GO, &[]); // its end is heard
+        loop {
+            match hear(&self.socket, self.session, self.deadline) {
+                // Its end was closed by a successful execve, or by its death: the wait tells.
+                Ok(None) => return Ok((process, ends)),
+                Ok(Some((told, fds))) if told == TERMINAL => ends = fds,
+                Ok(Some((told, _))) => {
+                    let _ = process::wait_for(process.pid);
+                    let (errno, message) = StartFailure::decode(&told);
+                    return Err(NotBegun(ExecNews::NotExecuted(NotExecuted { errno, message })));
+                }
+                Err(unheard) => {
+                    process.end();
+                    return Err(unheard.refused(self.id).into());
+                }
             }
         }
     }
@@ -215,11 +248,11 @@ fn window(exec: &Exec) -> Window {
 fn not_entered(id: &ContainerId, (errno, words): &(i32, String)) -> Refused {
     match *errno {
         // Its first process has ended, its cgroup is gone, its pid namespace takes no process any more.
-        libc::ESRCH | libc::ENOENT | libc::ENODEV | libc::ENOMEM => not_running(id, "is coming to its end"),
+        libc::ESRCH | libc::ENOENT | libc::ENODEV | libc::ENOMEM => not_running(id, "is ending"),
         libc::EAGAIN => {
             Refused::new(Reason::Exhausted, format!("container {id} is at its limit of processes: {words}"))
         }
-        _ => crate::rootfs::failed_by(words.clone()),
+        _ => crate::errors::failed_by(words.clone()),
     }
 }
 
@@ -271,10 +304,10 @@ enum Unheard {
 impl Unheard {
     fn refused(self, id: &ContainerId) -> Refused {
         match self {
-            Self::Nobody => Refused::new(Reason::Internal, "nobody waits for it any more"),
+            Self::Nobody => Refused::new(Reason::Internal, "the caller has gone"),
             Self::Late => Refused::new(
                 Reason::Internal,
-                format!("container {id}: nothing was executed within {} s", START_PATIENCE.as_secs()),
+                format!("container {id}: the program was not executed within {} s", START_PATIENCE.as_secs()),
             ),
             Self::Broken(error) => failed("helper", &error),
         }
@@ -284,27 +317,35 @@ impl Unheard {
 /// A packet, and what comes with it.
 type Said = (Vec<u8>, Vec<OwnedFd>);
 
-/// What one of the two processes says next; `None` where it says no more.
+/// Events while a process is made.
+#[derive(Clone, Copy)]
+enum Heard {
+    /// A message of one of the two processes, or the end of their messages.
+    Word,
+    /// The daemon is gone.
+    HangUp,
+}
+
+/// Returns the next message of one of the two processes; `None` at their end.
 fn hear(socket: &Seqpacket, session: &Seqpacket, deadline: Instant) -> Result<Option<Said>, Unheard> {
     loop {
-        let mut fds = [PollFd::new(socket, PollFlags::IN), PollFd::new(session, PollFlags::RDHUP)];
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut fds, Some(&timeout)) {
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(error) => return Err(Unheard::Broken(error.into())),
-            Ok(0) => return Err(Unheard::Late),
-            Ok(_) => {}
+        let mut events = Events::default();
+        events.read(socket.as_fd(), Heard::Word);
+        events.hangup(session.as_fd(), Heard::HangUp);
+        events.due([deadline]);
+        match events.wait().map_err(Unheard::Broken)?.first() {
+            Some(Heard::Word) => {
+                let mut buffer = vec![0; FAILURE_MAX];
+                let received = socket.recv(&mut buffer).map_err(Unheard::Broken)?;
+                return Ok(received.map(|(length, fds)| {
+                    buffer.truncate(length);
+                    (buffer, fds)
+                }));
+            }
+            Some(Heard::HangUp) => return Err(Unheard::Nobody),
+            None if Instant::now() >= deadline => return Err(Unheard::Late),
+            None => {} // a signal
         }
-        if !fds[0].revents().is_empty() {
-            let mut buffer = vec![0; FAILURE_MAX];
-            let received = socket.recv(&mut buffer).map_err(Unheard::Broken)?;
-            return Ok(received.map(|(length, fds)| {
-                buffer.truncate(length);
-                (buffer, fds)
-            }));
-        }
-        return Err(Unheard::Nobody);
     }
 }
 
@@ -328,7 +369,7 @@ impl Process {
         if abandoned {
             self.hang_up(&mut kill_at);
         }
-        while !has_ended(self.pidfd.as_fd()) {
+        while !is_readable(&self.pidfd) {
             self.wait(session, signals, kill_at);
             while let Ok(Some(_)) = signals.next() {
                 // Somebody ends the supervisor: the machine is going down.
@@ -356,25 +397,21 @@ impl Process {
     }
 
     fn wait(&self, session: &Seqpacket, signals: &SignalEvents, kill_at: Option<Instant>) {
-        let mut fds = vec![PollFd::new(&self.pidfd, PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
-        let timeout = match kill_at {
-            None => {
-                fds.push(PollFd::new(session, PollFlags::IN));
-                None
-            }
-            Some(at) => {
-                // A millisecond more than asked, so that the time has come when the wait ends; and again and again.
-                let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-                Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() })
-            }
-        };
-        let _ = poll(&mut fds, timeout.as_ref()); // interrupted: looked at again
+        let mut events = Events::default();
+        events.read(self.pidfd.as_fd(), ());
+        events.read(signals.as_fd(), ());
+        match kill_at {
+            None => events.read(session.as_fd(), ()),
+            // Again and again when the time has come, with a pause.
+            Some(at) => events.due([at.max(Instant::now() + KILL_PAUSE)]),
+        }
+        let _ = events.wait(); // what happened is looked at
     }
 
     /// Carries out what executord asks.
     ///
     /// # Errors
-    /// It is gone.
+    /// The daemon is gone.
     fn carry_out(&self, session: &Seqpacket) -> Result<(), ()> {
         let mut buffer = [0; 64];
         loop {
@@ -391,7 +428,7 @@ impl Process {
         }
     }
 
-    /// Nobody is at the other end any more.
+    /// Begins the end of a process whose client has gone.
     fn hang_up(&self, kill_at: &mut Option<Instant>) {
         if kill_at.is_none() {
             self.signal_all(Signal::SIGHUP);

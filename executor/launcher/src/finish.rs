@@ -19,56 +19,56 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::network::{self, Patience};
 
-/// How long the kernel is given to let go of a cgroup whose processes were killed.
+/// Time that the kernel is given to let go of a cgroup whose processes were killed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long processes that were killed may take to let go of the leases on secret files that they had.
+/// Time that processes that were killed may take to let go of the leases on secret files that they had.
 const LEASE_PATIENCE: Duration = Duration::from_secs(1);
 /// Between two looks.
 const LEASE_LOOK: Duration = Duration::from_millis(20);
 
-/// Who finishes its own container.
+/// Name of a shim, which finishes its own container.
 pub(crate) const SHIM: &str = "shim";
 
-/// What is left of a container when its process has ended, or never ran.
+/// Remains of a container whose process has ended, or never ran.
 pub(crate) struct Remains {
-    /// Who finishes it: `shim` or `launcher`.
+    /// Process that finishes it: `shim` or `launcher`.
     pub by: &'static str,
-    /// Its directories.
+    /// Directories.
     pub dirs: Dirs,
-    /// Its cgroup, relative to each hierarchy's mount.
+    /// Cgroup, relative to each hierarchy's mount.
     pub cgroup: PathBuf,
-    /// Its secret files: one handle, or several that each reach a part.
+    /// Secret files: one handle, or several that each reach a part.
     pub volumes: Vec<Volume>,
-    /// What it was started with, until that is wiped.
+    /// Start payloads, until they are wiped.
     pub inputs: Vec<MemFile>,
-    /// What updates of its files left behind.
+    /// Remains of updates of its files.
     pub rotated: Rotated,
 }
 
-/// What updates of a container's files have done already that its end tells of.
+/// Results of updates of a container's files that its end tells of.
 #[derive(Default)]
 pub(crate) struct Rotated {
     /// Old files.
     pub wiped: Receipt,
-    /// Helpers of ours that the kernel killed for want of memory in the container's cgroup.
+    /// Helpers that the kernel killed for want of memory in the container's cgroup.
     pub helpers_killed: u64,
 }
 
-/// How the process ended, as far as it is known.
+/// End of the process, as far as it is known.
 #[derive(Default)]
 pub(crate) struct Outcome {
-    /// Its exit.
+    /// Exit.
     pub exit: Option<Exit>,
-    /// What went wrong.
+    /// Failure.
     pub failure: Option<Failure>,
-    /// Where the time went, but for the finish.
+    /// Times, except that of the finish.
     pub timings: Timings,
-    /// What was captured of the declared outputs.
+    /// Captured outputs.
     pub outputs: Option<OutputsRecord>,
     /// The last of the output may not be in the log.
     pub output_incomplete: bool,
-    /// When the process ended.
+    /// Time when the process ended.
     pub ended_at: Option<Timestamp>,
 }
 
@@ -165,7 +165,7 @@ impl Remains {
         // Nobody uses it any more. What a plugin does not take back now, a later launcher asks it for again.
         let patience = if self.by == SHIM { Patience::whole(host) } else { Patience::brief(host) };
         if let Err(why) = id.parse().map_or(Ok(()), |id| network::detach(host, &id, patience)) {
-            log::line(Level::Error, id, format_args!("it was not taken off its network: {why}"));
+            log::line(Level::Error, id, format_args!("not detached from its network: {why}"));
         }
         if let Err(error) = self.dirs.remove_layers() {
             log::line(Level::Error, id, format_args!("the writable layer was not removed: {error}"));

@@ -1,4 +1,4 @@
-//! What the host can do, found out once at the start and inherited by every shim.
+//! Abilities of the host, found out once at the start and inherited by every shim.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,9 +25,9 @@ pub(crate) struct Host {
     pub state_dir: PathBuf,
     /// User that executord runs as.
     pub daemon_uid: u32,
-    /// Its group: may read records and logs.
+    /// Group: may read records and logs.
     pub daemon_gid: u32,
-    /// What requests may ask for.
+    /// Limits on what requests may ask for.
     pub policy: Policy,
     /// The cgroup hierarchies in use.
     pub hierarchies: Hierarchies,
@@ -45,9 +45,9 @@ pub(crate) struct Host {
     pub image_devices: bool,
     /// The mount namespace that this process was started in: what networks' plugins see.
     pub mounts: OwnedFd,
-    /// How long such a plugin may take.
+    /// Time that such a plugin may take.
     pub cni_patience: Duration,
-    /// What a shim has for a turn of its loop; none where shims are not watched.
+    /// Time that a shim has for a turn of its loop; none where shims are not watched.
     pub watchdog: Option<Duration>,
 }
 
@@ -77,7 +77,7 @@ impl Host {
         })
     }
 
-    /// What is known of running containers.
+    /// Returns the directory of running containers.
     pub(crate) fn containers_run(&self) -> PathBuf {
         self.run_dir.join("containers")
     }
@@ -87,13 +87,13 @@ impl Host {
         self.state_dir.join("layers")
     }
 
-    /// Where each shim mounts its container's root, in its own mount namespace: an empty directory that every user may pass
-    /// through, as the root of a container is one.
+    /// Returns the place where each shim mounts its container's root, in its own mount namespace: an empty directory that
+    /// every user may pass through, as the root of a container is one.
     pub(crate) fn stage(&self) -> PathBuf {
         self.run_dir.join("root")
     }
 
-    /// What is kept of containers.
+    /// Returns the directory of what is kept of containers.
     pub(crate) fn containers_state(&self) -> PathBuf {
         self.state_dir.join("containers")
     }

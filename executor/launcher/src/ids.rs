@@ -1,4 +1,4 @@
-//! Whose ids a container's users have on the host: a range of the pool, a user namespace that maps it, and views of
+//! Ids of a container's users on the host: a range of the pool, a user namespace that maps it, and views of
 //! directories in which files show the owners that they have in an image.
 //!
 //! The launcher keeps account of the ranges; a shim makes the namespace of its own container and lets go of it when init
@@ -6,6 +6,7 @@
 
 mod claims;
 
+use crate::errors::failed;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
@@ -20,15 +21,13 @@ use executor_sys::userns;
 
 pub(crate) use claims::Claims;
 
-use crate::rootfs::failed;
-
-/// Where the host says who has which ids.
+/// Files in which the host keeps the owners of ids.
 const HOSTS_FILES: [&str; 4] = ["/etc/passwd", "/etc/group", "/etc/subuid", "/etc/subgid"];
 
 /// The pool of the policy, which no user of the host has a part in.
 ///
 /// # Errors
-/// One has, or the numbers do not fit: told with the numbers.
+/// Users of the host have ids of the pool, or the numbers do not fit: named with the numbers.
 pub(crate) fn pool(policy: &Policy) -> io::Result<Pool> {
     let pool = policy.userns_pool().map_err(|why| io::Error::other(format!("policy.{why}")))?;
     let files = HOSTS_FILES.map(|name| (name, std::fs::read(name).unwrap_or_default()));
@@ -47,7 +46,7 @@ pub(crate) fn pool(policy: &Policy) -> io::Result<Pool> {
 /// Every directory above `path` can be passed through by every user: root of a container is no more than that here.
 ///
 /// # Errors
-/// One cannot, or is not there.
+/// A directory cannot be passed through, or does not exist.
 pub(crate) fn reachable(path: &Path) -> io::Result<()> {
     for dir in path.ancestors().skip(1) {
         let mode = std::fs::metadata(dir)?.permissions().mode();
@@ -76,7 +75,7 @@ impl Ids {
     /// As the plan asks for them, from this range.
     ///
     /// # Errors
-    /// There is no range left; the kernel makes no user namespace.
+    /// No range is left; the kernel makes no user namespace.
     pub(crate) fn of(plan: &Plan, range: Option<u32>, policy: &Policy) -> Result<Self, Refused> {
         if plan.isolation.user_namespace == UserNamespace::Host {
             return Ok(Self { map: IdMap::HOST, namespace: None });
@@ -93,14 +92,14 @@ impl Ids {
         match userns::create(start, RANGE) {
             Ok(namespace) => Ok(Self { map: IdMap::of(Some(start)), namespace: Some(namespace) }),
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSPC | libc::EPERM)) => {
-                let why = format!("this kernel makes none (see /proc/sys/user/max_user_namespaces): {error}");
+                let why = format!("this kernel cannot make one (see /proc/sys/user/max_user_namespaces): {error}");
                 Err(violation(Reason::Precondition, why))
             }
             Err(error) => Err(failed("user namespace", &error)),
         }
     }
 
-    /// What an id is on the host.
+    /// Returns the map of ids to the host's.
     pub(crate) fn map(&self) -> IdMap {
         self.map
     }
@@ -118,8 +117,8 @@ impl Ids {
         self.namespace.as_ref().map_or(Ok(()), |namespace| map_ids(mount, namespace.as_fd(), recursive))
     }
 
-    /// Detached, read-only views of directories with the container's owners, in their order; `None` where the ids are the host's, so
-    /// that the directories are what is shown.
+    /// Detached, read-only views of directories with the container's owners, in their order; `None` where the ids are the
+    /// host's, so that the directories are what is shown.
     ///
     /// # Errors
     /// A file system that cannot be shown so: a violation of `rootfs`, which is `about` what the request names.

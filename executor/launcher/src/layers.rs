@@ -20,13 +20,14 @@ use executor_core::protocol::{
 use executor_layers::stream::Compression;
 use executor_layers::{DiffId, Limits, Store, UnpackError};
 use executor_sys::process::{self, Ended, Fork};
+use executor_sys::ready::is_readable;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 
-use crate::dirs::{Dirs, plain};
+use crate::dirs::Dirs;
+use crate::errors::{failed, plain};
 use crate::host::Host;
 use crate::log::{self, Level};
-use crate::rootfs::failed;
 use crate::sweep;
 
 /// Processes at work at a time. Each can keep a processor and a disk busy.
@@ -36,7 +37,7 @@ const WAITING_MAX: usize = 64;
 /// Longest answer of a process, in bytes.
 const ANSWER_MAX: usize = 8192;
 
-/// What is to be done.
+/// Work on layers.
 pub(crate) enum Work {
     /// A layer is unpacked.
     Unpack { diff_id: DiffId, compression: Compression, parents: Vec<DiffId>, bytes_max: u64, blob: File },
@@ -74,7 +75,7 @@ struct Waiting {
 
 struct Running {
     layer: Option<DiffId>,
-    /// What it lies on.
+    /// Layers below it.
     parents: Vec<DiffId>,
     client: Option<Client>,
     pid: i32,
@@ -82,7 +83,7 @@ struct Running {
     told: Seqpacket,
 }
 
-/// All that is asked for.
+/// Requests that wait, and processes at work.
 pub(crate) struct Layers {
     store: Store,
     waiting: VecDeque<Waiting>,
@@ -99,7 +100,7 @@ impl Layers {
         Self { store, waiting: VecDeque::new(), running: Vec::new(), untidy: true }
     }
 
-    /// Nothing is at work, and nothing waits.
+    /// Returns whether nothing is at work and nothing waits.
     pub(crate) fn is_idle(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
     }
@@ -124,11 +125,11 @@ impl Layers {
         let invalid = |why: String| Refused::new(Reason::Invalid, why);
         let diff_id: DiffId = asked.diff_id.parse().map_err(|error| invalid(format!("diff_id: {error}")))?;
         if asked.parents.len() >= LAYERS_MAX {
-            return Err(invalid(format!("{} parents; at most {}", asked.parents.len(), LAYERS_MAX - 1)));
+            return Err(invalid(format!("{} parents; at most {} are allowed", asked.parents.len(), LAYERS_MAX - 1)));
         }
         let parents: Option<Vec<DiffId>> =
             asked.parents.iter().map(|bytes| Some(DiffId::from_bytes(bytes.as_slice().try_into().ok()?))).collect();
-        let parents = parents.ok_or_else(|| invalid("a parent is no digest of 32 bytes".into()))?;
+        let parents = parents.ok_or_else(|| invalid("each parent must be a digest of 32 bytes".into()))?;
         if self.store.has(&diff_id, &parents) {
             return Ok(Some(self.there(&diff_id, &parents)));
         }
@@ -179,8 +180,8 @@ impl Layers {
     }
 
     /// Takes those that have ended, and answers.
-    pub(crate) fn look_after(&mut self, has_ended: impl Fn(&OwnedFd) -> bool) {
-        let (ended, running) = std::mem::take(&mut self.running).into_iter().partition(|one| has_ended(&one.pidfd));
+    pub(crate) fn look_after(&mut self) {
+        let (ended, running) = std::mem::take(&mut self.running).into_iter().partition(|one| is_readable(&one.pidfd));
         self.running = running;
         let ended: Vec<Running> = ended;
         for one in ended {
@@ -291,9 +292,9 @@ impl Layers {
     }
 }
 
-/// Who has layers to look after: the launcher.
+/// An owner of layers: the launcher.
 pub(crate) trait HasLayers {
-    /// They.
+    /// Layers waiting to be unpacked or removed.
     fn layers(&mut self) -> &mut Layers;
     /// In a forked child: closes what is the launcher's. Tells whether layers may bring devices.
     fn abandon_all(&mut self) -> bool;
@@ -309,7 +310,7 @@ impl Work {
 }
 
 impl Running {
-    /// How it ended: done, or a refusal and whether the process told it itself and so has cleaned up.
+    /// Returns how the process ended: done, or a refusal and whether the process told it itself and so has cleaned up.
     fn take(&self) -> Result<(), (Refused, bool)> {
         let ended = process::wait_for(self.pid);
         let mut buffer = vec![0; ANSWER_MAX];
@@ -339,7 +340,7 @@ fn user_of(host: &Host, layer: &str) -> io::Result<Option<String>> {
     Ok(user.map(|id| id.to_string()))
 }
 
-/// What a daemon is told of a layer that was not unpacked.
+/// Returns the refusal of a layer that was not unpacked.
 fn refused(error: &UnpackError) -> Refused {
     let reason = match error {
         UnpackError::Host { about, error } => return failed(about, error),

@@ -6,8 +6,9 @@
 use std::fmt::Display;
 use std::io::{Write, stderr};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use executor_sys::ready::writable_by;
 
 /// Severity as syslog has it; systemd reads it from the prefix.
 #[derive(Clone, Copy)]
@@ -16,7 +17,7 @@ pub(crate) enum Level {
     Error = 3,
     /// Something is not as it should be.
     Warning = 4,
-    /// What happens.
+    /// An ordinary event.
     Info = 6,
 }
 
@@ -35,12 +36,12 @@ pub(crate) fn line(level: Level, about: &str, message: impl Display) {
     }
 }
 
-/// Whether standard error takes a line. Where it is a pipe or a socket, who reads it may have stopped: a line is dropped
-/// then, and only the first one is waited for, a second.
+/// Returns whether standard error takes a line. Where it is a pipe or a socket, its reader may have stopped: a line is
+/// dropped then, and only the first one is waited for, a second.
 fn is_read() -> bool {
     static STUCK: AtomicBool = AtomicBool::new(false);
-    let patience = Timespec { tv_sec: i64::from(!STUCK.load(Ordering::Relaxed)), tv_nsec: 0 };
-    let is_read = poll(&mut [PollFd::new(&stderr(), PollFlags::OUT)], Some(&patience)) != Ok(0);
+    let patience = if STUCK.load(Ordering::Relaxed) { Duration::ZERO } else { Duration::from_secs(1) };
+    let is_read = writable_by(stderr(), Instant::now() + patience).unwrap_or(true);
     STUCK.store(!is_read, Ordering::Relaxed);
     is_read
 }

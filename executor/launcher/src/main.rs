@@ -1,8 +1,8 @@
 //! `executor-launcher`: the one process of the executor that holds privilege.
 //!
-//! It has one thread, is linked statically, runs from a sealed memory file and in a mount namespace of its own. It
-//! forks a shim for each container (see [`shim`]) and finishes the containers of shims that are gone (see
-//! [`finish`]). It never maps a secret: it only passes descriptors on, and overwrites what they stand for.
+//! The launcher has one thread, is linked statically, runs from a sealed memory file and in a mount namespace of its own.
+//! It forks a shim for each container (see [`shim`]) and finishes the containers of shims that are gone (see [`finish`]).
+//! It never maps a secret: it only passes descriptors on, and overwrites what they stand for.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // a binary: what is public here is public to itself
@@ -11,13 +11,14 @@ mod cgroup;
 mod cli;
 mod dirs;
 mod disk;
+mod errors;
 mod exec;
+mod files;
 mod finish;
 mod host;
 mod ids;
 mod kernel_files;
 mod layers;
-mod locks;
 mod log;
 mod memfd_exec;
 mod network;
@@ -101,7 +102,7 @@ fn begin(args: &cli::Args) -> Result<(), Failed> {
     let mounts = process::mount_namespace(std::process::id() as i32)?;
     isolate()?;
     if executor_secrets::CONTROL {
-        log::line(Level::Error, "", "this build wipes no secret: it is the control of a test");
+        log::line(Level::Error, "", "this build wipes no secret: for tests only");
     }
     let host = host::Host::probe(args, config, mounts)?;
     let pool = ids::pool(&host.policy)?;

@@ -15,10 +15,10 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_
 /// the container where it is set.
 const KEPT: [&str; 6] = ["PATH", "NOTIFY_SOCKET", "WATCHDOG_USEC", "JOURNAL_STREAM", "RUST_BACKTRACE", "INVOCATION_ID"];
 const NAME: &str = "executor-launcher";
-/// What /proc/PID/exe of this process, and of each that it forks, says.
+/// Target of /proc/PID/exe of this process, and of each that it forks.
 pub(crate) const LINK: &str = "/memfd:executor-launcher (deleted)";
 
-/// Whether this process runs from a sealed memory file.
+/// Returns whether this process runs from a sealed memory file.
 pub(crate) fn is_sealed() -> bool {
     let named = std::fs::read_link("/proc/self/exe").is_ok_and(|exe| exe.starts_with(Path::new(LINK)));
     let seals = || {

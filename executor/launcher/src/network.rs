@@ -41,32 +41,32 @@ use executor_sys::identity;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use crate::errors::failed;
 use crate::host::Host;
 use crate::log::{self, Level};
-use crate::rootfs::failed;
 use plugin::{Call, Fault};
 pub(crate) use ports::Reserved;
 
-/// How long the kernel is given to end plugins that were killed.
+/// Time that the kernel is given to end plugins that were killed.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a plugin may take where a launcher waits for it, which everybody waits for, and how long all of them.
+/// Time that a plugin may take where a launcher waits for it, which everybody waits for, and how long all of them.
 const BRIEF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
-/// How long a launcher that begins goes on with what earlier ones left.
+/// Time that a launcher that begins goes on with what earlier ones left.
 const SWEEP: Duration = Duration::from_secs(30);
-/// How many plugins may use up their whole time where only the container waits for them.
+/// Number of plugins that may use up their whole time where only the container waits for them.
 const SLOW_PLUGINS: u32 = 4;
 
 /// A container on its network.
 pub(crate) struct OnNetwork {
     /// For the record.
     pub record: Attached,
-    /// All that is known of its addresses.
+    /// Addresses, gateways and name servers.
     pub addresses: Addresses,
-    /// Its ports of the host, kept from everybody else while this is there.
+    /// Ports of the host, kept from everybody else while this is there.
     pub reserved: Reserved,
 }
 
-/// How long plugins may take.
+/// Time that plugins may take.
 #[derive(Clone, Copy)]
 pub(crate) struct Patience {
     plugin: Duration,
@@ -74,12 +74,12 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Where only one container waits.
+    /// Returns the bounds for a caller that only one container waits for.
     pub(crate) fn whole(host: &Host) -> Self {
         Self { plugin: host.cni_patience, until: Instant::now() + longest(host) }
     }
 
-    /// Where every container waits.
+    /// Returns the bounds for a caller that every container waits for.
     pub(crate) fn brief(host: &Host) -> Self {
         Self { plugin: host.cni_patience.min(BRIEF.0), until: Instant::now() + BRIEF.1 }
     }
@@ -105,9 +105,9 @@ enum Trouble {
     Port(String, ContainerId),
     #[error("{0}: {1}")]
     HostPort(String, &'static str),
-    #[error("no version of the interface is spoken by its configuration and by all of its plugins")]
+    #[error("its configuration and its plugins have no version of CNI in common")]
     NoVersion,
-    #[error("{what}: {why}", what = .0, why = crate::dirs::plain(.1))]
+    #[error("{what}: {why}", what = .0, why = crate::errors::plain(.1))]
     System(&'static str, io::Error),
 }
 
@@ -146,8 +146,9 @@ pub(crate) fn attach(host: &Host, record: &ContainerRecord, init: i32) -> Result
     }
     let name = network.name.clone();
     // What a container of the same id has left that could not be taken back at its end.
-    detach(host, &plan.id, Patience::whole(host))
-        .map_err(|why| Refused::new(Reason::Precondition, format!("what an earlier container has left: {why}")))?;
+    detach(host, &plan.id, Patience::whole(host)).map_err(|why| {
+        Refused::new(Reason::Precondition, format!("an earlier container of this id is not detached: {why}"))
+    })?;
     let (addresses, reserved) =
         add_all(host, record, network, asked, init).map_err(|trouble| trouble.refused(&name))?;
     if !plan.connectivity.egress {
@@ -227,10 +228,10 @@ fn negotiate(host: &Host, id: &ContainerId, network: &Network, patience: Patienc
 /// after an error the same is done again by the next who tries.
 ///
 /// # Errors
-/// What each plugin that failed has said.
+/// The messages of the plugins that failed.
 pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Result<(), String> {
     let plugins = cgroup(host, id);
-    let system = |what: &str, error: &io::Error| format!("{what}: {}", crate::dirs::plain(error));
+    let system = |what: &str, error: &io::Error| format!("{what}: {}", crate::errors::plain(error));
     let attachment = match store::read(host, id) {
         Ok(Some(attachment)) => attachment,
         // One that was asked for its version only, and its shim lost.
@@ -239,7 +240,7 @@ pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Resul
         }
         // Half of it was on disk when the power went: there is nothing to tell plugins.
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
-            log::line(Level::Error, id.as_str(), format_args!("its network is not known any more: {error}"));
+            log::line(Level::Error, id.as_str(), format_args!("the record of its network is damaged: {error}"));
             return forget(host, id).map_err(|error| system("what it left", &error));
         }
         Err(error) => return Err(system("what it left on disk", &error)),
@@ -279,7 +280,7 @@ pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
     for id in store::ids(host).into_iter().filter(|id| !living.contains(id)) {
         let patience = Patience { until: until.min(Instant::now() + BRIEF.1), ..Patience::brief(host) };
         if let Err(why) = detach(host, &id, patience) {
-            log::line(Level::Error, id.as_str(), format_args!("it was not taken off its network: {why}"));
+            log::line(Level::Error, id.as_str(), format_args!("not detached from its network: {why}"));
         }
     }
 }
@@ -287,7 +288,7 @@ pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
 /// Makes the directories that all of this lies in.
 ///
 /// # Errors
-/// They cannot be made.
+/// A directory cannot be made.
 pub(crate) fn make_dirs(host: &Host) -> io::Result<()> {
     store::make_dir(host)?;
     netns::make_dir(host)

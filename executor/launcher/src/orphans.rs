@@ -1,4 +1,4 @@
-//! Processes of ours that have lost their shim: ended before what they work on is taken away.
+//! The executor's processes that have lost their shim: ended before what they work on is taken away.
 //!
 //! A shim clones helpers: libcontainer's, which makes the cgroups and clones init; init itself, until it executes its
 //! program; the one that writes secret files. When the shim dies they go on for a moment, or for ever, and would make
@@ -13,20 +13,21 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use executor_sys::process;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use executor_sys::ready::readable_by;
 
 use crate::cli::RUN_DIR_DEFAULT;
 use crate::log::{self, Level};
 use crate::memfd_exec;
 
-/// How long the kernel may take to end a process that was killed.
-const PATIENCE_S: i64 = 10;
+/// Time that the kernel may take to end a process that was killed.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// A process that was killed cannot clone; one that was cloned just before is found in the next round.
 const ROUNDS_MAX: usize = 100;
 
-/// Ends every process of ours on `run_dir` that is neither this one, nor one of the shims that live, nor a child of
+/// Kills every process of the executor's on `run_dir` that is neither this one, nor one of the shims that live, nor a child of
 /// one of those.
 pub(crate) fn end(run_dir: &Path, living: &BTreeSet<i32>) {
     for _ in 0..ROUNDS_MAX {
@@ -36,11 +37,11 @@ pub(crate) fn end(run_dir: &Path, living: &BTreeSet<i32>) {
         }
         for pid in orphans {
             if let Err(error) = end_one(pid, run_dir) {
-                log::line(Level::Error, "", format_args!("process {pid}, which lost its shim, was not ended: {error}"));
+                log::line(Level::Error, "", format_args!("orphaned process {pid} was not killed: {error}"));
             }
         }
     }
-    log::line(Level::Error, "", "processes that lost their shim do not come to an end");
+    log::line(Level::Error, "", "orphaned processes keep appearing");
 }
 
 fn find(run_dir: &Path, living: &BTreeSet<i32>) -> Vec<i32> {
@@ -85,14 +86,11 @@ fn end_one(pid: i32, run_dir: &Path) -> io::Result<()> {
         return Ok(()); // another one has its number now, or it is a program of the container's, and goes with that
     }
     process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL)?;
-    let mut ended = [PollFd::new(&pidfd, PollFlags::IN)];
-    match poll(&mut ended, Some(&Timespec { tv_sec: PATIENCE_S, tv_nsec: 0 }))? {
-        0 => Err(io::ErrorKind::TimedOut.into()),
-        _ => {
-            log::line(Level::Info, "", format_args!("process {pid}, which lost its shim, was ended"));
-            Ok(())
-        }
+    if !readable_by(&pidfd, Instant::now() + PATIENCE)? {
+        return Err(io::ErrorKind::TimedOut.into());
     }
+    log::line(Level::Info, "", format_args!("orphaned process {pid} was killed"));
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! From a process payload to a program: the last steps of every process of a container, of its first one
 //! ([`crate::shim`]) and of those that are executed in it later ([`crate::exec`]).
 //!
-//! They are taken within the container, without privilege. In go the payload and the descriptor over which a failure is
-//! told, which execve closes; nothing else that was inherited is left.
+//! The steps are taken within the container, without privilege. In go the payload and the descriptor over which a failure
+//! is told, which execve closes; nothing else that was inherited is left.
 
 use std::ffi::CString;
 use std::io;
@@ -34,7 +34,7 @@ impl StartFailure {
     /// As it goes over the socket: the error number, then the words.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let code = self.error.raw_os_error().unwrap_or(0);
-        let mut words = format!("{}: {}", self.what, crate::dirs::plain(&self.error));
+        let mut words = format!("{}: {}", self.what, crate::errors::plain(&self.error));
         words.truncate(words.floor_char_boundary(FAILURE_MAX - 4));
         [&code.to_le_bytes(), words.as_bytes()].concat()
     }
@@ -46,7 +46,7 @@ impl StartFailure {
     }
 }
 
-/// All that execve needs, made before the filter is in force.
+/// Everything that execve needs, made before the filter is in force.
 pub(crate) struct Program {
     name: String,
     dir: CString,
@@ -59,7 +59,7 @@ impl Program {
     /// Reads a payload. `home` is the user's, for where it says nothing.
     ///
     /// # Errors
-    /// It is malformed.
+    /// A malformed payload.
     pub(crate) fn read(payload: &MemFile, home: &Path) -> Result<Self, StartFailure> {
         payload.read(|bytes| Self::of(bytes, home)).map_err(|error| StartFailure::new("map what to run", error))?
     }
@@ -107,10 +107,7 @@ impl Program {
         let inside = rustix::process::getcwd(Vec::new()).is_ok_and(|cwd| cwd.as_bytes().starts_with(b"/"));
         if !inside {
             let outside = io::Error::from_raw_os_error(libc::EACCES);
-            return Err(StartFailure::new(
-                format!("chdir {}: it leads out of the container", shown(&self.dir)),
-                outside,
-            ));
+            return Err(StartFailure::new(format!("chdir {}: outside of the container", shown(&self.dir)), outside));
         }
         confine(filter)?;
         // As execvp does: a directory that has no such file, or one that may not be executed, is passed over, and
@@ -128,18 +125,18 @@ impl Program {
     }
 }
 
-/// What a process of a container has when it begins: signals as ever, and its filter, which is looked at.
+/// Gives a process of a container the default signals and its filter, and checks that the filter is in force.
 pub(crate) fn confine(filter: &Filter) -> Result<(), StartFailure> {
     process::reset_signals().map_err(|error| StartFailure::new("reset signals", error))?;
-    let failed = |error: String| StartFailure::new("install the filter on system calls", io::Error::other(error));
+    let failed = |error: String| StartFailure::new("install the seccomp filter", io::Error::other(error));
     filter.install().map_err(|error| failed(crate::log::chain(&error)))?;
     if filter.can_be_tried() && !process::is_confined().map_err(|error| failed(error.to_string()))? {
-        return Err(failed("it is not in force".into()));
+        return Err(failed("the kernel does not enforce it".into()));
     }
     Ok(())
 }
 
-/// Where a program may be: at its path, or in the directories of PATH where it has no slash.
+/// Returns the paths that a program may be at: its own, or those in the directories of PATH where it has no slash.
 fn candidates(program: &[u8], path: &[u8]) -> Vec<Vec<u8>> {
     if program.contains(&b'/') {
         return vec![program.to_vec()];

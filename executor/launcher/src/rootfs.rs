@@ -1,31 +1,30 @@
 //! The root file system of a container, put together in its shim's own mount namespace.
 //!
 //! In goes a reference; out comes a tree at RUN_DIR/containers/ID/rootfs that libcontainer binds and pivots into.
-//! Nothing of it is mounted on the host: when the shim's namespace goes, the mounts go. What the tree holds is
+//! The mounts are not on the host: when the shim's namespace goes, they go. What the tree holds is
 //! untrusted, so that every path in it is opened as if the tree were `/` (openat2).
 
-mod dir;
 mod host;
 mod image;
 mod overlay;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use executor_core::idmap::IdMap;
-use executor_core::placement::{Asked, Content, Entry, MountPoint, PlacementError, RootfsView, place};
+use executor_core::placement::{Content, Entry, MountPoint, PlacementError, PlacementRequest, RootfsView, place};
 use executor_core::plan::{Plan, PlannedFile, Principal, Rootfs};
 use executor_core::protocol::{Reason, Refused};
-use executor_core::shortage::{self, Shortage};
 use executor_core::spec;
 use executor_core::users::{self, ResolvedUser};
 use executor_core::validate::Violation;
 use executor_sys::mount::{Attributes, Follow, attach, clone_tree, open_dir, open_in_root, set_attributes};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid, chownat, fstat, mkdirat};
 
-use crate::dirs::{Dirs, plain};
+use crate::dirs::Dirs;
+use crate::errors::{failed, plain};
 use crate::host::Host;
 use crate::ids::Ids;
 
@@ -44,14 +43,14 @@ pub(crate) struct Tree {
     root: OwnedFd,
     /// [`REAL`], and what file systems in memory are mounted on, open.
     real: Vec<OwnedFd>,
-    /// What the owners of files are on the host.
+    /// Map of the owners of files to the host's.
     ids: IdMap,
-    /// What the root file system lacks of what it is made of.
+    /// Parts of the image that the root file system lacks.
     warnings: Vec<String>,
 }
 
 impl Tree {
-    /// What of its image was left out, for who runs it.
+    /// Returns the parts of its image that were left out, as warnings.
     pub(crate) fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -66,7 +65,7 @@ impl Tree {
         let mut warnings = Vec::new();
         match rootfs {
             Rootfs::Host => host::assemble(at, ids).map_err(|error| failed("rootfs `host`", &error))?,
-            Rootfs::Dir(lower) => dir::assemble(lower, &of.policy.rootfs_dirs, dirs, ids)?,
+            Rootfs::Dir(lower) => assemble_dir(lower, &of.policy.rootfs_dirs, dirs, ids)?,
             Rootfs::Image(image) => warnings = image::assemble(image, &of.layers(), dirs, ids)?,
         }
         let root = open_dir(at).map_err(|error| failed("rootfs", &error))?;
@@ -191,7 +190,7 @@ impl Tree {
         files_root: &Path,
         user: &ResolvedUser,
     ) -> Result<Vec<MountPoint>, Refused> {
-        let asked = Asked {
+        let asked = PlacementRequest {
             files: &plan.files,
             directories: &plan.file_directories,
             files_root,
@@ -221,7 +220,7 @@ impl Tree {
 }
 
 impl Tree {
-    /// Its root.
+    /// Root.
     pub(crate) fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
@@ -279,6 +278,23 @@ impl RootfsView for Tree {
     }
 }
 
+/// Mounts the root of a `dir:/absolute/path`: an overlay of a prepared directory, which is never written to, where that is
+/// one that the operator allows.
+fn assemble_dir(lower: &Path, allowed: &[PathBuf], dirs: &Dirs, ids: &Ids) -> Result<(), Refused> {
+    let violation = |why: String| Refused::of_fields(Reason::Precondition, &[Violation::new("rootfs", why)]);
+    let opened = open_dir(lower).map_err(|error| violation(format!("`dir:{}`: {}", lower.display(), plain(&error))))?;
+    // Where links lead is what the operator allowed, or not. From here on the directory is what was opened: whoever
+    // exchanges it for a link, or a directory above it, is too late.
+    let held = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+    let lower = &std::fs::read_link(&held).map_err(|error| failed("rootfs", &error))?;
+    if !allowed.is_empty() && !allowed.iter().any(|root| lower.starts_with(root)) {
+        let why = format!("`{}` is not below one of the configured rootfs_dirs", lower.display());
+        return Err(violation(why));
+    }
+    let model = std::fs::metadata(&held).map_err(|error| failed("rootfs", &error))?;
+    overlay::assemble(&format!("dir:{}", lower.display()), &[opened.as_fd()], Some(&model), dirs, ids)
+}
+
 /// Adds to `known` what groups of files by their names are in a root, whose group file may be anything.
 ///
 /// # Errors
@@ -313,7 +329,7 @@ pub(crate) fn file_groups(
 }
 
 /// Makes the directory or the empty file that a mount goes onto, and the directories above it, where they are not there.
-/// They belong to the process's user (0755): what lies around a secret file is for its program to write.
+/// The process's user owns them (0755): what lies around a secret file is for its program to write.
 ///
 /// # Errors
 /// The tree is read-only, or changed under our hands.
@@ -351,7 +367,7 @@ fn own(parent: BorrowedFd<'_>, name: &Path, (uid, gid): (u32, u32)) -> io::Resul
 /// A small file below a root; empty where it is not there.
 ///
 /// # Errors
-/// It is too large.
+/// Too large a file.
 pub(crate) fn read_small(root: BorrowedFd<'_>, path: &Path) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let fd = match open_in_root(root, path, flags, Mode::empty(), Follow::LinksWithinRoot) {
@@ -380,42 +396,7 @@ fn field_of(plan: &Plan, mount: &MountPoint) -> String {
     plan.files.get(index).map_or_else(|| "volume_mounted_files".to_owned(), PlannedFile::path_field)
 }
 
-/// What stands in the place of a directory.
+/// Names an entry that stands in the place of a directory.
 fn no_directory(kind: Entry) -> &'static str {
-    if kind == Entry::Symlink { "a symbolic link" } else { "no directory" }
-}
-
-/// A refusal for an error of the system, told with what it was about.
-pub(crate) fn failed(about: &str, error: &io::Error) -> Refused {
-    let words = format!("{about}: {}", plain(error));
-    match shortage::of(error) {
-        Some(what) => exhausted(what, words),
-        None if error.kind() == io::ErrorKind::AlreadyExists => Refused::new(Reason::Exists, words),
-        None => Refused::new(Reason::Internal, words),
-    }
-}
-
-/// The same for an error of which there are only words: a library's, or a helper's.
-pub(crate) fn failed_by(words: String) -> Refused {
-    match shortage::named(&words) {
-        Some(what) => exhausted(what, words),
-        None => Refused::new(Reason::Internal, words),
-    }
-}
-
-fn exhausted(what: Shortage, words: String) -> Refused {
-    match what {
-        Shortage::Descriptors | Shortage::HostDescriptors => {
-            Refused::new(Reason::Exhausted, format!("{}: {what}: {words}", own_name()))
-        }
-        Shortage::Disk | Shortage::Memory => Refused::new(Reason::Exhausted, words),
-    }
-}
-
-/// Which process this is: the launcher, a shim, or one of their helpers.
-fn own_name() -> String {
-    match rustix::thread::name() {
-        Ok(name) if name.as_c_str() != c"executor-launch" => name.to_string_lossy().into_owned(),
-        _ => "executor-launcher".to_owned(),
-    }
+    if kind == Entry::Symlink { "a symbolic link" } else { "not a directory" }
 }

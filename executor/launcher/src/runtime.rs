@@ -16,20 +16,17 @@ use executor_core::validate::Violation;
 use executor_sys::mount::{self, Attributes, Follow, clone_tree, open_dir, open_in_root, set_attributes};
 use rustix::fs::{Mode, OFlags, mkdirat};
 
-use crate::dirs::make_dir;
+use crate::files::ensure_dir;
 use crate::host::Host;
 use crate::rootfs::Tree;
 
-/// What a container may do with the directory: connect to what is in it.
+/// Attributes of the mount in a container: sockets in it can be connected to, and nothing else.
 const SHOWN: Attributes = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
 
 /// Makes the directory in the run directory, which the daemon is to listen in.
 pub(crate) fn make_source(host: &Host) -> io::Result<()> {
     let path = host.run_dir.join(RUNTIME_SOURCE);
-    match make_dir(&path, 0o755, None) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        made => made?,
-    }
+    ensure_dir(&path, 0o755)?;
     std::os::unix::fs::lchown(&path, Some(host.daemon_uid), Some(host.daemon_gid))
 }
 

@@ -1,9 +1,9 @@
 //! The filter on system calls that every process of every container has.
 //!
-//! What is allowed by default is what Docker's default profile allows to a container of the same capabilities, but for
-//! `io_setup`; all else is EPERM. `clone3` is ENOSYS so that libraries fall back to `clone`, whose flags can be looked at, and
-//! so is `io_setup`, because all containers and the host share one number of its requests (`fs.aio-max-nr`). The filter is
-//! compiled once, when the launcher starts, and inherited by every shim; init installs it as its last act before execve.
+//! Allowed by default is what Docker's default profile allows to a container of the same capabilities, but for
+//! `io_setup`; all else is EPERM. `clone3` is ENOSYS so that libraries fall back to `clone`, whose flags can be looked at,
+//! and so is `io_setup`, because all containers and the host share one number of its requests (`fs.aio-max-nr`). The filter
+//! is compiled once, when the launcher starts, and inherited by every shim; init installs it as its last act before execve.
 //! Peers that have libseccomp compile it at each start spend more on that than on the container. A container with further
 //! capabilities, or with a profile of its own, has its filter compiled when it is made.
 
@@ -27,7 +27,7 @@ use seccompiler::{
 #[derive(Clone, Debug)]
 pub(crate) struct Filter {
     programs: Vec<BpfProgram>,
-    /// It denies what ours always denies, so that whether it is in force can be tried.
+    /// Set where it denies a call that the default filter always denies, so that its being in force can be tried.
     ours: bool,
 }
 
@@ -35,10 +35,10 @@ pub(crate) struct Filter {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FilterError {
     /// A mistake in the table.
-    #[error("the filter on system calls cannot be compiled")]
+    #[error("the seccomp filter cannot be compiled")]
     Compile(#[from] seccompiler::BackendError),
     /// The kernel refused it.
-    #[error("the filter on system calls cannot be installed")]
+    #[error("the seccomp filter cannot be installed")]
     Install(#[from] seccompiler::Error),
 }
 
@@ -72,7 +72,7 @@ impl Filter {
         Ok(Self { programs, ours: !administers }) // whoever administers may make the call that is tried
     }
 
-    /// One that allows these calls and no other, for a process of ours.
+    /// Compiles a filter that allows these calls and no other, for one of the executor's own processes.
     pub(crate) fn of_calls(calls: &[i64]) -> Result<Self, FilterError> {
         let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
         let denying = SeccompAction::Errno(libc::EPERM as u32);
@@ -113,14 +113,15 @@ impl Filter {
         Ok(())
     }
 
-    /// Whether a call that ours denies must be denied once it is installed. A profile of the request's own may allow any
-    /// call, and deny any that would tell: there the kernel's word counts that took it. A privileged container has none.
+    /// Returns whether a call that the default filter denies must be denied once this one is installed. A profile of the
+    /// request's own may allow any call, and deny any that would tell: there the kernel's word counts that took it. A
+    /// privileged container has none.
     pub(crate) fn can_be_tried(&self) -> bool {
         self.ours
     }
 }
 
-/// One program: what it answers to calls that match, and to all others.
+/// A program of the filter: the answers to calls that match, and to all others.
 fn program(rules: Rules, others: SeccompAction, matching: SeccompAction) -> Result<BpfProgram, FilterError> {
     let arch = TargetArch::try_from(std::env::consts::ARCH)?;
     Ok(SeccompFilter::new(rules, others, matching, arch)?.try_into()?)

@@ -1,6 +1,6 @@
 //! The launcher's loop: requests of the daemon, shims that end, signals.
 //!
-//! One thread, one `poll`, nothing that waits: a daemon that does not read is let go, a shim is watched by its
+//! A single thread, a single `poll`, no other wait: a daemon that does not read is let go, a shim is watched by its
 //! descriptor, and a request that has to wait for a shim is put off. A shim that does not turn its loop is killed.
 
 mod execs;
@@ -17,25 +17,26 @@ use std::time::{Duration, Instant};
 
 use executor_core::ident::ContainerId;
 use executor_core::idmap::Pool;
-use executor_core::protocol::{LauncherAnswer, LauncherReply, ShimLost, ShimReport};
+use executor_core::protocol::{LauncherAnswer, LauncherReply, ShimLost};
 use executor_core::record::VolumeKind;
 use executor_core::shortage;
 use executor_layers::Store;
 use executor_secrets::TagKey;
+use executor_sys::events::Events;
 use executor_sys::process::{self, SignalEvents};
+use executor_sys::ready::is_readable;
 use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{getsockopt, sockopt};
 use prost::Message;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 
 use crate::cli::Args;
-use crate::dirs::{at, is_full, make_dir, plain, remove_tree};
+use crate::errors::{at, is_full, plain};
+use crate::files::{self, ensure_dir, make_dir, remove_tree};
 use crate::host::Host;
 use crate::ids::Claims;
 use crate::layers::{HasLayers, Layers};
-use crate::locks;
 use crate::log::{self, Level};
 use crate::seccomp::Filter;
 use crate::sweep::{self, Swept, Unwiped};
@@ -48,15 +49,15 @@ const IDLE: Duration = Duration::from_secs(2);
 /// And how long a daemon has to connect at first.
 const FIRST_DAEMON: Duration = Duration::from_secs(30);
 
-/// How long the lock of a run directory may be another launcher's that only looks.
+/// Time that the lock of a run directory may be another launcher's that only looks.
 const LOOKED_AT: Duration = Duration::from_millis(200);
 
-/// How often files are tried on which somebody has a lease.
+/// Time between attempts to wipe files on which some process has a lease.
 const WIPE_AGAIN: Duration = Duration::from_secs(1);
 
-/// How often shims are looked at within the time that they have.
+/// Number of looks at a shim within the time that it has.
 const WATCHES: u32 = 6;
-/// How long a shim that was killed may take to end.
+/// Time that a shim that was killed may take to end.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A shim that was killed and has not ended.
@@ -93,8 +94,29 @@ struct Server {
     tag_key: Option<TagKey>,
     /// A descriptor to give up where there is none left for a connection.
     spare: Option<OwnedFd>,
+    /// Children that nobody waits for may have ended.
+    unreaped: bool,
     /// Asked to end by the daemon.
     shutdown: bool,
+}
+
+/// Events of the loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    /// A daemon connects.
+    Connection,
+    /// A signal came: a child has ended, or this process is to end.
+    Signal,
+    /// A daemon asks for something, or is gone.
+    Daemon,
+    /// The shim of this pid has ended.
+    ShimEnded(i32),
+    /// The shim of this pid tells something, or has closed its end.
+    Report(i32),
+    /// A process that unpacks or removes layers has ended.
+    Layer,
+    /// A supervisor of an executed process tells something, or has ended.
+    Exec,
 }
 
 /// Serves until asked to end.
@@ -145,6 +167,7 @@ pub(crate) fn serve(host: Arc<Host>, filter: Arc<Filter>, pool: Pool, args: &Arg
         unwiped,
         tag_key: None,
         spare: spare(),
+        unreaped: true, // by the sweep
         shutdown: false,
     };
     process::trim_heap(); // what is left is what every shim begins with
@@ -160,64 +183,84 @@ impl Server {
         let mut idle_at = Instant::now() + FIRST_DAEMON;
         let mut watched_at = Instant::now();
         loop {
+            let now = Instant::now();
             let at_rest = self.shims.is_empty() && self.unwiped.is_empty();
             let idle = self.daemons.is_empty() && at_rest && self.layers.is_idle();
             if !idle {
-                idle_at = Instant::now() + IDLE;
+                idle_at = now + IDLE;
             }
-            if (self.shutdown && at_rest) || (exit_when_idle && Instant::now() >= idle_at) {
+            if (self.shutdown && at_rest) || (exit_when_idle && now >= idle_at) {
                 return Ok(());
             }
-            let idle_in = (exit_when_idle && idle).then(|| idle_at.saturating_duration_since(Instant::now()));
-            let again_in = (!self.unwiped.is_empty()).then_some(WIPE_AGAIN);
-            let watch_in = self.watch_period().map(|period| period.saturating_sub(watched_at.elapsed()));
-            let now = Instant::now();
-            let deferred_in = self.deferred.iter().map(|one| one.until.saturating_duration_since(now)).min();
-            self.wait([watchdog, idle_in, again_in, watch_in, deferred_in].into_iter().flatten().min())?;
+            let due = [
+                watchdog.map(|period| now + period),
+                (exit_when_idle && idle).then_some(idle_at),
+                (!self.unwiped.is_empty()).then_some(now + WIPE_AGAIN),
+                self.watch_period().map(|period| watched_at + period),
+                self.deferred.iter().map(|deferred| deferred.until).min(),
+            ];
+            let events = self.wait(due.into_iter().flatten())?;
             if watchdog.is_some() {
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
             }
-            if self.asked_to_end() {
+            if events.contains(&Event::Signal) && self.asked_to_end() {
                 return Ok(()); // the shims live on, and the next launcher finds them
             }
-            self.accept();
-            self.hear_shims();
-            self.look_after_execs();
-            self.look_after_shims();
+            self.attend(&events);
             if self.watch_period().is_some_and(|period| watched_at.elapsed() >= period) {
                 watched_at = Instant::now();
                 self.watch_shims();
             }
             self.unwiped.retain(Unwiped::is_still_leased);
-            self.layers.look_after(has_ended);
             self.serve_deferred();
-            self.serve_daemons();
+            if events.contains(&Event::Daemon) {
+                self.serve_daemons();
+            }
             Layers::advance(self);
+            if self.unreaped {
+                self.unreaped = false;
+                self.reap_orphans();
+            }
         }
     }
 
-    fn wait(&self, timeout: Option<Duration>) -> io::Result<()> {
-        let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(2 + self.daemons.len() + 2 * self.shims.len());
-        fds.extend(self.listener.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
-        fds.extend(self.signals.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
-        fds.extend(self.daemons.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
+    /// Takes connections and reports, and what has ended.
+    fn attend(&mut self, events: &[Event]) {
+        let has = |event: Event| events.contains(&event);
+        if has(Event::Connection) {
+            self.accept();
+        }
+        let kind = self.volume_kind();
+        for shim in self.shims.values_mut().filter(|shim| has(Event::Report(shim.pid))) {
+            shim.hear(kind);
+        }
+        if has(Event::Exec) {
+            self.look_after_execs();
+        }
+        self.look_after_shims(|shim| has(Event::ShimEnded(shim.pid)));
+        if has(Event::Layer) {
+            self.layers.look_after();
+        }
+        self.unreaped |= has(Event::Signal) || has(Event::Exec) || has(Event::Layer);
+    }
+
+    /// Waits until something happens, or is due.
+    fn wait(&self, due: impl Iterator<Item = Instant>) -> io::Result<Vec<Event>> {
+        let mut events = Events::default();
+        self.listener.iter().for_each(|listener| events.read(listener.as_fd(), Event::Connection));
+        self.signals.iter().for_each(|signals| events.read(signals.as_fd(), Event::Signal));
+        self.daemons.iter().for_each(|daemon| events.read(daemon.as_fd(), Event::Daemon));
         for shim in self.shims.values() {
-            fds.push(PollFd::from_borrowed_fd(shim.pidfd.as_fd(), PollFlags::IN));
-            fds.extend(shim.lifeline.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
+            events.read(shim.pidfd.as_fd(), Event::ShimEnded(shim.pid));
+            shim.lifeline.iter().for_each(|lifeline| events.read(lifeline.as_fd(), Event::Report(shim.pid)));
         }
-        fds.extend(self.layers.pidfds().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
-        let execs = self.execs.iter().flat_map(execs::Supervisor::fds);
-        fds.extend(execs.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        let timeout = timeout.map(|time| Timespec {
-            tv_sec: time.as_secs() as i64,
-            tv_nsec: (time.subsec_nanos() + 1_000).min(999_999_999).into(),
-        });
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        self.layers.pidfds().for_each(|pidfd| events.read(pidfd.as_fd(), Event::Layer));
+        self.execs.iter().flat_map(execs::Supervisor::fds).for_each(|fd| events.read(fd, Event::Exec));
+        events.due(due);
+        events.wait()
     }
 
+    /// Takes the signals that came. Returns whether one asks this process to end.
     fn asked_to_end(&self) -> bool {
         let mut asked = false;
         while let Some(Ok(Some(signal))) = self.signals.as_ref().map(SignalEvents::next) {
@@ -253,36 +296,28 @@ impl Server {
         }
     }
 
-    /// Shims hand over their volumes and tell when their inputs are wiped.
+    /// Takes what every shim has told.
     fn hear_shims(&mut self) {
-        let kind = if self.host.noswap { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs };
-        let mut buffer = [0; 4096];
-        for shim in self.shims.values_mut() {
-            while let Some(Ok(Some((length, fds)))) = shim.lifeline.as_ref().map(|lifeline| lifeline.recv(&mut buffer))
-            {
-                if let Ok(report) = ShimReport::decode(&buffer[..length]) {
-                    shim.take(report, fds, kind);
-                }
-            }
-            // A lifeline at its end would be readable for ever; the pidfd tells of the shim's own end.
-            if shim.lifeline.as_ref().is_some_and(hung_up) {
-                shim.lifeline = None;
-            }
-        }
+        let kind = self.volume_kind();
+        self.shims.values_mut().for_each(|shim| shim.hear(kind));
     }
 
-    /// Finishes the containers of shims that have ended, and takes orphans.
-    fn look_after_shims(&mut self) {
+    /// Returns the kind of file system that secret files are in on this host.
+    fn volume_kind(&self) -> VolumeKind {
+        if self.host.noswap { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs }
+    }
+
+    /// Finishes the containers of shims that have ended.
+    fn look_after_shims(&mut self, has_ended: impl Fn(&Shim) -> bool) {
         let ended: Vec<ContainerId> =
-            self.shims.values().filter(|shim| has_ended(&shim.pidfd)).map(|shim| shim.id.clone()).collect();
+            self.shims.values().filter(|shim| has_ended(shim)).map(|shim| shim.id.clone()).collect();
         for id in &ended {
             self.shim_has_ended(id);
         }
-        self.reap_orphans();
         if !ended.is_empty()
             && let Err(error) = self.claims.give_back(&self.ranges(|_| true))
         {
-            log::line(Level::Warning, "", format_args!("ids stay claimed: {error}"));
+            log::line(Level::Warning, "", format_args!("unused ids were not given back: {error}"));
         }
     }
 
@@ -292,7 +327,8 @@ impl Server {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
         self.hear_shims(); // its last words may not have been heard yet
         let Some(shim) = self.shims.remove(id) else { return };
-        if !has_ended(&shim.pidfd) {
+        self.unreaped = true;
+        if !is_readable(&shim.pidfd) {
             self.stuck.push(Stuck { pid: shim.pid, child: shim.child, pidfd: shim.pidfd });
         } else if shim.child {
             let _ = process::wait_for(shim.pid);
@@ -322,7 +358,7 @@ impl Server {
         self.daemons.retain(|daemon| daemon.send(&reply, &[]).is_ok());
     }
 
-    /// How often shims are looked at; `None` while there is none, or they are not watched.
+    /// Returns the time between looks at shims; `None` while there is none, or they are not watched.
     fn watch_period(&self) -> Option<Duration> {
         let patience = self.host.watchdog.filter(|_| !self.shims.is_empty() || !self.stuck.is_empty())?;
         Some(patience / WATCHES)
@@ -351,14 +387,15 @@ impl Server {
             log::line(
                 Level::Error,
                 id.as_str(),
-                "its shim was killed and does not end: its container is ended without it",
+                "its shim was killed and does not exit: its container is ended without it",
             );
             self.shim_has_ended(&id);
         }
         self.stuck.retain(|stuck| {
-            let ended = has_ended(&stuck.pidfd);
+            let ended = is_readable(&stuck.pidfd);
             if ended && stuck.child {
                 let _ = process::wait_for(stuck.pid);
+                self.unreaped = true;
             }
             !ended
         });
@@ -381,8 +418,10 @@ impl Server {
                     let rivals: Vec<String> =
                         self.claims.rivals(&pool).iter().map(|run_dir| run_dir.display().to_string()).collect();
                     if !rivals.is_empty() {
-                        let told =
-                            format_args!("no range of ids is free in {pool}; others are of {}", rivals.join(", "));
+                        let told = format_args!(
+                            "no range of ids is free in {pool}; other launchers have claimed some: {}",
+                            rivals.join(", ")
+                        );
                         log::line(Level::Warning, "", told);
                     }
                 }
@@ -407,15 +446,13 @@ impl Server {
 
     /// Processes of dead shims come to their sub-reaper; a shim itself is taken above.
     fn reap_orphans(&self) {
-        let children: Vec<i32> = self.children().collect();
-        while let Ok(Some((pid, _))) =
-            process::reap_one(children.iter().copied().find(|pid| process::has_ended(*pid).unwrap_or(false)))
-        {
+        let children: BTreeSet<i32> = self.children().collect();
+        while let Ok(Some((pid, _))) = process::reap_one(|pid| children.contains(&pid)) {
             log::line(Level::Info, "", format_args!("orphan {pid} was reaped"));
         }
     }
 
-    /// Processes of ours that are looked after one by one.
+    /// Returns the pids of children that are looked after one by one.
     fn children(&self) -> impl Iterator<Item = i32> + '_ {
         let execs = self.execs.iter().map(|exec| exec.pid);
         let stuck = self.stuck.iter().map(|stuck| stuck.pid);
@@ -481,19 +518,6 @@ fn spare() -> Option<OwnedFd> {
     rustix::fs::open("/dev/null", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-fn has_ended(pidfd: &OwnedFd) -> bool {
-    ready(pidfd, PollFlags::IN)
-}
-
-fn hung_up(socket: &Seqpacket) -> bool {
-    ready(socket, PollFlags::HUP)
-}
-
-fn ready(fd: &impl AsFd, flags: PollFlags) -> bool {
-    let mut fds = [PollFd::new(fd, flags)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() && fds[0].revents().intersects(flags)
-}
-
 /// The directory of containers, which the daemon may read.
 fn make_containers(host: &Host, dir: &Path) -> io::Result<()> {
     match make_dir(dir, 0o750, Some(host.daemon_gid)) {
@@ -517,21 +541,18 @@ fn make_run_dirs(host: &Host) -> io::Result<()> {
     fs::create_dir_all(&host.run_dir).map_err(|error| at(&host.run_dir, &error))?;
     make_containers(host, &host.containers_run())?;
     let stage = host.stage();
-    match make_dir(&stage, 0o711, None) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        result => result?,
-    }
+    ensure_dir(&stage, 0o711)?;
     crate::ids::reachable(&stage)?;
     crate::runtime::make_source(host).map_err(|error| at(&host.run_dir, &error))
 }
 
-/// One launcher for a run directory.
+/// Locks the run directory for this launcher.
 fn lock(run_dir: &Path) -> io::Result<File> {
     let path = run_dir.join("launcher.lock");
     let file =
         File::options().create(true).truncate(false).write(true).open(&path).map_err(|error| at(&path, &error))?;
     // Another launcher that looks whether this one lives has it for an instant.
-    locks::exclusive(&file, LOOKED_AT)
+    files::lock(&file, LOOKED_AT)
         .map_err(|_| io::Error::other(format!("another executor-launcher serves {} already", run_dir.display())))?;
     Ok(file)
 }

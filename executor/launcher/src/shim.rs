@@ -12,7 +12,7 @@
 //!   finish     wipe, remove, record                                                   (finish.rs)
 //!              before the record, the last of the output to whoever reads it          (shim/last.rs)
 //! ```
-//! It is forked from a process that never saw a secret. What the process is started with and the contents of its files
+//! A shim is forked from a process that never saw a secret. Arguments, environment and the contents of its files
 //! stay in memory files that only init and the helper map; where output is to be masked, the shim keeps the values
 //! that it looks for, from after init was cloned until the end.
 
@@ -48,29 +48,29 @@ use executor_sys::process::{self, SignalEvents};
 use executor_sys::pulse::Pulse;
 use executor_sys::seqpacket::Seqpacket;
 
+use crate::errors::failed;
 use crate::finish::{Outcome, Remains, now};
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::network;
-use crate::rootfs::failed;
 use crate::seccomp::Filter;
 use control::Control;
 use pace::Pace;
 
-/// What the making of a container may take beside its network: its init has a minute.
+/// Time that the making of a container may take beside its network: its init has a minute.
 const PREPARE: Duration = Duration::from_secs(60);
 /// Bytes that are overwritten and read back in a second, even by a machine that is slow and busy.
 const WIPED_A_SECOND: u64 = 64 << 20;
-/// What its end may take beside its network: its cgroup has 10 s.
+/// Time that its end may take beside its network: its cgroup has 10 s.
 const FINISH: Duration = Duration::from_secs(15);
 
-/// What a shim is given.
+/// Everything that a shim needs.
 pub(crate) struct Launch {
-    /// Its container, as the launcher knows it.
+    /// Container, as the launcher knows it.
     pub id: ContainerId,
     /// Keyed hash of the request.
     pub request_tag: String,
-    /// When it was admitted.
+    /// Time of its admission.
     pub created_at: Timestamp,
     /// Ids of the host that are free for a user namespace; none where all are in use.
     pub id_range: Option<u32>,
@@ -78,7 +78,7 @@ pub(crate) struct Launch {
     pub launcher: u32,
     /// To the daemon.
     pub connection: Seqpacket,
-    /// Its signs of life.
+    /// Signs of life.
     pub pulse: Pulse,
     /// The plan, as JSON.
     pub plan: MemFile,
@@ -113,7 +113,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, launch: Launch, lifeline: S
     let signals = match settled {
         Ok(signals) => signals,
         Err(error) => {
-            log::line(Level::Error, "", format_args!("a shim cannot begin: {error}"));
+            log::line(Level::Error, "", format_args!("the shim cannot start: {error}"));
             control.refuse(failed("shim", &error));
             return 1;
         }
@@ -211,7 +211,7 @@ fn live(host: &Host, mut ready: Ready, control: &mut Control, signals: &SignalEv
     }
 }
 
-/// What the wipe of files may take that a process could write to.
+/// Returns the time that the wipe of files may take that a process could write to.
 fn longest_wipe(record: &ContainerRecord) -> Duration {
     let bytes = record.plan.writable_files.map_or(0, |writable| writable.bytes_max);
     Duration::from_secs(bytes / WIPED_A_SECOND)
@@ -222,7 +222,7 @@ fn longest_wipe(record: &ContainerRecord) -> Duration {
 fn shrink(watch: &watch::Watch, id: &str) {
     process::trim_heap();
     if let Err(error) = process::trim_stack() {
-        log::line(Level::Warning, "", format_args!("the stack was not given back: {error}"));
+        log::line(Level::Warning, "", format_args!("unused stack was not given back: {error}"));
     }
     if watch.is_empty() {
         return;

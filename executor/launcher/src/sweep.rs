@@ -20,10 +20,10 @@ use executor_core::record::{ContainerRecord, Exit, Failure, FailureKind, Outputs
 use executor_secrets::volume::Volume;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended};
+use executor_sys::ready::readable_by;
 use executor_sys::seqpacket::Seqpacket;
 use executor_sys::{identity, process::pidfd};
 use prost::Message;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::dirs::{Dirs, finish_removals};
 use crate::finish::{Outcome, Remains, Rotated, now};
@@ -32,11 +32,11 @@ use crate::log::{self, Level};
 use crate::orphans;
 use crate::watched::Shim;
 
-/// How long the kernel is given to end processes that were killed, all together.
+/// Time that the kernel is given to end processes that were killed, all together.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
 /// The number of the question for a shim's handles.
 const SHARE: u64 = 1;
-/// How long shims are given to answer a launcher that has just started, all together.
+/// Time that shims are given to answer a launcher that has just started, all together.
 const SHARE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Secret files of a container that has ended, of which somebody outside of it may still have a lease.
@@ -65,12 +65,12 @@ impl Unwiped {
     }
 }
 
-/// What a sweep finds.
+/// Result of a sweep.
 #[derive(Default)]
 pub(crate) struct Swept {
     /// Shims that live.
     pub(crate) shims: Vec<Shim>,
-    /// What is to be wiped again.
+    /// Secret files that are to be wiped again.
     pub(crate) unwiped: Vec<Unwiped>,
 }
 
@@ -100,6 +100,31 @@ fn remains(host: &Host, id: &ContainerId, volume: Option<Volume>, inputs: Vec<Me
     }
 }
 
+/// A container without a shim, by what is on the disk.
+#[derive(Debug)]
+enum Found {
+    /// The exit record is there: only leftovers are to be removed.
+    Ended,
+    /// Making was not completed, or was being undone: nothing is to be kept.
+    NeverWas,
+    /// The end is to be recorded.
+    Lost(Box<ContainerRecord>),
+}
+
+impl Found {
+    fn of(dirs: &Dirs) -> Self {
+        let record = dirs.read_record();
+        if dirs.read_exit().is_some() {
+            return Self::Ended;
+        }
+        // The state directory is made before the first record and goes first when a container is undone.
+        match record.filter(|_| dirs.state.exists()) {
+            Some(record) => Self::Lost(Box::new(record)),
+            None => Self::NeverWas,
+        }
+    }
+}
+
 fn finish_remains(
     host: &Host,
     id: &ContainerId,
@@ -107,18 +132,17 @@ fn finish_remains(
     killed: Option<String>,
     living: &BTreeSet<i32>,
 ) {
-    let record = remains.dirs.read_record();
-    if remains.dirs.read_exit().is_some() {
-        orphans::end(&host.run_dir, living);
-        let _ = remains.wipe(id.as_str()); // logged
-        remains.leave(host, id.as_str());
-        return;
-    }
-    // The state directory is made before the first record and goes first when a container is undone.
-    let Some(record) = record.filter(|_| remains.dirs.state.exists()) else {
-        orphans::end(&host.run_dir, living);
-        remains.discard(host, id.as_str());
-        return;
+    let record = match Found::of(&remains.dirs) {
+        Found::Ended => {
+            orphans::end(&host.run_dir, living);
+            let _ = remains.wipe(id.as_str()); // logged
+            return remains.leave(host, id.as_str());
+        }
+        Found::NeverWas => {
+            orphans::end(&host.run_dir, living);
+            return remains.discard(host, id.as_str());
+        }
+        Found::Lost(record) => *record,
     };
     log::line(Level::Warning, id.as_str(), "its shim is gone: the container is ended");
     if remains.volumes.is_empty() {
@@ -138,7 +162,7 @@ fn end(
 ) -> Outcome {
     let init = record.prepared.as_ref().map(|prepared| prepared.init.clone());
     let this_boot = identity::boot_id().is_ok_and(|boot| boot == record.shim.boot_id);
-    // Init is a child of ours now if its shim was. If it ended by itself, its status is still to be had.
+    // Init is a child of this process now if its shim was. If it ended by itself, its status is still to be had.
     let seen = init.as_ref().and_then(|init| {
         let by_itself = process::has_ended(init.pid).ok()?;
         if !by_itself && identity::alive(init) {
@@ -158,16 +182,7 @@ fn end(
         Ended::Signal(signal) => Exit::Signal(signal),
     }));
     let ran = record.started_at.is_some();
-    let failure = if exit.is_some() && ran {
-        None
-    } else if this_boot {
-        let how = killed.map_or_else(|| "was lost".into(), |why| format!("{why}, and was killed"));
-        let message = format!("its shim {how}: the process was killed, its exit status is unknown");
-        Some(Failure { kind: FailureKind::SupervisorLost, message, errno: 0 })
-    } else {
-        let message = "the machine was stopped while it ran: its exit status is unknown";
-        Some(Failure { kind: FailureKind::HostStopped, message: message.into(), errno: 0 })
-    };
+    let failure = failure(exit.filter(|_| ran), this_boot, killed);
     let outputs = (record.plan.outputs.is_some() && ran).then(|| outputs(record, remains, this_boot));
     let prepare = record.prepared.as_ref().map(|prepared| prepared.at.since(record.begun_at)).unwrap_or_default();
     let run = record.started_at.filter(|_| this_boot).map(|at| now().since(at)).unwrap_or_default();
@@ -176,10 +191,31 @@ fn end(
     Outcome { exit: exit.filter(|_| ran), failure, timings, outputs, output_incomplete, ended_at: Some(now()) }
 }
 
-/// Whether output may be missing, which the log tells as well: the shim had not told yet that all of it was there.
-fn say_what_is_missing(record: &ContainerRecord, dirs: &Dirs, this_boot: bool) -> bool {
+/// Returns what went wrong with a container that lost its shim; `exit` is that of its process, where it is known, and
+/// `killed` why the shim was killed, where it was.
+fn failure(exit: Option<Exit>, this_boot: bool, killed: Option<String>) -> Option<Failure> {
+    if exit.is_some() {
+        return None;
+    }
+    let (kind, message) = if this_boot {
+        let how = killed.map_or_else(|| "was lost".into(), |why| format!("{why}, and was killed"));
+        let message = format!("its shim {how}: the process was killed, its exit status is unknown");
+        (FailureKind::SupervisorLost, message)
+    } else {
+        (FailureKind::HostStopped, "the machine was stopped while it ran: its exit status is unknown".into())
+    };
+    Some(Failure { kind, message, errno: 0 })
+}
+
+/// Returns whether output may be missing from the log: the shim had not told yet that all of it was there.
+fn may_lack_output(record: &ContainerRecord) -> bool {
     let kept = record.plan.main().is_some_and(|main| !main.suppress_log_output);
-    if !kept || record.started_at.is_none() || record.state >= State::Wiping {
+    kept && record.started_at.is_some() && record.state < State::Wiping
+}
+
+/// Says in the log that output may be missing, where it may. Returns whether it may.
+fn say_what_is_missing(record: &ContainerRecord, dirs: &Dirs, this_boot: bool) -> bool {
+    if !may_lack_output(record) {
         return false;
     }
     let why = if this_boot { "the supervisor was killed" } else { "the machine was stopped" };
@@ -189,13 +225,17 @@ fn say_what_is_missing(record: &ContainerRecord, dirs: &Dirs, this_boot: bool) -
     true
 }
 
-/// What is left of its outputs: all, where the shim had captured them before it was lost, else nothing.
+/// Returns what is left of the outputs: all of them, where the shim had captured them before it was lost, else none.
 fn outputs(record: &ContainerRecord, remains: &Remains, this_boot: bool) -> OutputsRecord {
     if let Some(list) = remains.dirs.read_outputs() {
         return list.summary();
     }
     if let Err(error) = remains.dirs.remove_outputs() {
-        log::line(Level::Error, record.plan.id.as_str(), format_args!("half of the outputs was not removed: {error}"));
+        log::line(
+            Level::Error,
+            record.plan.id.as_str(),
+            format_args!("partially captured outputs were not removed: {error}"),
+        );
     }
     let who = if this_boot { "the shim was lost" } else { "the machine was stopped" };
     OutputsRecord { failure: Some(format!("{who} before the outputs were captured")), ..OutputsRecord::default() }
@@ -215,9 +255,7 @@ fn kill_all(pids: &[i32]) {
     }
     let deadline = Instant::now() + KILL_PATIENCE;
     for process in &processes {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        let _ = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout));
+        let _ = readable_by(process, deadline); // one that does not end is not waited for
     }
 }
 
@@ -320,7 +358,7 @@ fn take_handles(host: &Host, shim: &mut Shim, deadline: Instant) -> io::Result<(
     while let Some(lifeline) = &shim.lifeline {
         let (length, fds) = match lifeline.recv_by(&mut buffer, deadline) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                let words = format_args!("its shim says nothing for {} s", SHARE_PATIENCE.as_secs());
+                let words = format_args!("its shim did not answer within {} s", SHARE_PATIENCE.as_secs());
                 log::line(Level::Error, shim.id.as_str(), words);
                 return Ok(());
             }
@@ -334,4 +372,112 @@ fn take_handles(host: &Host, shim: &mut Shim, deadline: Instant) -> io::Result<(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_core::ident::ProcessIdentity;
+    use executor_core::record::{ExitRecord, RECORD_VERSION};
+    use executor_core::time::Timestamp;
+    use executor_core::validate::{Draft, Policy, validate};
+
+    use super::*;
+
+    fn record(state: State, started: bool) -> ContainerRecord {
+        let draft = Draft { id: "c1", path: "/bin/true", ..Draft::default() };
+        ContainerRecord {
+            version: RECORD_VERSION,
+            plan: validate(&draft, &Policy::default()).expect("a plan"),
+            request_tag: String::new(),
+            created_at: Timestamp(1),
+            begun_at: Timestamp(2),
+            state,
+            shim: ProcessIdentity { pid: 1, start_time: 1, boot_id: String::new() },
+            cgroup: "c1".into(),
+            prepared: None,
+            started_at: started.then_some(Timestamp(3)),
+            stopped: false,
+            exit: None,
+            files_generation: 0,
+            files_updated_at: None,
+            id_range_start: None,
+        }
+    }
+
+    #[test]
+    fn what_went_wrong_is_told_by_what_is_known() {
+        let hung = || Some("has not responded to a ping for 90 s".to_owned());
+        let lost = "its shim was lost: the process was killed, its exit status is unknown";
+        let killed = "its shim has not responded to a ping for 90 s, and was killed: the process was killed, its exit status \
+                      is unknown";
+        let stopped = "the machine was stopped while it ran: its exit status is unknown";
+        let cases = [
+            (Some(Exit::Code(0)), true, None, None),
+            (Some(Exit::Signal(9)), false, hung(), None),
+            (None, true, None, Some((FailureKind::SupervisorLost, lost))),
+            (None, true, hung(), Some((FailureKind::SupervisorLost, killed))),
+            (None, false, None, Some((FailureKind::HostStopped, stopped))),
+            (None, false, hung(), Some((FailureKind::HostStopped, stopped))),
+        ];
+        for (exit, this_boot, killed, expected) in cases {
+            let told = failure(exit, this_boot, killed).map(|failure| (failure.kind, failure.message));
+            assert_eq!(told, expected.map(|(kind, message)| (kind, message.to_owned())), "{exit:?} {this_boot}");
+        }
+    }
+
+    #[test]
+    fn output_may_be_missing_of_what_ran_until_its_end_is_told() {
+        for (state, started, missing) in [
+            (State::Created, false, false),
+            (State::Running, true, true),
+            (State::Stopping, true, true),
+            (State::Wiping, true, false),
+            (State::Completed, true, false),
+        ] {
+            assert_eq!(may_lack_output(&record(state, started)), missing, "{state:?}");
+        }
+        let mut silent = record(State::Running, true);
+        silent.plan.processes[0].suppress_log_output = true;
+        assert!(!may_lack_output(&silent));
+    }
+
+    /// Whatever files a shim or a launcher had written when it was killed.
+    #[test]
+    fn a_container_without_a_shim_is_known_by_its_files() {
+        let home = tempfile::tempdir().expect("a directory");
+        let dirs = Dirs::in_home(home.path());
+        let found = || match Found::of(&dirs) {
+            Found::Ended => "ended",
+            Found::NeverWas => "never was",
+            Found::Lost(_) => "lost",
+        };
+        let write = |path: &Path, json: &[u8]| fs::write(path, json).expect("write");
+        let json = serde_json::to_vec(&record(State::Running, true)).expect("JSON");
+        let exit = ExitRecord {
+            container: record(State::Completed, true),
+            exit: Some(Exit::Code(0)),
+            oom_killed: false,
+            failure: None,
+            timings: Timings::default(),
+            wipe: None,
+            outputs: None,
+            output_incomplete: false,
+            finished_at: Timestamp(4),
+        };
+        assert_eq!(found(), "never was", "no directory");
+        fs::create_dir(&dirs.run).expect("mkdir");
+        assert_eq!(found(), "never was", "no state directory");
+        write(&dirs.run.join("container.json"), &json);
+        assert_eq!(found(), "never was", "being undone");
+        fs::create_dir(&dirs.state).expect("mkdir");
+        assert_eq!(found(), "lost");
+        fs::remove_file(dirs.run.join("container.json")).expect("unlink");
+        assert_eq!(found(), "never was", "no record");
+        write(&dirs.state.join("container.json"), &json);
+        assert_eq!(found(), "lost", "by the record in its state directory: the machine was stopped");
+        write(&dirs.state.join("exit.json"), b"{");
+        assert_eq!(found(), "lost", "half of an exit record does not count");
+        write(&dirs.state.join("exit.json"), &serde_json::to_vec(&exit).expect("JSON"));
+        assert_eq!(found(), "ended");
+    }
 }

@@ -20,36 +20,54 @@ use prost::Message;
 
 /// A shim that is watched.
 pub(crate) struct Shim {
-    /// Its container.
+    /// Container.
     pub id: ContainerId,
-    /// When its container was admitted.
+    /// Time when the container was admitted.
     pub created_at: Timestamp,
-    /// Its pid.
+    /// Pid.
     pub pid: i32,
-    /// It is a child of this launcher, to be waited for.
+    /// Set for a child of this launcher, which is to be waited for.
     pub child: bool,
     /// Readable when it has ended.
     pub pidfd: OwnedFd,
-    /// It tells its states here, and hands over its volume; gone when it has closed its end.
+    /// Connection over which the shim tells its states and hands over its volume; `None` when the shim has closed its end.
     pub lifeline: Option<Seqpacket>,
     /// Second handle on its secret files.
     pub volume: Option<Volume>,
-    /// What its container is started with, until the shim has wiped it.
+    /// Start payloads of the container, until the shim has wiped them.
     pub inputs: Vec<MemFile>,
     /// The range of ids that it was given.
     pub id_range: Option<u32>,
-    /// It listens for daemons.
+    /// Set when it listens for daemons.
     pub(crate) listening: bool,
-    /// It has told that all is done, and is about to end.
+    /// Set when it has told that all is done, and is about to end.
     pub(crate) done: bool,
-    /// Its signs of life; none of a shim of an older version.
+    /// Signs of life; none of a shim of an older version.
     pub(crate) watch: Option<Watch>,
-    /// It was killed because it gave none.
+    /// Set when it was killed because it gave none.
     pub(crate) killed: Option<Killed>,
 }
 
 impl Shim {
-    /// Takes what it tells, and the handles that come with that: on its volume, which is of this kind, and its signs of life.
+    /// Takes what it has told. Its volume is of this kind.
+    pub(crate) fn hear(&mut self, kind: VolumeKind) {
+        let mut buffer = [0; 4096];
+        while let Some(lifeline) = &self.lifeline {
+            match lifeline.recv(&mut buffer) {
+                Ok(Some((length, fds))) => {
+                    if let Ok(report) = ShimReport::decode(&buffer[..length]) {
+                        self.take(report, fds, kind);
+                    }
+                }
+                // A line at its end would be readable for ever; the descriptor of the process tells of the shim's own end.
+                Ok(None) => self.lifeline = None,
+                Err(_) => return, // nothing more has come
+            }
+        }
+    }
+
+    /// Takes what it tells, and the handles that come with that: on its volume, which is of this kind, and its signs of
+    /// life.
     pub(crate) fn take(&mut self, report: ShimReport, fds: Vec<OwnedFd>, kind: VolumeKind) {
         let mut fds = fds.into_iter();
         match report.news {
@@ -73,7 +91,7 @@ impl Shim {
     }
 }
 
-/// When a shim was killed, and why.
+/// Time and reason of the killing of a shim.
 pub(crate) struct Killed {
     pub(crate) at: Instant,
     pub(crate) why: String,
@@ -86,7 +104,7 @@ const ASK_AFTER: u32 = 3;
 pub(crate) struct Watch {
     pulse: Pulse,
     turns: u64,
-    /// When its last turn was seen.
+    /// Time when its last turn was seen.
     seen: Instant,
     /// Since when it is expected to turn.
     asked: Option<Instant>,
@@ -100,7 +118,7 @@ impl Watch {
     /// Looks at a shim that has `patience` for a turn of its loop. Tells what is wrong with it.
     pub(crate) fn look(&mut self, patience: Duration, line: Option<&Seqpacket>) -> Option<String> {
         if let Some(late) = self.pulse.overdue() {
-            return Some(format!("has not turned its loop, {} s after it should have", late.as_secs()));
+            return Some(format!("has not responded, {} s after its deadline", late.as_secs()));
         }
         let turns = self.pulse.turns();
         if turns != self.turns || self.pulse.is_at_work() {
@@ -109,7 +127,7 @@ impl Watch {
         }
         match (self.asked, line) {
             (Some(at), _) if at.elapsed() >= patience => {
-                Some(format!("has not turned its loop for {} s, though it was asked to", at.elapsed().as_secs()))
+                Some(format!("has not responded to a ping for {} s", at.elapsed().as_secs()))
             }
             (None, Some(line)) if self.seen.elapsed() >= patience / ASK_AFTER => {
                 let ping = ShimRequest { sequence: 0, call: Some(ShimCall::Ping(Ping {})) };

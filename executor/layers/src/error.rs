@@ -104,12 +104,12 @@ pub(crate) fn shown(name: &[u8]) -> String {
 }
 
 /// Adds to an error of the system what it was about.
-pub(crate) trait Told<T> {
-    fn told(self, about: impl FnOnce() -> String) -> Result<T, UnpackError>;
+pub(crate) trait Context<T> {
+    fn context(self, about: impl FnOnce() -> String) -> Result<T, UnpackError>;
 }
 
-impl<T, E: Into<io::Error>> Told<T> for Result<T, E> {
-    fn told(self, about: impl FnOnce() -> String) -> Result<T, UnpackError> {
+impl<T, E: Into<io::Error>> Context<T> for Result<T, E> {
+    fn context(self, about: impl FnOnce() -> String) -> Result<T, UnpackError> {
         self.map_err(|error| UnpackError::Host { about: about(), error: error.into() })
     }
 }

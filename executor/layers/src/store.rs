@@ -31,7 +31,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-use crate::error::Told;
+use crate::error::Context;
 use crate::tree::{Found, Parents};
 use crate::{DiffId, UnpackError};
 
@@ -125,14 +125,14 @@ impl Store {
         for (index, layer) in layers.iter().enumerate() {
             let failed = || format!("layer {layer}");
             let path = self.find(layer, &layers[..index]).ok_or(UnpackError::Parent(*layer))?;
-            let about = about(&path.join(ABOUT)).told(failed)?;
-            let dir = open_dir(&path.join(TREE)).told(failed)?;
+            let about = about(&path.join(ABOUT)).context(failed)?;
+            let dir = open_dir(&path.join(TREE)).context(failed)?;
             if about.opaque {
                 opened.dirs.clear();
             }
             opened.warnings.extend(about.warning.map(|warning| format!("layer {layer}: {warning}")));
             if about.root {
-                opened.root = Some(fs::metadata(path.join(TREE)).told(failed)?);
+                opened.root = Some(fs::metadata(path.join(TREE)).context(failed)?);
             }
             opened.dirs.push(dir);
         }
@@ -141,7 +141,7 @@ impl Store {
 
     /// Shows the layers below a layer as one tree.
     pub(crate) fn view(&self, layers: &[BorrowedFd<'_>]) -> Result<Parents, UnpackError> {
-        let root = open_dir(&self.root).told(|| "store of layers".to_owned())?;
+        let root = open_dir(&self.root).context(|| "store of layers".to_owned())?;
         Parents::new(layers, (root.as_fd(), VIEW))
     }
 
@@ -156,7 +156,7 @@ impl Store {
             let root = open_dir(&self.path(INGEST).join(&name).join(TREE))?;
             Ok(Ingest { ingest, layers, name, dir, root })
         };
-        begin().told(|| "store of layers".to_owned())
+        begin().context(|| "store of layers".to_owned())
     }
 
     /// Takes a layer out of the store, all its forms, at once: from then on nobody finds it. Gives what it is called
@@ -234,7 +234,7 @@ impl Ingest {
             }
             Ok(fsync(&self.layers)?)
         };
-        let committed = commit().told(|| format!("layer {layer}"));
+        let committed = commit().context(|| format!("layer {layer}"));
         if committed.is_err() {
             self.discard();
         }

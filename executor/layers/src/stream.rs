@@ -14,7 +14,7 @@ use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use sha2::{Digest, Sha256};
 
-use crate::error::Told;
+use crate::error::Context;
 use crate::{DiffId, Limits, UnpackError};
 
 /// Bytes read of a blob at a time.
@@ -92,7 +92,7 @@ impl Archive {
     /// # Errors
     /// It is no regular file; it is larger than what may come out of it; it is mostly holes, which have to be read as well.
     pub fn open(file: File, compression: Compression, limits: &Limits) -> Result<Self, UnpackError> {
-        let meta = file.metadata().told(|| "blob".to_owned())?;
+        let meta = file.metadata().context(|| "blob".to_owned())?;
         if !meta.is_file() {
             return Err(UnpackError::archive(b"", "the blob is not a regular file"));
         }
@@ -106,7 +106,7 @@ impl Archive {
             return Err(UnpackError::limit(b"", what, length, most));
         }
         // A hole is read like bytes that were compressed well, and is bounded like them.
-        if let Some(most) = holes::excess(&file, 0..length, limits.ratio, limits.free).told(|| "blob".to_owned())? {
+        if let Some(most) = holes::excess(&file, 0..length, limits.ratio, limits.free).context(|| "blob".to_owned())? {
             let what = "bytes of the blob, for what is stored of it (the rest are holes)";
             return Err(UnpackError::limit(b"", what, length, most));
         }

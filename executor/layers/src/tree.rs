@@ -26,7 +26,7 @@ use rustix::io::Errno;
 
 use crate::UnpackError;
 use crate::archive::Xattrs;
-use crate::error::Told;
+use crate::error::Context;
 use crate::error::shown;
 pub use parents::Parents;
 
@@ -78,7 +78,7 @@ pub struct Tree {
 
 /// Type of the existing entry at a name.
 #[derive(Debug)]
-enum There {
+enum Existing {
     Nothing,
     Directory,
     Symlink,
@@ -92,8 +92,8 @@ impl Tree {
     /// # Errors
     /// It cannot be opened.
     pub fn new(root: BorrowedFd<'_>, parents: Parents) -> Result<Self, UnpackError> {
-        let root = open_dir(root, b".").told(|| "the layer's root".to_owned())?;
-        rustix::fs::fchmod(&root, Mode::from_raw_mode(DIR_MODE)).told(|| "the layer's root".to_owned())?;
+        let root = open_dir(root, b".").context(|| "the layer's root".to_owned())?;
+        rustix::fs::fchmod(&root, Mode::from_raw_mode(DIR_MODE)).context(|| "the layer's root".to_owned())?;
         Ok(Self { root, parents, found: Found::default() })
     }
 
@@ -119,11 +119,11 @@ impl Tree {
         let (dir, name) = self.parent(path)?;
         let full = joined(path);
         let failed = || format!("directory `{}`", shown(&full));
-        let there = look(dir.as_fd(), name).told(failed)?;
-        if !matches!(there, There::Directory) {
-            make_dir(&dir, name, &there).told(failed)?;
+        let there = look(dir.as_fd(), name).context(failed)?;
+        if !matches!(there, Existing::Directory) {
+            make_dir(&dir, name, &there).context(failed)?;
         }
-        let made = open_dir(dir.as_fd(), name).told(failed)?;
+        let made = open_dir(dir.as_fd(), name).context(failed)?;
         mark_fd(&made, marks, &full)
     }
 
@@ -169,16 +169,16 @@ fn open_dir(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
     openat(dir, name, flags, Mode::empty())
 }
 
-fn look(dir: BorrowedFd<'_>, name: &[u8]) -> Result<There, Errno> {
+fn look(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Existing, Errno> {
     let stat = match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Err(Errno::NOENT) => return Ok(There::Nothing),
+        Err(Errno::NOENT) => return Ok(Existing::Nothing),
         stat => stat?,
     };
     Ok(match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Directory => There::Directory,
-        FileType::Symlink => There::Symlink,
-        FileType::CharacterDevice if stat.st_rdev == 0 => There::Whiteout,
-        _ => There::Other,
+        FileType::Directory => Existing::Directory,
+        FileType::Symlink => Existing::Symlink,
+        FileType::CharacterDevice if stat.st_rdev == 0 => Existing::Whiteout,
+        _ => Existing::Other,
     })
 }
 
@@ -201,16 +201,16 @@ fn times((seconds, nanoseconds): (i64, u32), modified_only: bool) -> Timestamps 
 fn mark_fd(fd: &OwnedFd, marks: &Marks, path: &[u8]) -> Result<(), UnpackError> {
     let failed = |what: &str| format!("{what} of `{}`", shown(path));
     let (uid, gid) = (rustix::fs::Uid::from_raw(marks.uid), rustix::fs::Gid::from_raw(marks.gid));
-    rustix::fs::fchown(fd, Some(uid), Some(gid)).told(|| failed("owner"))?;
-    rustix::fs::fchmod(fd, Mode::from_raw_mode(marks.mode)).told(|| failed("mode"))?;
-    clear_xattrs(fd).told(|| failed("extended attributes"))?;
+    rustix::fs::fchown(fd, Some(uid), Some(gid)).context(|| failed("owner"))?;
+    rustix::fs::fchmod(fd, Mode::from_raw_mode(marks.mode)).context(|| failed("mode"))?;
+    clear_xattrs(fd).context(|| failed("extended attributes"))?;
     for (name, value) in &marks.xattrs {
         if is_kept(name, path)? {
             let set = rustix::fs::fsetxattr(fd, name.as_slice(), value, XattrFlags::empty());
-            set.told(|| failed(&format!("extended attribute {}", shown(name))))?;
+            set.context(|| failed(&format!("extended attribute {}", shown(name))))?;
         }
     }
-    futimens(fd, &times(marks.mtime, false)).told(|| failed("time"))
+    futimens(fd, &times(marks.mtime, false)).context(|| failed("time"))
 }
 
 /// Marks what cannot be opened without doing something: a link, a pipe, a device.
@@ -218,20 +218,20 @@ fn mark_at(dir: &OwnedFd, name: &[u8], marks: &Marks, symlink: bool, path: &[u8]
     let failed = |what: &str| format!("{what} of `{}`", shown(path));
     let (uid, gid) = (rustix::fs::Uid::from_raw(marks.uid), rustix::fs::Gid::from_raw(marks.gid));
     let nofollow = AtFlags::SYMLINK_NOFOLLOW;
-    rustix::fs::chownat(dir, name, Some(uid), Some(gid), nofollow).told(|| failed("owner"))?;
+    rustix::fs::chownat(dir, name, Some(uid), Some(gid), nofollow).context(|| failed("owner"))?;
     if !symlink {
         // It was made a moment ago, in a directory that nobody else can reach: no link can have taken its place.
         let mode = Mode::from_raw_mode(marks.mode);
-        rustix::fs::chmodat(dir, name, mode, AtFlags::empty()).told(|| failed("mode"))?;
+        rustix::fs::chmodat(dir, name, mode, AtFlags::empty()).context(|| failed("mode"))?;
     }
     for (attribute, value) in &marks.xattrs {
         if !attribute.starts_with(USER) && is_kept(attribute, path)? {
             let held = held(dir, name);
             let set = lsetxattr(held.as_slice(), attribute.as_slice(), value, XattrFlags::empty());
-            set.told(|| failed(&format!("extended attribute {}", shown(attribute))))?;
+            set.context(|| failed(&format!("extended attribute {}", shown(attribute))))?;
         }
     }
-    rustix::fs::utimensat(dir, name, &times(marks.mtime, false), nofollow).told(|| failed("time"))
+    rustix::fs::utimensat(dir, name, &times(marks.mtime, false), nofollow).context(|| failed("time"))
 }
 
 /// Tells whether an extended attribute is set.
@@ -267,9 +267,9 @@ fn held(dir: &OwnedFd, name: &[u8]) -> Vec<u8> {
 
 /// Makes a directory in the place of whatever is there. What was there had taken the place of what lies below: that must
 /// not come back.
-fn make_dir(dir: &OwnedFd, name: &[u8], there: &There) -> std::io::Result<()> {
+fn make_dir(dir: &OwnedFd, name: &[u8], there: &Existing) -> std::io::Result<()> {
     keeping_time(dir, || {
-        let hides = !matches!(there, There::Nothing);
+        let hides = !matches!(there, Existing::Nothing);
         if hides {
             remove(dir.as_fd(), OsStr::from_bytes(name))?;
         }

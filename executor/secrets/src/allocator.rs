@@ -1,9 +1,9 @@
 //! An allocator that overwrites what it frees.
 //!
-//! Secret types wipe themselves; libraries do not. HTTP/2 keeps a read buffer, protobuf grows vectors, and each
-//! growth leaves the old bytes behind. With this allocator no freed byte of the heap keeps its content, whoever
-//! allocated it. What it cannot reach: memory that is still held (a connection's buffers: no secret goes through
-//! them), stacks, and the kernel's buffers.
+//! Secret types wipe themselves; libraries do not. Protobuf and HTTP libraries grow their buffers, and each growth leaves the
+//! old bytes behind. With this allocator no freed byte of the heap keeps its content, whichever code allocated it. It does not
+//! reach memory that is still held, such as the buffers of an open connection, which get no secret (docs/adr/0014), nor stacks,
+//! nor the kernel's buffers.
 
 #![allow(unsafe_code)] // a global allocator is an unsafe trait
 

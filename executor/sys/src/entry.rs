@@ -1,39 +1,39 @@
 //! The way into a container that runs: its namespaces, its user, and a process in it.
 //!
-//! A process of ours becomes what the container's own processes are *before* it can be seen in the container: it enters
+//! A process of the executor's becomes what the container's own processes are *before* it can be seen in the container: it enters
 //! every namespace, gives up all that they do not have, and only then makes the process that is in the container's pid
 //! namespace, too. What is seen there has nothing that is worth reaching (CVE-2016-9962).
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
-use rustix::thread::CapabilitySet;
+use nix::sched::{CloneFlags, setns};
 
-use crate::privileges;
-use crate::process::{Fork, threads};
+use crate::privileges::{self, Credentials};
+use crate::process::{self, Fork, OneThread};
 
 /// The name of a namespace below /proc/PID/ns, and its flag.
-const KINDS: [(&str, libc::c_int); 7] = [
-    ("user", libc::CLONE_NEWUSER),
-    ("mnt", libc::CLONE_NEWNS),
-    ("pid", libc::CLONE_NEWPID),
-    ("net", libc::CLONE_NEWNET),
-    ("ipc", libc::CLONE_NEWIPC),
-    ("uts", libc::CLONE_NEWUTS),
-    ("cgroup", libc::CLONE_NEWCGROUP),
+const KINDS: [(&str, CloneFlags); 7] = [
+    ("user", CloneFlags::CLONE_NEWUSER),
+    ("mnt", CloneFlags::CLONE_NEWNS),
+    ("pid", CloneFlags::CLONE_NEWPID),
+    ("net", CloneFlags::CLONE_NEWNET),
+    ("ipc", CloneFlags::CLONE_NEWIPC),
+    ("uts", CloneFlags::CLONE_NEWUTS),
+    ("cgroup", CloneFlags::CLONE_NEWCGROUP),
 ];
 
-/// Which namespaces of a process are not the caller's own.
+/// Namespaces of a process that are not the caller's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Namespaces(libc::c_int);
+pub struct Namespaces(CloneFlags);
 
 impl Namespaces {
     /// Compares them. The caller makes sure that the pid is still the same process' afterwards.
     ///
     /// # Errors
-    /// There is no such process; no privilege.
+    /// No such process; no privilege.
     pub fn other_than_own(pid: i32) -> io::Result<Self> {
-        let mut flags = 0;
+        let mut flags = CloneFlags::empty();
         for (name, flag) in KINDS {
             let own = std::fs::read_link(format!("/proc/self/ns/{name}"))?;
             if std::fs::read_link(format!("/proc/{pid}/ns/{name}"))? != own {
@@ -45,55 +45,21 @@ impl Namespaces {
 
     /// A user namespace is among them.
     pub fn has_user(self) -> bool {
-        self.0 & libc::CLONE_NEWUSER != 0
+        self.0.contains(CloneFlags::CLONE_NEWUSER)
     }
 }
 
-/// What a process is to be in its container.
-#[derive(Clone, Debug)]
-pub struct Identity {
-    /// User, group and supplementary groups, as the container counts them.
-    pub uid: u32,
-    /// See `uid`.
-    pub gid: u32,
-    /// See `uid`.
-    pub groups: Vec<u32>,
-    /// Permitted, effective and bounding capabilities.
-    pub capabilities: CapabilitySet,
-    /// Inheritable and ambient, too.
-    pub ambient: bool,
-}
-
-/// Enters namespaces of the process of a descriptor, becomes `identity` for good, and makes a process that is in the pid
-/// namespace as well: a child of the caller's own parent, so that the caller can end.
+/// Enters namespaces of the process of a descriptor, takes these credentials for good, and makes a process that is in the
+/// pid namespace as well: a child of the caller's own parent, so that the caller can end.
 ///
 /// # Errors
 /// The process has ended; a limit of the container's on processes; something is left that should not be. The caller must
 /// end then: it may be within already.
-pub fn enter(pidfd: BorrowedFd<'_>, namespaces: Namespaces, identity: &Identity) -> io::Result<Fork> {
-    // Looked at first: /proc is the container's afterwards.
-    if threads()? != 1 {
-        return Err(io::Error::other("only a process of one thread enters a container"));
-    }
-    // SAFETY: a plain system call on integers. The caller has one thread and shares no file system information.
-    if unsafe { libc::setns(pidfd.as_raw_fd(), namespaces.0) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    privileges::become_within(identity)?;
-    let flags = libc::CLONE_PARENT | libc::SIGCHLD;
-    // SAFETY: as fork: no new stack, nothing shared, and one thread (checked above; nothing here makes another), so that
-    // every lock and every invariant of the copy is as the one thread that goes on left it. What glibc's own fork does
-    // beyond that concerns its handlers and its threads, of which there are none.
-    match unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(flags), 0, 0, 0, 0) } {
-        0 => Ok(Fork::Child),
-        pid if pid > 0 => Ok(Fork::Parent(pid as i32)),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// The set of capabilities of these numbers' bits.
-pub fn capability_set(bits: u64) -> CapabilitySet {
-    CapabilitySet::from_bits_retain(bits)
+pub fn enter(pidfd: BorrowedFd<'_>, namespaces: Namespaces, credentials: &Credentials) -> io::Result<Fork> {
+    let one_thread = OneThread::check()?; // first: /proc is the container's afterwards
+    setns(pidfd, namespaces.0)?;
+    privileges::become_within(credentials)?;
+    process::clone(libc::CLONE_PARENT, &one_thread)
 }
 
 #[cfg(test)]
@@ -101,13 +67,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_namespaces_are_told_from_others() {
-        assert_eq!(Namespaces::other_than_own(std::process::id() as i32).unwrap(), Namespaces(0));
-        if !nix::unistd::geteuid().is_root() {
-            return;
-        }
+    fn own_namespaces_are_no_others() {
+        assert_eq!(Namespaces::other_than_own(std::process::id() as i32).unwrap(), Namespaces(CloneFlags::empty()));
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn namespaces_of_another_process_are_found() {
         let mut child = std::process::Command::new("unshare").args(["-n", "-i", "sleep", "1000"]).spawn().unwrap();
-        let expected = Namespaces(libc::CLONE_NEWNET | libc::CLONE_NEWIPC);
+        let expected = Namespaces(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC);
         while Namespaces::other_than_own(child.id() as i32).unwrap() != expected {
             std::thread::yield_now();
         }

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 /// The next part of a file that is stored, from `at` on; nothing where only holes follow. Moves the file's position.
 ///
 /// # Errors
-/// It is no regular file; the disk.
+/// Not a regular file; the disk.
 pub fn next_stored(file: impl AsFd, at: u64) -> io::Result<Option<Range<u64>>> {
     let start = match seek(&file, SeekFrom::Data(at)) {
         Err(Errno::NXIO) => return Ok(None),

@@ -1,4 +1,4 @@
-//! Which process is meant: pid, start time and boot together.
+//! Identities of processes: pid, start time and boot together.
 
 use std::io;
 use std::sync::OnceLock;
@@ -21,7 +21,7 @@ pub fn boot_id() -> io::Result<String> {
 /// The identity of the process that has this pid now.
 ///
 /// # Errors
-/// There is none, or /proc cannot be read.
+/// No such process; /proc cannot be read.
 pub fn of(pid: i32) -> io::Result<ProcessIdentity> {
     let stat = std::fs::read(format!("/proc/{pid}/stat"))?;
     let start_time = start_time(&stat).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;

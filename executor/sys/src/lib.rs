@@ -3,12 +3,15 @@
 //! The only crate of the project with unsafe code; each block says why it is sound. Descriptors are owned
 //! types, identities are [`executor_core::ident::ProcessIdentity`], and nothing here decides anything.
 
+pub mod capabilities;
 pub mod entry;
+pub mod events;
 pub mod holes;
 pub mod identity;
 pub mod loopdev;
 pub mod memfile;
 pub mod mount;
+pub mod mountinfo;
 pub mod netif;
 pub mod overlay;
 pub mod peer;
@@ -17,6 +20,8 @@ pub mod process;
 pub mod pty;
 pub mod pulse;
 pub mod quota;
+pub mod ready;
+pub mod replace;
 pub mod seqpacket;
 pub mod startup;
 pub mod tree;

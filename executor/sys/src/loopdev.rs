@@ -71,7 +71,7 @@ impl LoopDevice {
         Err(io::Error::new(io::ErrorKind::ResourceBusy, "no loop device is free"))
     }
 
-    /// Its name.
+    /// Name.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -107,12 +107,17 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn structures_have_the_sizes_of_the_kernels() {
+        assert_eq!((size_of::<LoopInfo>(), size_of::<LoopConfig>()), (232, 304));
+    }
+
     /// What is written to the device is in the file, and the device is free again when nobody has it.
     #[test]
+    #[ignore = "needs root"]
     fn a_device_shows_its_file_and_goes_by_itself() {
-        assert_eq!((size_of::<LoopInfo>(), size_of::<LoopConfig>()), (232, 304));
-        if !nix::unistd::geteuid().is_root() || !Path::new("/dev/loop-control").exists() {
-            return;
+        if !Path::new("/dev/loop-control").exists() {
+            return; // a kernel without loop devices
         }
         let mut file = tempfile::tempfile().unwrap();
         file.set_len(1 << 20).unwrap();

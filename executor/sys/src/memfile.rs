@@ -47,7 +47,7 @@ impl MemFile {
     /// Takes a memory file that a peer passed, to be read.
     ///
     /// # Errors
-    /// It is none, its size can still change, or it is larger than `max_len`.
+    /// Not a memory file, one that can still change its size, or one larger than `max_len`.
     pub fn from_fd(fd: OwnedFd, max_len: u64) -> io::Result<Self> {
         // Before anything else is asked of it: another kind of file could keep the answer back.
         let seals = fcntl_get_seals(&fd).map_err(|_| invalid("is not a memory file"))?;
@@ -55,7 +55,7 @@ impl MemFile {
             return Err(invalid("is a memory file of huge pages"));
         }
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
-            return Err(invalid("can change its size"));
+            return Err(invalid("can still change its size"));
         }
         let size = u64::try_from(fstat(&fd)?.st_size).unwrap_or(u64::MAX);
         if size > max_len {
@@ -88,7 +88,7 @@ impl MemFile {
         self.len
     }
 
-    /// It has no bytes.
+    /// Returns whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -125,7 +125,7 @@ impl MemFile {
     /// Reads the first bytes.
     ///
     /// # Errors
-    /// There are fewer.
+    /// The file has fewer bytes.
     pub fn read_start(&self, into: &mut [u8]) -> io::Result<()> {
         let mut done = 0;
         while done < into.len() {
@@ -192,7 +192,7 @@ impl Map {
     fn shared(file: &MemFile) -> io::Result<Option<Self>> {
         let Some(len) = NonZeroUsize::new(file.len) else { return Ok(None) };
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours. The file cannot
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing. The file cannot
         // shrink (it is sealed), so that every byte of the mapping stays backed.
         let at = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, &file.fd, 0) }?;
         Ok(Some(Self::locked(at, len)))
@@ -202,7 +202,7 @@ impl Map {
     fn private(len: usize) -> io::Result<Option<Self>> {
         let Some(len) = NonZeroUsize::new(len) else { return Ok(None) };
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours.
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
         let at = unsafe { mmap_anonymous(None, len, protection, MapFlags::MAP_PRIVATE) }?;
         Ok(Some(Self::locked(at, len)))
     }
@@ -223,7 +223,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: `at` and `len` are a mapping of ours; no reference into it outlives `self`.
+        // SAFETY: `at` and `len` are a mapping that this value owns; no reference into it outlives `self`.
         let _ = unsafe { munmap(self.at, self.len) };
     }
 }

@@ -14,15 +14,15 @@ use rustix::mount::{
 /// Attributes of a mount that can be set.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attributes {
-    /// Nothing can be written through it.
+    /// Read-only.
     pub read_only: bool,
     /// Set-user-id bits do nothing.
     pub no_suid: bool,
     /// Devices do nothing.
     pub no_dev: bool,
-    /// Nothing is executed from it.
+    /// No program is executed from it.
     pub no_exec: bool,
-    /// What is mounted below it too.
+    /// Mounts below it, too.
     pub recursive: bool,
 }
 
@@ -102,7 +102,7 @@ pub fn attach_beneath(mount: BorrowedFd<'_>, top: BorrowedFd<'_>) -> io::Result<
     Ok(move_mount(mount, c"", top, c"", flags)?)
 }
 
-/// Whether the kernel can mount beneath a mount.
+/// Returns whether the kernel can mount beneath a mount.
 pub fn attaches_beneath() -> bool {
     // The kernel looks at the flags before it looks at the paths, and there is nothing at these.
     let nowhere = c"/proc/self/nowhere";
@@ -171,7 +171,7 @@ fn set_attr(mount: BorrowedFd<'_>, set: u64, clear: u64, userns_fd: u64, recursi
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// How a path below a root is followed.
+/// Treatment of symbolic links on a path below a root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
     /// No symbolic link anywhere on the way, and none at its end.
@@ -210,7 +210,7 @@ pub fn open_in_root(
 /// Opens a directory for use as a root or a mount's target.
 ///
 /// # Errors
-/// It is not there, or no directory.
+/// Does not exist, or no directory.
 pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
@@ -218,7 +218,7 @@ pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
 /// Detaches whatever is mounted at `path`, lazily.
 ///
 /// # Errors
-/// Nothing is mounted there.
+/// No mount at this place.
 pub fn detach(path: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH | rustix::mount::UnmountFlags::NOFOLLOW)?)
 }
@@ -227,7 +227,7 @@ pub fn detach(path: &Path) -> io::Result<()> {
 /// descriptor; the directory becomes the caller's working directory, so this is for processes that go on to end.
 ///
 /// # Errors
-/// Nothing is mounted there.
+/// No mount at this place.
 pub fn detach_at(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     rustix::process::fchdir(dir)?;
     detach(Path::new(name))

@@ -17,24 +17,24 @@ use crate::mount::attach;
 /// Most lower directories. Docker's limit on the layers of an image is 127; the options of mount(2) fit a page, which
 /// has room for 200 names like `/proc/self/fd/1000`.
 pub const LOWER_MAX: usize = 200;
-/// What the mounts are called in mountinfo.
+/// Source of the mounts, as mountinfo shows it.
 const SOURCE: &str = "executor-rootfs";
 
-/// Where what is changed in an overlay goes. Both are of one file system, and of no other overlay.
+/// Directories for what is changed in an overlay. Both are of one file system, and of no other overlay.
 #[derive(Clone, Copy, Debug)]
 pub struct Upper<'a> {
-    /// What was changed.
+    /// Changed entries.
     pub dir: BorrowedFd<'a>,
     /// The kernel's own, empty.
     pub work: BorrowedFd<'a>,
 }
 
-/// How an overlay is asked for.
+/// Interface of the kernel to ask for an overlay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Interface {
-    /// One `lowerdir+` for each directory: kernel 6.5 and newer.
+    /// A `lowerdir+` for each directory: kernel 6.5 and newer.
     Each,
-    /// One list in a page of options.
+    /// A list in a page of options.
     Page,
 }
 
@@ -124,10 +124,8 @@ mod tests {
 
     /// As many layers as an image can have and more, by either interface: the uppermost wins.
     #[test]
+    #[ignore = "needs root"]
     fn many_layers_by_either_interface() {
-        if !rustix::process::geteuid().is_root() {
-            return;
-        }
         for interface in [Interface::Each, Interface::Page] {
             let dir = tempfile::Builder::new().prefix("over,lay:\\").tempdir().unwrap();
             let lower: Vec<_> = (0..LOWER_MAX).map(|index| dir.path().join(format!("layer{index}"))).collect();
@@ -149,10 +147,8 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "needs root"]
     fn without_an_upper_directory_nothing_is_written() {
-        if !rustix::process::geteuid().is_root() {
-            return;
-        }
         let dir = tempfile::tempdir().unwrap();
         let lower = ["a", "b"].map(|name| dir.path().join(name));
         for layer in &lower {

@@ -1,4 +1,4 @@
-//! Who is at the other end of a unix stream socket.
+//! Credentials of the other end of a unix stream socket.
 //!
 //! The kernel remembers the credentials of the process that connected, as they were then; what it does to its own
 //! afterwards changes nothing.
@@ -30,7 +30,7 @@ impl Peer {
 /// The peer of a connected socket.
 ///
 /// # Errors
-/// It is no unix socket, or not connected.
+/// Not a unix socket, or not connected.
 pub fn of(socket: impl AsFd) -> io::Result<Peer> {
     let credentials = rustix::net::sockopt::socket_peercred(socket.as_fd())?;
     let groups = groups(socket)?;

@@ -8,7 +8,23 @@ use nix::sys::mman::{MlockAllFlags, mlockall};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Uid, getgroups, getresgid, getresuid, setgroups, setresgid, setresuid};
-use rustix::thread::{CapabilitySet, CapabilitySets};
+
+use crate::capabilities::{self, Bounding, Capability, CapsHashSet};
+
+/// Credentials that a process has in its container.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    /// User, as the container numbers it.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// Permitted, effective and bounding capabilities.
+    pub capabilities: CapsHashSet,
+    /// Set where the capabilities are inheritable and ambient, too.
+    pub ambient: bool,
+}
 
 /// Becomes this user with this group and no other, without any capability, and unable to get one back.
 ///
@@ -19,18 +35,13 @@ pub fn drop_to(uid: u32, gid: u32) -> io::Result<()> {
     setgroups(&[])?;
     // Before the user changes, because it takes CAP_SETPCAP. Without that (a container's root) the set stays as
     // it is, and no_new_privs below makes it meaningless.
-    for capability in CapabilitySet::all() {
-        match rustix::thread::remove_capability_from_bounding_set(capability) {
-            // EINVAL: newer than this kernel.
-            Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::PERM) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let none = CapsHashSet::new();
+    capabilities::limit_bounding_set(&none, Bounding::IfAllowed)?;
     setresgid(group, group, group)?;
     setresuid(user, user, user)?;
-    keep_capabilities(CapabilitySet::empty())?;
+    capabilities::keep(&none, false)?;
     nix::sys::prctl::set_no_new_privs()?;
-    verify(user, group, CapabilitySet::empty())
+    verify(user, group, &none)
 }
 
 /// Becomes a user with its groups, to read what it may read and nothing else: without any capability, but for root,
@@ -44,11 +55,11 @@ pub fn read_as(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     setgroups(&groups.iter().copied().map(Gid::from_raw).collect::<Vec<_>>())?;
     setresgid(group, group, group)?;
     setresuid(user, user, user)?;
-    let kept = if user.is_root() { CapabilitySet::DAC_READ_SEARCH } else { CapabilitySet::empty() };
-    keep_capabilities(kept)?;
+    let kept: CapsHashSet = user.is_root().then_some(Capability::CAP_DAC_READ_SEARCH).into_iter().collect();
+    capabilities::keep(&kept, false)?;
     nix::sys::prctl::set_no_new_privs()?;
     crate::process::forbid_dumps()?;
-    verify(user, group, kept)
+    verify(user, group, &kept)
 }
 
 /// Becomes what a process of a container is, from all the privilege that there is over it: user and groups, these
@@ -56,34 +67,23 @@ pub fn read_as(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`drop_to`].
-pub(crate) fn become_within(identity: &crate::entry::Identity) -> io::Result<()> {
-    let (user, group) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
-    let held = identity.capabilities;
+pub(crate) fn become_within(credentials: &Credentials) -> io::Result<()> {
+    let (user, group) = (Uid::from_raw(credentials.uid), Gid::from_raw(credentials.gid));
+    let held = &credentials.capabilities;
     // Before the user changes, because it takes CAP_SETPCAP.
-    for capability in CapabilitySet::all().difference(held) {
-        match rustix::thread::remove_capability_from_bounding_set(capability) {
-            Ok(()) | Err(rustix::io::Errno::INVAL) => {} // newer than this kernel
-            Err(error) => return Err(error.into()),
-        }
-    }
-    setgroups(&identity.groups.iter().copied().map(Gid::from_raw).collect::<Vec<_>>())?;
-    rustix::thread::set_keep_capabilities(true)?; // what is held stays when the user changes; what is not goes below
+    capabilities::limit_bounding_set(held, Bounding::Required)?;
+    setgroups(&credentials.groups.iter().copied().map(Gid::from_raw).collect::<Vec<_>>())?;
+    capabilities::keep_over_change_of_user(true)?; // what is held stays when the user changes; what is not goes below
     setresgid(group, group, group)?;
     setresuid(user, user, user)?;
-    rustix::thread::set_keep_capabilities(false)?;
-    rustix::thread::clear_ambient_capability_set()?;
-    let inheritable = if identity.ambient { held } else { CapabilitySet::empty() };
-    rustix::thread::set_capabilities(None, CapabilitySets { effective: held, permitted: held, inheritable })?;
-    for capability in inheritable {
-        rustix::thread::configure_capability_in_ambient_set(capability, true)?;
-    }
+    capabilities::keep_over_change_of_user(false)?;
+    capabilities::keep(held, credentials.ambient)?;
     nix::sys::prctl::set_no_new_privs()?;
     crate::process::forbid_dumps()?; // the kernel may have allowed them again when the user changed
-    let capabilities = rustix::thread::capabilities(None)?;
     let (uids, gids) = (getresuid()?, getresgid()?);
     let user = [uids.real, uids.effective, uids.saved].iter().all(|uid| *uid == user);
     let group = [gids.real, gids.effective, gids.saved].iter().all(|gid| *gid == group);
-    if user && group && capabilities.permitted == held && capabilities.effective == held {
+    if user && group && capabilities::is_limited_to(held)? && capabilities::effective()? == *held {
         return Ok(());
     }
     Err(io::Error::other("privileges are left that the container does not have"))
@@ -93,14 +93,14 @@ pub(crate) fn become_within(identity: &crate::entry::Identity) -> io::Result<()>
 /// it was. What the kernel makes meanwhile belongs to that user. The caller looks into no file of others meanwhile.
 ///
 /// # Errors
-/// That of what was done; no privilege to become it, or to come back: then the caller must end.
+/// The error of what was done; no privilege to become the user, or to come back: then the caller must end.
 pub(crate) fn acting_as<T>(id: u32, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    let (users, groups, held) = (getresuid()?, getresgid()?, rustix::thread::capabilities(None)?);
+    let (users, groups, held) = (getresuid()?, getresgid()?, capabilities::effective()?);
     let become_effective = |user: Uid, group: Gid| -> io::Result<()> {
         // The group while the capability to change it is in effect: leaving user 0 takes the effective ones away.
         setresgid(groups.real, group, groups.saved)?;
         setresuid(users.real, user, users.saved)?;
-        Ok(rustix::thread::set_capabilities(None, held)?)
+        capabilities::set_effective(&held)
     };
     let acted = become_effective(Uid::from_raw(id), Gid::from_raw(id)).and_then(|()| act());
     become_effective(users.effective, groups.effective)?;
@@ -113,7 +113,7 @@ pub(crate) fn acting_as<T>(id: u32, act: impl FnOnce() -> io::Result<T>) -> io::
 /// itself can go, and what is made belongs to it.
 ///
 /// # Errors
-/// That of what was done; the caller is not root, or cannot be again: then the caller must end.
+/// The error of what was done; the caller is not root, or cannot be again: then the caller must end.
 pub fn as_user<T>(uid: u32, gid: u32, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let (users, groups, others) = (getresuid()?, getresgid()?, getgroups()?);
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
@@ -132,35 +132,21 @@ pub fn as_user<T>(uid: u32, gid: u32, act: impl FnOnce() -> io::Result<T>) -> io
 ///
 /// # Errors
 /// As [`drop_to`].
-pub fn keep_root_with(kept: CapabilitySet) -> io::Result<()> {
-    for capability in CapabilitySet::all() {
-        match rustix::thread::remove_capability_from_bounding_set(capability) {
-            Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::PERM) => {} // as in `drop_to`
-            Err(error) => return Err(error.into()),
-        }
-    }
-    keep_capabilities(kept)?;
+pub fn keep_root_with(kept: &CapsHashSet) -> io::Result<()> {
+    capabilities::limit_bounding_set(&CapsHashSet::new(), Bounding::IfAllowed)?; // as in `drop_to`
+    capabilities::keep(kept, false)?;
     nix::sys::prctl::set_no_new_privs()?;
-    let left = rustix::thread::capabilities(None)?;
-    if kept.contains(left.effective) && kept.contains(left.permitted) {
+    if capabilities::is_limited_to(kept)? {
         return Ok(());
     }
     Err(io::Error::other("privileges are left after they were dropped"))
 }
 
-/// These capabilities and no others are left in every set that counts without an execve.
-fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
-    rustix::thread::clear_ambient_capability_set()?;
-    let none = CapabilitySet::empty();
-    Ok(rustix::thread::set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })?)
-}
-
-fn verify(user: Uid, group: Gid, kept: CapabilitySet) -> io::Result<()> {
+fn verify(user: Uid, group: Gid, kept: &CapsHashSet) -> io::Result<()> {
     let (uids, gids) = (getresuid()?, getresgid()?);
     let users = [uids.real, uids.effective, uids.saved].iter().all(|uid| *uid == user);
     let groups = [gids.real, gids.effective, gids.saved].iter().all(|gid| *gid == group);
-    let capabilities = rustix::thread::capabilities(None)?;
-    let bare = kept.contains(capabilities.effective) && kept.contains(capabilities.permitted);
+    let bare = capabilities::is_limited_to(kept)?;
     let for_good = user.is_root() || setresuid(Uid::from_raw(0), Uid::from_raw(0), Uid::from_raw(0)).is_err();
     if users && groups && bare && for_good {
         return Ok(());
@@ -185,7 +171,7 @@ pub fn forbid_core_files() -> io::Result<()> {
 /// # Errors
 /// The kernel refused.
 pub fn keep_out_of_swap(stays_privileged: bool) -> io::Result<bool> {
-    if !(stays_privileged && rustix::thread::capabilities(None)?.effective.contains(CapabilitySet::IPC_LOCK)) {
+    if !(stays_privileged && capabilities::is_effective(Capability::CAP_IPC_LOCK)?) {
         let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY); // the limit tells
         if getrlimit(Resource::RLIMIT_MEMLOCK)?.0 != RLIM_INFINITY {
             return Ok(false);
@@ -197,7 +183,7 @@ pub fn keep_out_of_swap(stays_privileged: bool) -> io::Result<bool> {
     Ok(true)
 }
 
-/// This process gets SIGTERM when the thread that made it ends; at once, where that has ended already. To be
+/// Has this process get SIGTERM when the thread that made it ends; at once, where that has ended already. To be
 /// asked for after the user was changed, because the kernel forgets it then. `parent` is the parent at the start.
 ///
 /// # Errors
@@ -212,6 +198,8 @@ pub fn end_with_parent(parent: i32) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use caps::CapSet;
+
     use super::*;
 
     /// Where it is allowed, every page that is touched from then on is locked; where not, nothing changes. The
@@ -222,12 +210,16 @@ mod tests {
         let Some(privileged) = std::env::var_os(ALONE) else {
             for privileged in ["privileged", "unprivileged"] {
                 let mut again = std::process::Command::new("/proc/self/exe");
-                again.args(["--exact", "privileges::tests::memory_is_locked_as_it_is_touched_where_that_is_allowed"]);
+                again.args([
+                    "--include-ignored",
+                    "--exact",
+                    "privileges::tests::memory_is_locked_as_it_is_touched_where_that_is_allowed",
+                ]);
                 assert!(again.env(ALONE, privileged).status().unwrap().success(), "{privileged}");
             }
             return;
         };
-        let capable = rustix::thread::capabilities(None).unwrap().effective.contains(CapabilitySet::IPC_LOCK);
+        let capable = capabilities::is_effective(Capability::CAP_IPC_LOCK).unwrap();
         let by_capability = privileged == "privileged" && capable;
         let locked = || -> u64 {
             let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -245,14 +237,18 @@ mod tests {
 
     /// What is done as a user is done with what that user may, whatever else the process is; afterwards it is root again.
     #[test]
+    #[ignore = "needs root"]
     fn what_is_done_as_a_user_is_done_by_that_user() {
         const ALONE: &str = "EXECUTOR_SYS_TEST_AS_USER";
-        if !nix::unistd::geteuid().is_root() {
-            return;
-        }
         if std::env::var_os(ALONE).is_none() {
             let mut again = std::process::Command::new("/proc/self/exe");
-            again.args(["--exact", "privileges::tests::what_is_done_as_a_user_is_done_by_that_user"]).env(ALONE, "1");
+            again
+                .args([
+                    "--include-ignored",
+                    "--exact",
+                    "privileges::tests::what_is_done_as_a_user_is_done_by_that_user",
+                ])
+                .env(ALONE, "1");
             assert!(again.status().unwrap().success());
             return;
         }
@@ -261,17 +257,18 @@ mod tests {
         let (secret, made) = (dir.path().join("secret"), dir.path().join("made"));
         std::fs::write(&secret, "x").unwrap();
         std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-        let before = rustix::thread::capabilities(None).unwrap();
+        let sets = [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable];
+        let held = || sets.map(|set| caps::read(None, set).unwrap());
+        let before = held();
         let read = as_user(12_345, 54_321, || {
-            let caps = rustix::thread::capabilities(None)?;
-            assert!(caps.effective.is_empty() && getgroups()?.is_empty());
+            assert!(capabilities::effective()?.is_empty() && getgroups()?.is_empty());
             std::fs::write(&made, "x")?;
             Ok(std::fs::read(&secret).map_err(|error| error.kind()))
         });
         assert_eq!(read.unwrap(), Err(io::ErrorKind::PermissionDenied));
         let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(&made).unwrap());
         assert_eq!((owner, nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw()), (12_345, 0, 0));
-        assert_eq!(rustix::thread::capabilities(None).unwrap(), before);
+        assert_eq!(held(), before);
         assert!(std::fs::read(&secret).is_ok());
         assert!(as_user(12_345, 54_321, || Err::<(), _>(io::ErrorKind::Other.into())).is_err());
         assert!(nix::unistd::geteuid().is_root());
@@ -280,14 +277,12 @@ mod tests {
     /// A process that dropped its privileges has none to run other tests with: the test program runs itself
     /// again, with this one alone.
     #[test]
+    #[ignore = "needs root"]
     fn nothing_is_left_of_root() {
         const ALONE: &str = "EXECUTOR_SYS_TEST_ALONE";
-        if !nix::unistd::geteuid().is_root() {
-            return;
-        }
         if std::env::var_os(ALONE).is_none() {
             let mut again = std::process::Command::new("/proc/self/exe");
-            again.args(["--exact", "privileges::tests::nothing_is_left_of_root"]).env(ALONE, "1");
+            again.args(["--include-ignored", "--exact", "privileges::tests::nothing_is_left_of_root"]).env(ALONE, "1");
             assert!(again.status().unwrap().success());
             return;
         }
@@ -311,11 +306,9 @@ mod tests {
 
     /// What reads for a user reads what that user may, and root of a container what permission bits keep from others.
     #[test]
+    #[ignore = "needs root"]
     fn a_reader_reads_what_its_user_may() {
         const WHO: &str = "EXECUTOR_SYS_TEST_READER";
-        if !nix::unistd::geteuid().is_root() {
-            return;
-        }
         let Ok(who) = std::env::var(WHO) else {
             let file = tempfile::NamedTempFile::new().unwrap();
             std::os::unix::fs::chown(file.path(), Some(77), Some(80)).unwrap();
@@ -328,7 +321,7 @@ mod tests {
             ] {
                 std::fs::set_permissions(file.path(), std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
                 let mut again = std::process::Command::new("/proc/self/exe");
-                again.args(["--exact", "privileges::tests::a_reader_reads_what_its_user_may"]);
+                again.args(["--include-ignored", "--exact", "privileges::tests::a_reader_reads_what_its_user_may"]);
                 again.env(WHO, format!("{who}:{reads}:{}", file.path().display()));
                 assert!(again.status().unwrap().success(), "{who} {mode:o}");
             }

@@ -4,13 +4,14 @@ use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{ForkResult, Pid};
 use rustix::process::PidfdFlags;
 
-/// Which side of a fork this is.
+/// Side of a fork.
 #[derive(Debug)]
 pub enum Fork {
     /// The new process.
@@ -25,9 +26,7 @@ pub enum Fork {
 /// Out of processes or memory; or the caller has more than one thread, in which case the child could find a
 /// lock held by a thread that it does not have.
 pub fn fork() -> io::Result<Fork> {
-    if threads()? != 1 {
-        return Err(io::Error::other("fork is for processes of one thread"));
-    }
+    OneThread::check()?;
     // SAFETY: there is one thread (checked above), so that every lock and every invariant of the copy is as the
     // one thread that goes on left it.
     Ok(match unsafe { nix::unistd::fork() }? {
@@ -36,18 +35,32 @@ pub fn fork() -> io::Result<Fork> {
     })
 }
 
-/// As [`fork`], with the child in new namespaces of these kinds from its first moment on.
+/// Proof that the calling process has one thread: a copy of it finds every lock as that thread left it. Nothing here makes
+/// another thread.
+pub(crate) struct OneThread(());
+
+impl OneThread {
+    /// Looks at /proc. A process that enters a container looks before: /proc is the container's afterwards.
+    pub(crate) fn check() -> io::Result<Self> {
+        match threads()? {
+            1 => Ok(Self(())),
+            more => {
+                Err(io::Error::other(format!("this process has {more} threads; only one of a single thread is copied")))
+            }
+        }
+    }
+}
+
+/// Forks with further flags of clone(2): new namespaces of the child, or CLONE_PARENT.
 ///
 /// # Errors
 /// As [`fork`]; the kernel makes no such namespace.
-pub fn clone_into(namespaces: i32) -> io::Result<Fork> {
-    if threads()? != 1 {
-        return Err(io::Error::other("clone is for processes of one thread"));
-    }
-    let flags = libc::c_long::from(namespaces | libc::SIGCHLD);
+pub(crate) fn clone(flags: i32, _: &OneThread) -> io::Result<Fork> {
+    let flags = libc::c_long::from(flags | libc::SIGCHLD);
+    // No library has this call without a stack of the child's own.
     // SAFETY: without shared memory and without a stack of its own the child goes on here with a copy of everything, as
-    // after a fork; there is one thread (checked above), so that every lock and every invariant of the copy is as it
-    // left it.
+    // after a fork; there is one thread (see `OneThread`), so that every lock and every invariant of the copy is as
+    // it left it. What glibc's own fork does beyond that concerns its handlers and its threads, of which there are none.
     match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Fork::Child),
@@ -163,7 +176,7 @@ pub fn close_all_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
 /// Keeps room for one more descriptor until it is dropped: before a fork, so that the child's [`pidfd`] is to be had.
 ///
 /// # Errors
-/// There is none.
+/// No descriptor is left.
 pub fn room_for_one(any: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     any.try_clone_to_owned()
 }
@@ -171,7 +184,7 @@ pub fn room_for_one(any: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// A descriptor of a process, readable when it has ended.
 ///
 /// # Errors
-/// There is none with this pid.
+/// No process has this pid.
 pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
     let pid = rustix::process::Pid::from_raw(pid).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
@@ -197,7 +210,7 @@ pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
 /// process has ended: [`enter_namespaces`] takes it.
 ///
 /// # Errors
-/// It has ended; no privilege.
+/// The process has ended; no privilege.
 pub fn mount_namespace(pid: i32) -> io::Result<OwnedFd> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     Ok(rustix::fs::open(format!("/proc/{pid}/ns/mnt"), flags, rustix::fs::Mode::empty())?)
@@ -206,9 +219,12 @@ pub fn mount_namespace(pid: i32) -> io::Result<OwnedFd> {
 /// Enters namespaces of the process of a descriptor, or the mount namespace that the descriptor itself is.
 ///
 /// # Errors
-/// It has ended; no privilege.
+/// The process has ended; no privilege.
 pub fn enter_namespaces(pidfd: BorrowedFd<'_>, mount: bool, network: bool) -> io::Result<()> {
-    setns(pidfd, if mount { libc::CLONE_NEWNS } else { 0 } | if network { libc::CLONE_NEWNET } else { 0 })
+    let mut namespaces = CloneFlags::empty();
+    namespaces.set(CloneFlags::CLONE_NEWNS, mount);
+    namespaces.set(CloneFlags::CLONE_NEWNET, network);
+    Ok(setns(pidfd, namespaces)?)
 }
 
 /// Enters the namespace of IPC of the process of a descriptor.
@@ -216,7 +232,7 @@ pub fn enter_namespaces(pidfd: BorrowedFd<'_>, mount: bool, network: bool) -> io
 /// # Errors
 /// As [`enter_namespaces`].
 pub fn enter_ipc(pidfd: BorrowedFd<'_>) -> io::Result<()> {
-    setns(pidfd, libc::CLONE_NEWIPC)
+    Ok(setns(pidfd, CloneFlags::CLONE_NEWIPC)?)
 }
 
 /// Enters a user namespace, by its own descriptor or that of a process in it, and becomes its root: with every
@@ -225,7 +241,7 @@ pub fn enter_ipc(pidfd: BorrowedFd<'_>) -> io::Result<()> {
 /// # Errors
 /// No privilege; it has no root; it is the caller's own.
 pub fn become_root_of(user_namespace: BorrowedFd<'_>) -> io::Result<()> {
-    setns(user_namespace, libc::CLONE_NEWUSER)?;
+    setns(user_namespace, CloneFlags::CLONE_NEWUSER)?;
     nix::unistd::setgroups(&[])?;
     let (user, group) = (nix::unistd::Uid::from_raw(0), nix::unistd::Gid::from_raw(0));
     nix::unistd::setresgid(group, group, group)?;
@@ -234,15 +250,10 @@ pub fn become_root_of(user_namespace: BorrowedFd<'_>) -> io::Result<()> {
     forbid_dumps()
 }
 
-fn setns(fd: BorrowedFd<'_>, flags: i32) -> io::Result<()> {
-    // SAFETY: a plain system call on integers. The caller has one thread and shares no file system information.
-    if unsafe { libc::setns(fd.as_raw_fd(), flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// How a child ended.
+/// End of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It called exit.
+    /// Status that it called exit with.
     Code(i32),
     /// A signal ended it.
     Signal(i32),
@@ -251,7 +262,7 @@ pub enum Ended {
 /// Waits for a child.
 ///
 /// # Errors
-/// It is no child of this process.
+/// Not a child of this process.
 pub fn wait_for(pid: i32) -> io::Result<Ended> {
     loop {
         match waitpid(Pid::from_raw(pid), None) {
@@ -269,17 +280,18 @@ pub fn wait_for(pid: i32) -> io::Result<Ended> {
 /// Looks whether a child has ended, and leaves it to be waited for.
 ///
 /// # Errors
-/// It is no child of this process.
+/// Not a child of this process.
 pub fn has_ended(pid: i32) -> io::Result<bool> {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     Ok(waitid(Id::Pid(Pid::from_raw(pid)), flags)? != WaitStatus::StillAlive)
 }
 
-/// Takes one child that has ended, if there is one. `except` is left alone.
+/// Takes one child that has ended, if there is one. One that is `kept` is left to be waited for, and no other is looked for
+/// behind it.
 ///
 /// # Errors
-/// None but faults of ours; no children at all is `None`.
-pub fn reap_one(except: Option<i32>) -> io::Result<Option<(i32, Ended)>> {
+/// None in practice; no children at all is `None`.
+pub fn reap_one(kept: impl Fn(i32) -> bool) -> io::Result<Option<(i32, Ended)>> {
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     let pid = match waitid(Id::All, look) {
         Ok(WaitStatus::StillAlive) | Err(nix::errno::Errno::ECHILD) => return Ok(None),
@@ -287,7 +299,7 @@ pub fn reap_one(except: Option<i32>) -> io::Result<Option<(i32, Ended)>> {
         Err(error) => return Err(error.into()),
     };
     match pid {
-        Some(pid) if Some(pid.as_raw()) == except => Ok(None),
+        Some(pid) if kept(pid.as_raw()) => Ok(None),
         Some(pid) => Ok(ended(waitpid(pid, Some(WaitPidFlag::WNOHANG))?)),
         None => Ok(None),
     }
@@ -334,7 +346,7 @@ impl AsFd for SignalEvents {
     }
 }
 
-/// All signals blocked by [`SignalEvents`] come through again, and each does what it does by default: what a
+/// Unblocks all signals that [`SignalEvents`] blocked, and gives each its default action: what a
 /// program finds that is about to be executed.
 ///
 /// # Errors
@@ -347,7 +359,7 @@ pub fn reset_signals() -> io::Result<()> {
     const ALL: std::ops::RangeInclusive<i64> = 1..=64;
     let default_action = [0u64; 4]; // SIG_DFL, no flags, no mask: the kernel's own form, the same on all we build for
     for number in ALL.filter(|number| ![i64::from(libc::SIGKILL), i64::from(libc::SIGSTOP)].contains(number)) {
-        // SAFETY: the kernel reads what the second argument points to, which lives; the action runs no code of ours.
+        // SAFETY: the kernel reads what the second argument points to, which lives; the action runs no code here.
         let done = unsafe {
             libc::syscall(libc::SYS_rt_sigaction, number, default_action.as_ptr(), std::ptr::null_mut::<u64>(), 8usize)
         };
@@ -374,7 +386,7 @@ pub fn hold_signals() -> io::Result<()> {
 pub fn serve_as_init(child: i32) -> io::Result<Ended> {
     let all = SigSet::all();
     loop {
-        while let Some((pid, ended)) = reap_one(None)? {
+        while let Some((pid, ended)) = reap_one(|_| false)? {
             if pid == child {
                 return Ok(ended);
             }
@@ -396,7 +408,7 @@ pub fn serve_as_init(child: i32) -> io::Result<Ended> {
     }
 }
 
-/// This process takes on orphans among its descendants.
+/// Has this process take on orphans among its descendants.
 ///
 /// # Errors
 /// None in practice.
@@ -404,7 +416,7 @@ pub fn become_subreaper() -> io::Result<()> {
     Ok(nix::sys::prctl::set_child_subreaper(true)?)
 }
 
-/// This process is killed when its parent ends; `parent` is whom it takes for that.
+/// Has this process killed when its parent ends. `parent` is the pid that the caller takes for its parent's.
 ///
 /// # Errors
 /// The parent has ended already.
@@ -433,9 +445,9 @@ pub fn forbid_dumps() -> io::Result<()> {
     Ok(nix::sys::prctl::set_dumpable(false)?)
 }
 
-/// Whether a filter on system calls is in force for this thread, and new privileges are not to be had.
+/// Returns whether a filter on system calls is in force for this thread and new privileges are not to be had.
 ///
-/// That there is a filter is not enough, for it can be that of who started us: one call that a container's filter denies
+/// Any filter is not enough, for it can be that of the caller's own parent: one call that a container's filter denies
 /// must be denied. It is one that everybody may make and that does nothing.
 ///
 /// # Errors
@@ -443,7 +455,7 @@ pub fn forbid_dumps() -> io::Result<()> {
 pub fn is_confined() -> io::Result<bool> {
     // SAFETY: PR_GET_SECCOMP takes no arguments; it answers 2 in filter mode.
     let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
-    let denied = nix::sched::unshare(nix::sched::CloneFlags::empty()) == Err(nix::errno::Errno::EPERM);
+    let denied = unshare(CloneFlags::empty()) == Err(nix::errno::Errno::EPERM);
     Ok(mode == 2 && denied && nix::sys::prctl::get_no_new_privs()?)
 }
 

@@ -10,15 +10,15 @@ use rustix::fs::{FileType, Mode, OFlags, fstat, major, minor};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// Where a terminal is asked for, in the caller's own root: a link into the container's own devpts.
+/// Multiplexer of terminals, in the caller's own root: a link into the container's own devpts.
 const MULTIPLEXER: &str = "/dev/ptmx";
 
 /// Both ends of a terminal.
 #[derive(Debug)]
 pub struct Terminal {
-    /// What the keeper reads and writes.
+    /// The end that the keeper reads and writes.
     pub master: OwnedFd,
-    /// What the process has as its terminal.
+    /// The end that the process has as its terminal.
     pub slave: OwnedFd,
 }
 
@@ -41,12 +41,12 @@ impl Terminal {
     /// A new terminal of the devpts that the caller's root has. It belongs to the caller's user.
     ///
     /// # Errors
-    /// There is no such devpts, or something else in its place.
+    /// No such devpts, or something else in its place.
     pub fn open() -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let master = rustix::fs::open(MULTIPLEXER, flags, Mode::empty())?;
         if !is_multiplexer(master.as_fd())? {
-            return Err(io::Error::other(format!("{MULTIPLEXER} is no multiplexer of terminals")));
+            return Err(io::Error::other(format!("{MULTIPLEXER} is not the kernel's terminal multiplexer")));
         }
         unlockpt(&master)?;
         let slave = ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
@@ -69,7 +69,7 @@ impl Terminal {
     }
 }
 
-/// What is there may have been put there by a container: only the kernel's own driver answers what follows.
+/// Returns whether this is the kernel's multiplexer: a container may have put something else there.
 fn is_multiplexer(fd: BorrowedFd<'_>) -> io::Result<bool> {
     let stat = fstat(fd)?;
     let device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
@@ -79,7 +79,7 @@ fn is_multiplexer(fd: BorrowedFd<'_>) -> io::Result<bool> {
 /// Tells a terminal, by either end, how large its window is. Its processes get SIGWINCH where that is news.
 ///
 /// # Errors
-/// It is no terminal.
+/// Not a terminal.
 pub fn resize(terminal: BorrowedFd<'_>, window: Window) -> io::Result<()> {
     let size = Winsize { ws_row: window.rows, ws_col: window.columns, ws_xpixel: 0, ws_ypixel: 0 };
     Ok(tcsetwinsize(terminal, size)?)

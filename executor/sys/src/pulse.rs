@@ -1,6 +1,6 @@
 //! Signs of life of a process, in memory that it shares with whoever watches it.
 //!
-//! They cost the process two writes to memory for each turn of its loop, and no system call; whoever watches reads them
+//! A turn of its loop costs the process two writes to memory and no system call; the watching process reads them
 //! without waking it. The memory is a file without a name, so that a later process can take over the watch.
 
 use std::io;
@@ -15,10 +15,10 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::memfile::MemFile;
 
-/// What is shared.
+/// Shared memory of the signs.
 #[repr(C)]
 struct Signs {
-    /// How often the loop was turned.
+    /// Number of turns of the loop.
     turns: AtomicU64,
     /// By when it will be turned again, in nanoseconds of the monotonic clock; 0 while the process waits for something to
     /// do.
@@ -46,7 +46,7 @@ impl Pulse {
     /// Of a process that passed it.
     ///
     /// # Errors
-    /// It is not a memory file of this size.
+    /// Not a memory file of this size.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         let file = MemFile::from_fd_to_wipe(fd, LENGTH.get() as u64)?;
         if file.len() < LENGTH.get() {
@@ -57,7 +57,7 @@ impl Pulse {
 
     fn map(file: MemFile) -> io::Result<Self> {
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours. The file has this size for
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing. The file has this size for
         // good, so that the mapping stays backed.
         let at = unsafe { mmap(None, LENGTH, protection, MapFlags::MAP_SHARED, file.as_fd(), 0) }?;
         Ok(Self { file: file.into(), signs: at.cast() })
@@ -80,7 +80,7 @@ impl Pulse {
         self.signs().until.store(0, Ordering::Relaxed);
     }
 
-    /// How often the loop was turned.
+    /// Number of turns of the loop.
     pub fn turns(&self) -> u64 {
         self.signs().turns.load(Ordering::Relaxed)
     }

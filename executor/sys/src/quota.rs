@@ -15,7 +15,7 @@ const LIMITS: u16 = 0b1111;
 const BLOCK: u64 = 512;
 const FS_IOC_FSGETXATTR: libc::c_ulong = 0x801c_581f;
 const FS_IOC_FSSETXATTR: libc::c_ulong = 0x401c_5820;
-/// What is made in the directory is of its project, too.
+/// Flag of a directory whose new entries are of its project, too.
 const INHERIT: u32 = 0x200;
 
 /// `struct fs_quota_statv` of linux/dqblk_xfs.h.
@@ -69,7 +69,7 @@ struct Attributes {
     pad: [u8; 8],
 }
 
-/// Whether the file system of an opened file enforces limits of projects.
+/// Returns whether the file system of an opened file enforces limits of projects.
 pub fn enforces_projects(file: BorrowedFd<'_>) -> bool {
     let mut state = State { version: 1, ..State::default() };
     quotactl(file, Q_XGETQSTATV, 0, &mut state).is_ok() && state.flags & PROJECTS_ENFORCED != 0

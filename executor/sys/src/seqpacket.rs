@@ -3,8 +3,8 @@
 //! Descriptors that arrive are close-on-exec; a message that was cut, in its bytes or in its descriptors, is an
 //! error and never half a message; a peer that is gone is EPIPE and never a signal.
 //!
-//! Whether a call waits is this end's own affair: it is told with each call, because O_NONBLOCK is of the open file, which
-//! a peer that passed it shares.
+//! Each end decides by itself whether its calls wait: it is told with each call, because O_NONBLOCK is of the open file,
+//! which a peer that passed it shares.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,7 +14,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -22,12 +21,14 @@ use rustix::net::{
     recvmsg, sendmsg, socket_with, socketpair,
 };
 
+use crate::ready::readable_by;
+
 /// Most descriptors in one message.
 pub const FDS_MAX: usize = 8;
 /// Longest path of a unix socket, in bytes, its NUL not counted.
 pub const PATH_MAX: usize = 107;
 
-/// One end of a connection.
+/// An end of a connection.
 #[derive(Debug)]
 pub struct Seqpacket {
     fd: OwnedFd,
@@ -51,7 +52,7 @@ impl Seqpacket {
     /// Connects to the listener at `path`, without a wait.
     ///
     /// # Errors
-    /// Nobody listens there (`ConnectionRefused`, `NotFound`), or not for this user; its queue is full (`WouldBlock`).
+    /// No listener (`ConnectionRefused`, `NotFound`), or not for this user; its queue is full (`WouldBlock`).
     pub fn connect(path: &Path) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -63,7 +64,7 @@ impl Seqpacket {
     /// Takes a socket that a peer passed. Its calls never wait.
     ///
     /// # Errors
-    /// It is not a socket of this kind.
+    /// Not a socket of this kind.
     pub fn from_peer(fd: OwnedFd) -> io::Result<Self> {
         let is_one = socket_domain(&fd).is_ok_and(|domain| domain == AddressFamily::UNIX)
             && socket_type(&fd).is_ok_and(|kind| kind == SocketType::SEQPACKET);
@@ -127,7 +128,9 @@ impl Seqpacket {
         let received = loop {
             match recvmsg(&self.fd, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC | wait) {
                 Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+                // The peer closed its end without having read everything. The kernel says so once, before what the peer
+                // sent itself.
+                Err(rustix::io::Errno::CONNRESET) => {}
                 Err(error) => return Err(error.into()),
                 Ok(received) => break received,
             }
@@ -139,7 +142,7 @@ impl Seqpacket {
             .collect();
         let no_room = received.flags.contains(ReturnFlags::CTRUNC) && fds.len() < FDS_MAX;
         if received.flags.contains(ReturnFlags::TRUNC) || received.flags.contains(ReturnFlags::CTRUNC) && !no_room {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a message was cut"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a message was truncated"));
         }
         if no_room {
             return Ok(Some((received.bytes, Err(rustix::io::Errno::MFILE.into()))));
@@ -153,13 +156,8 @@ impl Seqpacket {
     /// As [`Seqpacket::recv`]; `TimedOut`.
     pub fn recv_by(&self, buffer: &mut [u8], deadline: Instant) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            match poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&timeout)) {
-                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-                Ok(_) => {}
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
+            if !readable_by(&self.fd, deadline)? {
+                return Err(io::ErrorKind::TimedOut.into());
             }
             match self.recv(buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -178,7 +176,7 @@ impl SeqpacketListener {
     /// Listens at `path`, which must not exist.
     ///
     /// # Errors
-    /// It exists (`AddrInUse`), or is too long.
+    /// The path exists (`AddrInUse`), or is too long.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         with_address(path, |address| bind(&socket, address))?;
@@ -194,7 +192,7 @@ impl SeqpacketListener {
         Ok(Seqpacket::made(accept_with(&self.0, SocketFlags::CLOEXEC)?))
     }
 
-    /// Whether calls wait.
+    /// Sets whether calls fail with `WouldBlock` instead of waiting.
     ///
     /// # Errors
     /// None in practice.
@@ -208,7 +206,8 @@ fn with_address(path: &Path, act: impl FnOnce(&SocketAddrUnix) -> rustix::io::Re
     if path.as_os_str().len() <= PATH_MAX {
         return Ok(act(&SocketAddrUnix::new(path)?)?);
     }
-    let invalid = || io::Error::new(io::ErrorKind::InvalidInput, format!("{} is no socket's path", path.display()));
+    let invalid =
+        || io::Error::new(io::ErrorKind::InvalidInput, format!("{} is not a path of a socket", path.display()));
     let (parent, name) = path.parent().zip(path.file_name()).ok_or_else(invalid)?;
     let parent = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(parent)?;
     let short = Path::new("/proc/self/fd").join(std::os::fd::AsRawFd::as_raw_fd(&parent).to_string()).join(name);
@@ -265,6 +264,18 @@ mod tests {
         drop(a);
         assert!(b.recv(&mut buffer).unwrap().is_none());
         assert_eq!(b.send(b"x", &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    /// The last words of a peer are heard also where it did not read what it was sent.
+    #[test]
+    fn last_words_are_heard() {
+        let (a, b) = Seqpacket::pair().unwrap();
+        b.send(b"unread", &[]).unwrap();
+        a.send(b"last words", &[]).unwrap();
+        drop(a);
+        let mut buffer = [0; 64];
+        assert_eq!(b.recv(&mut buffer).unwrap().unwrap().0, 10);
+        assert!(b.recv(&mut buffer).unwrap().is_none());
     }
 
     /// A peer that keeps its own descriptor of the socket that it passed decides nothing about whether this end waits.

@@ -1,4 +1,4 @@
-//! What a daemon does at its start with the environment that it was given, and with the processes it begins.
+//! Steps of a daemon at its start: with the environment that it was given, and with the processes it begins.
 
 use std::io;
 use std::os::unix::process::CommandExt;

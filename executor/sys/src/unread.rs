@@ -1,4 +1,4 @@
-//! What was written into a unix stream socket and not yet read at its other end.
+//! Bytes that were written into a unix stream socket and not yet read at its other end.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 /// Bytes that the peer has not read, with the kernel's own for each piece; 0 when it has read everything, or is gone.
 ///
 /// # Errors
-/// It is no socket.
+/// Not a socket.
 pub fn unread(socket: impl AsFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the request (SIOCOUTQ, by its other name) writes one int, which `bytes` is.

@@ -150,7 +150,7 @@ fn it_is_the_containers_user_who_reads_and_writes() {
     fs::create_dir_all(&tree).unwrap();
     fs::write(tree.join("f"), "").unwrap();
     let through = cp(&daemon, &[&home.path().join("tree/.").display().to_string(), "c:/tmp"]);
-    assert!(through.stderr.contains("/tmp/l: is there and is no directory"), "{through:?}");
+    assert!(through.stderr.contains("/tmp/l: exists and is not a directory"), "{through:?}");
     let asked = GetArchiveRequest { id: "c".into(), path: "relative\0".into(), ..GetArchiveRequest::default() };
     let told = daemon.api.block_on(daemon.api.rpc().get_archive(asked)).unwrap_err();
     assert_eq!(told.code(), Code::InvalidArgument);
@@ -158,7 +158,7 @@ fn it_is_the_containers_user_who_reads_and_writes() {
     daemon.api.stop("c", Some(0)).unwrap();
     daemon.api.wait("c").unwrap();
     assert!(cp(&daemon, &["c:/tmp/mine", &out]).stderr.contains("declared no outputs"));
-    assert!(cp(&daemon, &[&file, "c:/tmp"]).stderr.contains("one that runs"));
+    assert!(cp(&daemon, &[&file, "c:/tmp"]).stderr.contains("a running container only"));
     let closed = Setup::default().config("[policy]\nallow_exec = false\n").start();
     closed.api.started(sleeper("c"));
     assert!(cp(&closed, &["c:/etc/passwd", &out]).stderr.contains("allow_exec"));

@@ -107,7 +107,7 @@ fn versions_are_agreed_upon() {
     daemon.api.delete("agreed", true).unwrap();
     speaks("old", "\"0.1.0\"");
     let refused = daemon.api.run(sleeping("none", &rootfs)).unwrap_err();
-    assert!(refused.message().contains("no version of the interface is spoken by"), "{refused:?}");
+    assert!(refused.message().contains("have no version of CNI in common"), "{refused:?}");
     daemon.wait_until_back_at(&before);
 }
 

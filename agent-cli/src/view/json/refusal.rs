@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::view::table::plain;
+use crate::text::plain;
 
 /// The document of a command that executord refused.
 #[derive(Serialize)]

@@ -15,7 +15,8 @@ use serde_json::{Map, Value, json};
 use super::{
     CheckedBindings, Container, Cp, Done, Ending, Event, Executed, Info, LogEntry, Rotated, Secrets, ShownBindings,
 };
-use crate::view::{audit, images};
+use crate::commands::audit::view as audit;
+use crate::view::images;
 
 /// Prints the schema of one document.
 type Describe = fn(&mut SchemaGenerator) -> schemars::Schema;

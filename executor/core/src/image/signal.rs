@@ -1,42 +1,9 @@
 //! Signals as image configurations name them.
 
-/// Names of the signals 1 to 31 on Linux (x86-64, aarch64), without `SIG`.
-const NAMES: [(&str, i32); 34] = [
-    ("HUP", 1),
-    ("INT", 2),
-    ("QUIT", 3),
-    ("ILL", 4),
-    ("TRAP", 5),
-    ("ABRT", 6),
-    ("IOT", 6),
-    ("BUS", 7),
-    ("FPE", 8),
-    ("KILL", 9),
-    ("USR1", 10),
-    ("SEGV", 11),
-    ("USR2", 12),
-    ("PIPE", 13),
-    ("ALRM", 14),
-    ("TERM", 15),
-    ("STKFLT", 16),
-    ("CHLD", 17),
-    ("CLD", 17),
-    ("CONT", 18),
-    ("STOP", 19),
-    ("TSTP", 20),
-    ("TTIN", 21),
-    ("TTOU", 22),
-    ("URG", 23),
-    ("XCPU", 24),
-    ("XFSZ", 25),
-    ("VTALRM", 26),
-    ("PROF", 27),
-    ("WINCH", 28),
-    ("IO", 29),
-    ("POLL", 29),
-    ("PWR", 30),
-    ("SYS", 31),
-];
+use nix::sys::signal::Signal;
+
+/// Other names of signals, without `SIG`.
+const ALIASES: [(&str, Signal); 3] = [("IOT", Signal::SIGABRT), ("CLD", Signal::SIGCHLD), ("POLL", Signal::SIGIO)];
 /// The C library's first and the kernel's last real-time signal.
 const REALTIME: (i32, i32) = (34, 64);
 
@@ -54,7 +21,10 @@ pub fn parse_signal(text: &str) -> Option<i32> {
     let number = match (name.strip_prefix("RTMIN"), name.strip_prefix("RTMAX")) {
         (Some(rest), _) => REALTIME.0 + offset(rest, '+')?,
         (_, Some(rest)) => REALTIME.1 - offset(rest, '-')?,
-        _ => return NAMES.iter().find(|(known, _)| *known == name).map(|(_, number)| *number),
+        _ => {
+            let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, signal)| *signal);
+            return alias.or_else(|| format!("SIG{name}").parse().ok()).map(|signal| signal as i32);
+        }
     };
     (REALTIME.0..=REALTIME.1).contains(&number).then_some(number)
 }
@@ -70,6 +40,11 @@ mod tests {
             ("SIGTERM", Some(15)),
             ("term", Some(15)),
             ("SIGQUIT", Some(3)),
+            ("iot", Some(6)),
+            ("CLD", Some(17)),
+            ("POLL", Some(29)),
+            ("SIGSYS", Some(31)),
+            ("SIGSIGTERM", None),
             ("SIGRTMIN+3", Some(37)),
             ("SIGRTMAX-1", Some(63)),
             ("RTMIN", Some(34)),

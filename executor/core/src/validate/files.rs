@@ -19,7 +19,7 @@ use crate::token;
 const TOKEN_FIELD: &str = "runtime_token_path";
 
 /// At most one file of a plan holds the runtime token, and it is the last: the order of the contents depends on it.
-pub(super) fn token_is_last(plan: &Plan) -> Result<(), Vec<Violation>> {
+pub(super) fn check_token_is_last(plan: &Plan) -> Result<(), Vec<Violation>> {
     if plan.given_files().iter().any(|file| file.token) {
         return Err(vec![Violation::new(TOKEN_FIELD, "is not the last of the plan's files")]);
     }
@@ -50,10 +50,10 @@ pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> 
         }
     }
     if !draft.token_path.is_empty() {
-        beside_the_runtime_directory(&files, report);
+        check_runtime_directory(&files, report);
     }
-    against_one_another(&files, report);
-    within_the_limit(draft, policy, report);
+    check_conflicts(&files, report);
+    check_total_size(draft, policy, report);
     files
 }
 
@@ -193,7 +193,7 @@ pub(super) fn resolve(path: &str, root: &Path) -> Result<PathBuf, FieldFault> {
 }
 
 /// A container with a token finds the way to the daemon in a directory of its own: no file in it, and none in its place.
-fn beside_the_runtime_directory(files: &[PlannedFile], report: &mut Report) {
+fn check_runtime_directory(files: &[PlannedFile], report: &mut Report) {
     let taken = Path::new(token::RUNTIME_DIR);
     for file in files.iter().filter(|file| file.path.starts_with(taken) || taken.starts_with(&file.path)) {
         let why = format!(
@@ -206,7 +206,7 @@ fn beside_the_runtime_directory(files: &[PlannedFile], report: &mut Report) {
 }
 
 /// Checks that no path is used twice, and that no file is where another one needs a directory.
-pub(super) fn against_one_another(files: &[PlannedFile], report: &mut Report) {
+pub(super) fn check_conflicts(files: &[PlannedFile], report: &mut Report) {
     let mut first: BTreeMap<&Path, &str> = BTreeMap::new();
     for file in files {
         if let Some(earlier) = first.get(file.path.as_path()) {
@@ -226,22 +226,22 @@ pub(super) fn against_one_another(files: &[PlannedFile], report: &mut Report) {
     }
 }
 
-fn within_the_limit(draft: &Draft<'_>, policy: &Policy, report: &mut Report) {
+fn check_total_size(draft: &Draft<'_>, policy: &Policy, report: &mut Report) {
     let files: Vec<(&Path, u64)> = draft.files.iter().map(|file| (Path::new(file.path), file.size)).collect();
-    for why in beyond(&files, policy) {
+    for why in exceeded_limits(&files, policy) {
         report.add("volume_mounted_files", TooLarge.because(format!("have {why}")));
     }
 }
 
 /// Returns the limits on all files together that are exceeded, as phrases after `have`. As in a BBS only contents
 /// count; paths have a limit of their own.
-pub(super) fn beyond(files: &[(&Path, u64)], policy: &Policy) -> Vec<String> {
-    let mut beyond = Vec::new();
+pub(super) fn exceeded_limits(files: &[(&Path, u64)], policy: &Policy) -> Vec<String> {
+    let mut exceeded = Vec::new();
     let contents = files.iter().map(|(_, size)| *size).fold(0, u64::saturating_add);
     if contents > policy.files_bytes_max
         && let Some((largest, size)) = files.iter().max_by_key(|(_, size)| *size)
     {
-        beyond.push(format!(
+        exceeded.push(format!(
             "{contents} bytes of contents; at most {} (files_bytes_max); the largest is {} with {size} bytes",
             policy.files_bytes_max,
             shorten(&largest.to_string_lossy()),
@@ -249,7 +249,7 @@ pub(super) fn beyond(files: &[(&Path, u64)], policy: &Policy) -> Vec<String> {
     }
     let paths: usize = files.iter().map(|(path, _)| path.as_os_str().len()).sum();
     if paths > FILE_PATHS_MAX {
-        beyond.push(format!("{paths} bytes of paths; at most {FILE_PATHS_MAX}"));
+        exceeded.push(format!("{paths} bytes of paths; at most {FILE_PATHS_MAX}"));
     }
-    beyond
+    exceeded
 }

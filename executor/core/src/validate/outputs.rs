@@ -97,13 +97,13 @@ fn check_path(path: &str) -> Result<(), FieldFault> {
 }
 
 /// Planned outputs in the words of a request, to be checked again.
-pub(super) struct Words {
+pub(super) struct DraftTexts {
     files: Vec<String>,
     directory: String,
     bytes_max: u64,
 }
 
-impl Words {
+impl DraftTexts {
     /// The words of a plan's outputs.
     ///
     /// # Errors

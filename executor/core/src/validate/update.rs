@@ -59,7 +59,7 @@ pub fn validate_update(draft: &UpdateDraft<'_>, plan: &Plan, policy: &Policy) ->
     let given = given(draft, plan, policy, &mut report);
     let removed = removed(draft, plan, &given, policy, &mut report);
     let merged = merge(draft, plan, &given, &removed, &mut report);
-    all_together(&merged, plan, policy, &mut report);
+    check_merged(&merged, plan, policy, &mut report);
     let signal = i32::try_from(draft.signal).ok().filter(|_| draft.signal <= SIGNAL_MAX);
     if signal.is_none() {
         let why = format!("is {}; 0 (none) to {SIGNAL_MAX} is allowed", draft.signal);
@@ -172,7 +172,7 @@ fn merge(
 }
 
 /// Checks the rules for all files together, as for the first list.
-fn all_together(merged: &PlannedUpdate, plan: &Plan, policy: &Policy, report: &mut Report) {
+fn check_merged(merged: &PlannedUpdate, plan: &Plan, policy: &Policy, report: &mut Report) {
     // A file that stays has its field from another call, which says nothing to this caller.
     let mut named = merged.files.clone();
     for (index, file) in named.iter_mut().enumerate() {
@@ -181,12 +181,12 @@ fn all_together(merged: &PlannedUpdate, plan: &Plan, policy: &Policy, report: &m
         }
     }
     let mut clashes = Report::default();
-    files::against_one_another(&named, &mut clashes);
+    files::check_conflicts(&named, &mut clashes);
     for clash in clashes.0 {
         let field = if clash.field.starts_with(STAYS) { "files".to_owned() } else { clash.field };
         report.add(field, clash.reason.because(clash.description));
     }
-    if let Some(Ok(words)) = plan.outputs.as_ref().map(outputs::Words::of) {
+    if let Some(Ok(words)) = plan.outputs.as_ref().map(outputs::DraftTexts::of) {
         outputs::check(&words.draft(), &merged.files, policy, report);
     }
     let count = merged.files.len() - usize::from(plan.token_file().is_some());
@@ -197,7 +197,7 @@ fn all_together(merged: &PlannedUpdate, plan: &Plan, policy: &Policy, report: &m
     let paths: Vec<PathBuf> = merged.files[..count].iter().map(given).collect();
     let weighed: Vec<(&Path, u64)> =
         paths.iter().map(PathBuf::as_path).zip(merged.files.iter().map(|file| file.size)).collect();
-    for why in files::beyond(&weighed, policy) {
+    for why in files::exceeded_limits(&weighed, policy) {
         report.add("files", TooLarge.because(format!("would give this container {why}")));
     }
 }

@@ -1,12 +1,13 @@
-//! GetArchive and PutArchive: files out of a container that runs and into it.
+//! GetArchive and PutArchive: copy files out of a running container and into it.
 //!
-//! A process of the executor's own in the container reads or writes them (the launcher's `exec/archive.rs`). What goes
-//! between it and the client goes through here in pieces, each when the one before was taken: who reads slowly holds up the
-//! process, and a process that writes slowly holds up its client. Nothing of it is kept.
+//! A process of the executor's own in the container reads or writes them (the launcher's `exec/archive.rs`). The
+//! archive goes through here in pieces, each when the one before was taken: a slow client delays the process, and a
+//! slow process its client. No piece is kept.
 
 use std::sync::Arc;
 
 use executor_core::protocol::{ArchiveDone, ArchiveStat};
+use executor_core::record::Exit;
 use executor_core::shortage;
 use executor_core::validate::validate_archive;
 use executor_proto::v1;
@@ -20,34 +21,34 @@ use tokio::task::JoinSet;
 use tonic::{Status, Streaming};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use super::FIRST_MESSAGE;
-use crate::exec::{self, Begun, End, Ends, Exit, Session, Way};
+use super::first_message;
+use crate::exec::{self, CopyDirection, ExecOutcome, ExecSession, Stdio, StdioFd};
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
 /// Bytes of a piece of an archive.
 const CHUNK: usize = 16 << 10;
-/// Longest account of a path or of what was unpacked, and of a failure.
-const TOLD_MAX: usize = 16 << 10;
+/// Longest report of the process: status of a path, summary, or failure.
+const REPORT_MAX: usize = 16 << 10;
 
 type Sender = Outlet<v1::GetArchiveResponse>;
 
-/// Copies out.
+/// Copies files out.
 pub(super) async fn get(
     node: &Arc<Node>,
     request: v1::GetArchiveRequest,
     conversation: &Conversation,
 ) -> Result<Answers<v1::GetArchiveResponse>, Status> {
     let v1::GetArchiveRequest { id, path, follow_link, stat_only } = request;
-    validate_archive("path", &path, &node.policy).map_err(Problem::invalid)?;
-    let (session, ends) = begin(node, &id, &path, Way::Out { follow: follow_link, stat: stat_only }).await?;
+    validate_archive("path", &path, &node.config.policy).map_err(Problem::invalid)?;
+    let (session, stdio) = begin(node, &id, &path, CopyDirection::Out { follow: follow_link, stat: stat_only }).await?;
     let (sender, answers) = conversation.answers();
     let node = Arc::clone(node);
     tokio::spawn(async move {
         let sent = tokio::select! {
-            sent = send(&session, ends, &sender) => sent,
-            () = sender.closed() => return, // the process goes with the session
+            sent = send(&session, stdio, &sender) => sent,
+            () = sender.closed() => return, // the process ends with the session
             () = node.until_stopping() => Err(Problem::stopping()),
         };
         if let Err(problem) = sent {
@@ -57,11 +58,16 @@ pub(super) async fn get(
     Ok(answers)
 }
 
-/// Begins, or tells why not.
-async fn begin(node: &Arc<Node>, id: &str, path: &str, way: Way) -> Result<(Session, Ends), Problem> {
-    match exec::archive(node, id, path, way).await? {
-        Begun::Running(session, ends) => Ok((session, ends)),
-        Begun::Failed(v1::ExecFailure { message, errno }) => Err(Problem::new(
+/// Starts the process that copies.
+async fn begin(
+    node: &Arc<Node>,
+    id: &str,
+    path: &str,
+    direction: CopyDirection,
+) -> Result<(ExecSession, Stdio), Problem> {
+    match exec::archive(node, id, path, direction).await? {
+        ExecOutcome::Running(session, stdio) => Ok((session, stdio)),
+        ExecOutcome::Failed(v1::ExecFailure { message, errno }) => Err(Problem::new(
             if [Errno::NOENT, Errno::NOTDIR].map(Errno::raw_os_error).contains(&errno) {
                 Kind::NotFound
             } else {
@@ -72,12 +78,12 @@ async fn begin(node: &Arc<Node>, id: &str, path: &str, way: Way) -> Result<(Sess
     }
 }
 
-async fn send(session: &Session, ends: Ends, sender: &Sender) -> Result<(), Problem> {
-    let Ends { stdout, stderr, .. } = ends;
+async fn send(session: &ExecSession, stdio: Stdio, sender: &Sender) -> Result<(), Problem> {
+    let Stdio { stdout, stderr, .. } = stdio;
     let failure = failure(stderr);
     let mut head = [0; 4];
     if fill(&stdout, &mut head).await {
-        let mut told = vec![0; (u32::from_le_bytes(head) as usize).min(TOLD_MAX)];
+        let mut told = vec![0; (u32::from_le_bytes(head) as usize).min(REPORT_MAX)];
         if fill(&stdout, &mut told).await {
             part(sender, Out::Stat(stat(&told)?)).await?;
         }
@@ -85,7 +91,7 @@ async fn send(session: &Session, ends: Ends, sender: &Sender) -> Result<(), Prob
     let mut buffer = Zeroizing::new(vec![0; CHUNK]);
     while let Ok(length @ 1..) = stdout.read(&mut buffer).await {
         let data = buffer[..length].to_vec();
-        buffer[..length].zeroize(); // it may be long until the next
+        buffer[..length].zeroize(); // the next read may take long
         part(sender, Out::Data(data)).await?;
     }
     succeeded(session.ended().await, failure).await
@@ -93,11 +99,11 @@ async fn send(session: &Session, ends: Ends, sender: &Sender) -> Result<(), Prob
 
 async fn part(sender: &Sender, part: Out) -> Result<(), Problem> {
     let sent = sender.send(Ok(v1::GetArchiveResponse { part: Some(part) })).await;
-    sent.map_err(|_| Problem::new(Kind::Unavailable, "the client is gone"))
+    sent.map_err(|_| Problem::new(Kind::Unavailable, "the client does not read any longer"))
 }
 
-/// Reads until a buffer is full; `false` where it ends before.
-async fn fill(end: &End, buffer: &mut [u8]) -> bool {
+/// Reads until a buffer is full; `false` at an earlier end.
+async fn fill(end: &StdioFd, buffer: &mut [u8]) -> bool {
     let mut filled = 0;
     while filled < buffer.len() {
         match end.read(&mut buffer[filled..]).await {
@@ -108,9 +114,9 @@ async fn fill(end: &End, buffer: &mut [u8]) -> bool {
     true
 }
 
-/// Reads to the end, or so much as a process may tell.
-async fn all(end: &End) -> Vec<u8> {
-    let (mut told, mut length) = (vec![0; TOLD_MAX], 0);
+/// Reads a report to its end, up to the limit.
+async fn all(end: &StdioFd) -> Vec<u8> {
+    let (mut told, mut length) = (vec![0; REPORT_MAX], 0);
     while let Ok(more @ 1..) = end.read(&mut told[length..]).await {
         length += more;
     }
@@ -119,7 +125,9 @@ async fn all(end: &End) -> Vec<u8> {
 }
 
 fn stat(told: &[u8]) -> Result<v1::PathStat, Problem> {
-    let malformed = |error: prost::DecodeError| Problem::new(Kind::Internal, format!("what was copied: {error}"));
+    let malformed = |error: prost::DecodeError| {
+        Problem::new(Kind::Internal, format!("malformed status from the process that copies: {error}"))
+    };
     let ArchiveStat { size, mode, link, mtime } = ArchiveStat::decode(told).map_err(malformed)?;
     let kind = match FileType::from_raw_mode(mode) {
         FileType::RegularFile => PathKind::File,
@@ -136,20 +144,19 @@ fn stat(told: &[u8]) -> Result<v1::PathStat, Problem> {
     })
 }
 
-/// Copies in.
+/// Copies files in.
 pub(super) async fn put(
     node: &Arc<Node>,
     requests: Streaming<v1::PutArchiveRequest>,
     conversation: &Conversation,
 ) -> Result<v1::PutArchiveResponse, Status> {
     let mut requests = conversation.requests(requests);
-    let first = tokio::time::timeout(FIRST_MESSAGE, requests.next()).await;
-    let first = first.map_err(|_| Problem::new(Kind::Invalid, "no message came within 10 s"))??;
+    let first = first_message(&mut requests).await?;
     let Some(In::Start(v1::PutArchiveStart { id, path })) = first.and_then(|first| first.part) else {
-        return Err(Problem::invalid_field("start", "is not set: the first message says where to unpack").into());
+        return Err(Problem::invalid_field("start", "is not set: it must be in the first message").into());
     };
-    validate_archive("start.path", &path, &node.policy).map_err(Problem::invalid)?;
-    let (session, Ends { input, stdout, stderr, .. }) = begin(node, &id, &path, Way::In).await?;
+    validate_archive("start.path", &path, &node.config.policy).map_err(Problem::invalid)?;
+    let (session, Stdio { input, stdout, stderr, .. }) = begin(node, &id, &path, CopyDirection::In).await?;
     tokio::select! {
         done = unpack(&session, requests, input, stdout, failure(stderr)) => done,
         () = node.until_stopping() => Err(Problem::stopping().into()),
@@ -157,10 +164,10 @@ pub(super) async fn put(
 }
 
 async fn unpack(
-    session: &Session,
+    session: &ExecSession,
     mut requests: Requests<v1::PutArchiveRequest>,
-    input: Option<Arc<End>>,
-    stdout: Arc<End>,
+    input: Option<Arc<StdioFd>>,
+    stdout: Arc<StdioFd>,
     failure: JoinSet<String>,
 ) -> Result<v1::PutArchiveResponse, Status> {
     let exit = tokio::select! {
@@ -168,37 +175,44 @@ async fn unpack(
             given?;
             session.ended().await
         }
-        // It gave up, whether its client goes on or not.
+        // The process may end before its client does.
         exit = session.ended() => exit,
     };
     succeeded(exit, failure).await?;
-    let ArchiveDone { entries, bytes } = ArchiveDone::decode(&*all(&stdout).await)
-        .map_err(|error| Problem::new(Kind::Internal, format!("what was unpacked: {error}")))?;
+    let ArchiveDone { entries, bytes } = ArchiveDone::decode(&*all(&stdout).await).map_err(|error| {
+        Problem::new(Kind::Internal, format!("malformed summary from the process that copies: {error}"))
+    })?;
     Ok(v1::PutArchiveResponse { entries, bytes })
 }
 
-/// Gives the process what the client sends, to its end or until the process takes no more.
-async fn give(requests: &mut Requests<v1::PutArchiveRequest>, input: Option<Arc<End>>) -> Result<(), Status> {
+/// Passes the client's data on to the process, to the end or until the process reads no more.
+async fn give(requests: &mut Requests<v1::PutArchiveRequest>, input: Option<Arc<StdioFd>>) -> Result<(), Status> {
     let Some(input) = input else {
-        return Err(Problem::new(Kind::Internal, "a process came without its input").into());
+        return Err(Problem::new(Kind::Internal, "the process's input descriptor is missing").into());
     };
     while let Some(request) = requests.next().await? {
         match request.part {
             Some(In::Data(bytes)) => {
                 let bytes = Zeroizing::new(bytes);
                 if input.write_all(&bytes).await.is_err() {
-                    return Ok(()); // it has ended, and tells why
+                    return Ok(()); // the process has ended, and reports why
                 }
             }
-            Some(In::Start(_)) => return Err(Problem::invalid_field("start", "is there twice").into()),
+            Some(In::Start(_)) => {
+                return Err(Problem::invalid_field(
+                    "start",
+                    "is set a second time; only the first message may have it",
+                )
+                .into());
+            }
             None => return Err(Problem::invalid_field("part", "is not set").into()),
         }
     }
     Ok(())
 }
 
-/// Reads what the process tells of a failure, while it goes on.
-fn failure(stderr: Option<Arc<End>>) -> JoinSet<String> {
+/// Reads the process's report of a failure, in a task of its own.
+fn failure(stderr: Option<Arc<StdioFd>>) -> JoinSet<String> {
     let mut reading = JoinSet::new();
     if let Some(stderr) = stderr {
         reading.spawn(async move { String::from_utf8_lossy(&all(&stderr).await).into_owned() });
@@ -206,18 +220,20 @@ fn failure(stderr: Option<Arc<End>>) -> JoinSet<String> {
     reading
 }
 
-/// What the process told, where it did not succeed.
+/// Checks the exit of the process; a failure has the process's own words.
 async fn succeeded(exit: Option<Exit>, mut failure: JoinSet<String>) -> Result<(), Problem> {
-    let lost = || Problem::new(Kind::Unavailable, "the process that copied was lost, and what it did ended early");
+    let lost = || {
+        Problem::new(Kind::Unavailable, "the supervisor of the process that copied was lost: the copy is incomplete")
+    };
     let exit = exit.ok_or_else(lost)?;
-    if exit == Ok(0) {
+    if exit == Exit::Code(0) {
         return Ok(());
     }
     let words = failure.join_next().await.and_then(Result::ok).filter(|words| !words.is_empty());
     let words = words.unwrap_or_else(|| match exit {
-        Ok(code) => format!("the process that copied ended with {code}"),
-        Err(signal) => {
-            format!("the process that copied was killed (signal {signal}): its container ended, or has no memory left")
+        Exit::Code(code) => format!("the process that copied ended with exit code {code}"),
+        Exit::Signal(signal) => {
+            format!("the process that copied was killed by signal {signal}: its container ended, or is out of memory")
         }
     });
     let kind = if shortage::named(&words).is_some() { Kind::Exhausted } else { Kind::Precondition };

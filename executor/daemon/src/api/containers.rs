@@ -1,4 +1,4 @@
-//! Calls about containers that are there: Get, List, Wait, Stop, Signal.
+//! Calls about existing containers: Get, List, Wait, Stop, Signal.
 
 use std::sync::Arc;
 
@@ -10,13 +10,15 @@ use executor_core::validate::ViolationReason;
 use executor_proto::v1;
 use prost::Message as _;
 
-use super::{convert, draft};
-use crate::container::facts::Facts;
+use super::convert;
+use crate::container::Presence;
 use crate::container::link::shim_is_gone;
+use crate::draft;
+use crate::facts::Facts;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 
-/// Containers on a page when the request does not say.
+/// Default number of containers on a page.
 const PAGE_DEFAULT: usize = 100;
 /// Most containers on a page.
 const PAGE_MAX: usize = 1000;
@@ -33,7 +35,7 @@ pub(super) fn list(node: &Node, request: &v1::ListRequest) -> Result<v1::ListRes
     let after = match &*request.page_token {
         "" => None,
         token => Some(token.parse::<ContainerId>().map_err(|_| {
-            let why = "is none that an earlier page gave as next_page_token";
+            let why = "unknown page token: use the next_page_token of an earlier page";
             Problem::invalid_field("page_token", ViolationReason::InvalidFormat.because(why))
         })?),
     };
@@ -57,7 +59,7 @@ pub(super) fn list(node: &Node, request: &v1::ListRequest) -> Result<v1::ListRes
     Ok(page)
 }
 
-/// What a list is asked for.
+/// Filter of a list.
 struct Filter<'a> {
     id_prefix: &'a str,
     states: Vec<v1::State>,
@@ -69,7 +71,7 @@ impl<'a> Filter<'a> {
         let known = |(index, number): (usize, &i32)| match v1::State::try_from(*number) {
             Ok(state) if state != v1::State::Unspecified => Ok(state),
             _ => {
-                let why = ViolationReason::UnknownValue.because(format!("{number} is no state"));
+                let why = ViolationReason::UnknownValue.because(format!("is {number}, which is not a state"));
                 Err(Problem::invalid_field(format!("states[{index}]"), why))
             }
         };
@@ -105,14 +107,14 @@ pub(super) async fn stop(node: &Arc<Node>, request: v1::StopRequest) -> Result<v
         let grace = grace.unwrap_or(facts.plan.grace);
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         match link.call(ShimCall::Stop(Stop { grace_ms })).await {
-            // Gone: the end is near, which is what was asked for.
+            // A shim that is gone has nothing left to stop.
             Ok(()) | Err(None) => {}
             Err(Some(problem)) => return Err(problem),
         }
-        // The answer says `stopping`, or what came after; the shim's report of it is on the same connection.
+        // The answer has `stopping` or a later state: the shim reports it on the same connection.
         let mut watch = handle.watch();
-        let news = watch.wait_for(|known| match known {
-            crate::container::Known::Here(facts) => facts.state >= State::Stopping || handle.shim().is_none(),
+        let news = watch.wait_for(|presence| match presence {
+            Presence::Present(facts) => facts.state >= State::Stopping || handle.shim().is_none(),
             _ => true,
         });
         let _ = tokio::time::timeout(std::time::Duration::from_secs(1), news).await;
@@ -123,7 +125,7 @@ pub(super) async fn stop(node: &Arc<Node>, request: v1::StopRequest) -> Result<v
 pub(super) async fn signal(node: &Arc<Node>, request: v1::SignalRequest) -> Result<(), Problem> {
     let signal = i32::try_from(request.signal).ok().filter(|number| (1..=64).contains(number));
     let signal = signal.ok_or_else(|| {
-        let why = format!("is {}; 1 to 64 is allowed", request.signal);
+        let why = format!("is {}; 1 to 64 are allowed", request.signal);
         Problem::invalid_field("signal", ViolationReason::OutOfRange.because(why))
     })?;
     let process_id = match request.process_id {
@@ -136,13 +138,17 @@ pub(super) async fn signal(node: &Arc<Node>, request: v1::SignalRequest) -> Resu
         let shown: String = process_id.chars().take(80).collect();
         return Err(Problem::new(
             Kind::NotFound,
-            format!("container {} has no process {shown:?}; it has `{MAIN_PROCESS}`", handle.id()),
+            format!("container {} has no process {shown:?}; its process is `{MAIN_PROCESS}`", handle.id()),
         ));
     }
     if !matches!(facts.state, State::Running | State::Stopping) {
         return Err(Problem::new(
             Kind::Precondition,
-            format!("container {} is {}: a signal takes a running process", handle.id(), facts.state.name()),
+            format!(
+                "container {} is {}: a signal can be sent to a running process only",
+                handle.id(),
+                facts.state.name()
+            ),
         ));
     }
     let gone = || shim_is_gone(handle.id());

@@ -1,4 +1,4 @@
-//! From what is known to the wire.
+//! Messages of the interface, made of facts, events and log entries.
 
 use std::time::Duration;
 
@@ -14,14 +14,15 @@ use executor_core::record::{Exit, FailureKind, VolumeKind, WIPE_METHOD};
 use executor_core::time::Timestamp;
 use executor_proto::v1;
 
-use crate::container::facts::{End, Facts};
-use crate::events::{Event, What};
+use crate::events::{Event, EventKind};
+use crate::facts::{End, Facts};
 
-/// How every secret file system is mounted.
+/// Mount options of secret files.
 const MOUNT_OPTIONS: &str = "ro,nosuid,nodev,noexec";
+/// Mount options of writable files.
 const WRITABLE_OPTIONS: &str = "rw,nosuid,nodev,noexec";
 
-/// A container.
+/// Makes the message of a container.
 pub(crate) fn container(facts: &Facts) -> v1::Container {
     v1::Container {
         id: facts.plan.id.to_string(),
@@ -46,7 +47,7 @@ pub(crate) fn container(facts: &Facts) -> v1::Container {
     }
 }
 
-/// Until it is completed: another one may have its address then.
+/// Leaves out the network of a completed container, whose address another one may have.
 fn network_status(facts: &Facts) -> Option<v1::NetworkStatus> {
     let on = facts.prepared.as_ref()?.network.as_ref().filter(|_| facts.state < State::Completed)?;
     Some(v1::NetworkStatus {
@@ -174,7 +175,7 @@ fn outputs(planned: &PlannedOutputs) -> v1::Outputs {
 
 fn files(facts: &Facts) -> Vec<v1::SecretFile> {
     let prepared = facts.prepared.as_ref();
-    // Which mount has a file, by its index: once for all, because a container can have thousands.
+    // Mounts by the index of the file, computed once, because a container can have thousands of files.
     let mut mounts: Vec<Option<&MountPoint>> = vec![None; facts.plan.files.len()];
     for mount in prepared.map_or(&[][..], |prepared| &prepared.mounts) {
         let indices: &mut dyn Iterator<Item = usize> = match &mount.content {
@@ -206,7 +207,7 @@ fn files(facts: &Facts) -> Vec<v1::SecretFile> {
     facts.plan.files.iter().zip(mounts).map(one).collect()
 }
 
-/// The kind of mount.
+/// Converts a kind of mount.
 pub(crate) fn mount_kind(kind: VolumeKind) -> v1::MountKind {
     match kind {
         VolumeKind::TmpfsNoswap => v1::MountKind::TmpfsNoswap,
@@ -271,31 +272,31 @@ fn result(end: &End) -> v1::Result {
     }
 }
 
-/// An event.
+/// Makes the message of an event.
 pub(crate) fn event(event: &Event) -> v1::Event {
     use v1::event::Kind;
     v1::Event {
         cursor: event.cursor,
         time: Some(timestamp(event.time)),
         container_id: event.container.to_string(),
-        kind: match event.what {
-            What::Reached(State::Reserved) => Kind::Reserved,
-            What::Reached(State::Initializing) => Kind::Initializing,
-            What::Reached(State::Created) => Kind::Created,
-            What::Reached(State::Running) => Kind::Running,
-            What::Reached(State::Stopping) => Kind::Stopping,
-            What::Reached(State::Wiping) => Kind::Wiping,
-            What::Reached(State::Completed) => Kind::Completed,
-            What::Deleted => Kind::Deleted,
-            What::FilesUpdated(_) => Kind::FilesUpdated,
+        kind: match event.kind {
+            EventKind::Reached(State::Reserved) => Kind::Reserved,
+            EventKind::Reached(State::Initializing) => Kind::Initializing,
+            EventKind::Reached(State::Created) => Kind::Created,
+            EventKind::Reached(State::Running) => Kind::Running,
+            EventKind::Reached(State::Stopping) => Kind::Stopping,
+            EventKind::Reached(State::Wiping) => Kind::Wiping,
+            EventKind::Reached(State::Completed) => Kind::Completed,
+            EventKind::Deleted => Kind::Deleted,
+            EventKind::FilesUpdated(_) => Kind::FilesUpdated,
         }
         .into(),
         result: event.end.as_deref().map(result),
-        files_generation: if let What::FilesUpdated(generation) = event.what { generation } else { 0 },
+        files_generation: if let EventKind::FilesUpdated(generation) = event.kind { generation } else { 0 },
     }
 }
 
-/// Output that is missing between two places of a log.
+/// Makes the message of output that is missing between two places of a log.
 pub(crate) fn log_gap(from: Place, to: Place, log_bytes_max: u64) -> v1::StreamLogsResponse {
     let gap = v1::LogGap {
         dropped_bytes: to.bytes.saturating_sub(from.bytes),
@@ -305,7 +306,7 @@ pub(crate) fn log_gap(from: Place, to: Place, log_bytes_max: u64) -> v1::StreamL
     v1::StreamLogsResponse { gap: Some(gap), offset: from.bytes, ..v1::StreamLogsResponse::default() }
 }
 
-/// An entry of a log, and the place before it.
+/// Makes the message of an entry of a log; `before` is the place in front of it.
 pub(crate) fn log_entry(entry: &Entry<'_>, before: Place) -> v1::StreamLogsResponse {
     let mut data = Vec::with_capacity(entry.content.len() + 1);
     data.extend_from_slice(entry.content);
@@ -328,7 +329,7 @@ pub(crate) fn log_entry(entry: &Entry<'_>, before: Place) -> v1::StreamLogsRespo
     }
 }
 
-/// A state.
+/// Converts a state.
 pub(crate) fn state(state: State) -> v1::State {
     match state {
         State::Reserved => v1::State::Reserved,
@@ -341,7 +342,7 @@ pub(crate) fn state(state: State) -> v1::State {
     }
 }
 
-/// An amount.
+/// Makes the message of an amount of capacity.
 pub(crate) fn capacity(amount: Amount) -> v1::Capacity {
     v1::Capacity {
         memory_bytes: amount.memory_bytes,
@@ -351,7 +352,7 @@ pub(crate) fn capacity(amount: Amount) -> v1::Capacity {
     }
 }
 
-/// A point in time.
+/// Converts a point in time.
 pub(crate) fn timestamp(time: Timestamp) -> prost_types::Timestamp {
     let (seconds, nanos) = (time.0 / 1_000_000_000, time.0 % 1_000_000_000);
     prost_types::Timestamp { seconds: seconds.cast_signed(), nanos: i32::try_from(nanos).unwrap_or(0) }

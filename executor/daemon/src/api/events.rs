@@ -7,12 +7,12 @@ use executor_core::validate::ViolationReason;
 use executor_proto::v1;
 
 use super::convert;
-use crate::events::Position;
+use crate::event_log::Position;
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::wire::conversation::{Answers, Conversation, Outlet};
 
-/// Events that are taken from the log at once.
+/// Most events that are taken from the log at once.
 const BATCH: usize = 256;
 
 type Sender = Outlet<v1::WatchEventsResponse>;
@@ -35,7 +35,9 @@ pub(super) fn watch(
         cursor if cursor > newest => {
             return Err(Problem::new(
                 Kind::OutOfRange,
-                format!("after_cursor is {cursor}; the newest event is {newest}: was it from another executord?"),
+                format!(
+                    "after_cursor is {cursor}, but the newest event is {newest}: the cursor may be from another executord"
+                ),
             ));
         }
         cursor => Position::behind(cursor),

@@ -1,8 +1,9 @@
-//! Exec as a stream: what the client types goes in, what the process writes comes out, and how it ended.
+//! Exec: a stream of input to a process, and a stream of its output and its exit.
 
 use std::sync::Arc;
 
 use executor_core::limits::SIGNAL_MAX;
+use executor_core::record::Exit;
 use executor_core::validate::ViolationReason::OutOfRange;
 use executor_core::validate::{FieldFault, ViolationReason, WINDOW_MAX};
 use executor_proto::v1::exec_request::Part as In;
@@ -14,51 +15,50 @@ use tokio::task::JoinSet;
 use tonic::{Status, Streaming};
 use zeroize::{Zeroize as _, Zeroizing};
 
-use super::FIRST_MESSAGE;
-use crate::exec::{self, Begun, End, Ends, Exit, Session, Start};
+use super::first_message;
+use crate::exec::{self, ExecOutcome, ExecSession, Start, Stdio, StdioFd};
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 use crate::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
 /// Bytes of output in a message.
 const CHUNK: usize = 16 << 10;
-/// What a pipe or a terminal may still hold of what a process wrote before it ended. Whoever holds it open beyond that is
-/// not waited for.
+/// Most bytes that are still read from a pipe or a terminal after the process has ended. Other processes may hold it
+/// open and write on.
 const REST: usize = 1 << 20;
-/// Messages of input that wait for the process to read.
+/// Most messages of input that wait for the process to read.
 const INPUT_DEPTH: usize = 16;
 
 type Sender = Outlet<ExecResponse>;
 
-/// Executes what the first message asks for.
+/// Executes the process that the first message describes.
 pub(super) async fn exec(
     node: &Arc<Node>,
     requests: Streaming<ExecRequest>,
     conversation: &Conversation,
 ) -> Result<Answers<ExecResponse>, Status> {
     let mut requests = conversation.requests(requests);
-    let first = tokio::time::timeout(FIRST_MESSAGE, requests.next()).await;
-    let first = first.map_err(|_| Problem::new(Kind::Invalid, "no message came within 10 s"))??;
+    let first = first_message(&mut requests).await?;
     let Some(In::Start(start)) = first.and_then(|first| first.part) else {
         return Err(Problem::invalid_field(
             "start",
-            ViolationReason::Required.because("is not set: the first message says what to execute"),
+            ViolationReason::Required.because("is not set: it must be in the first message"),
         )
         .into());
     };
     let detached = start.detached;
-    let begun = exec::begin(node, Start(start)).await?;
+    let outcome = exec::begin(node, Start(start)).await?;
     let (sender, answers) = conversation.answers();
-    match begun {
-        Begun::Running(session, ends) => {
+    match outcome {
+        ExecOutcome::Running(session, stdio) => {
             let _ = sender.send(Ok(response(Out::Started(v1::ExecStarted { pid: session.pid })))).await;
             if detached {
-                tokio::spawn(leave(Arc::clone(node), session, ends.stdout, ends.stderr));
+                tokio::spawn(leave(Arc::clone(node), session, stdio.stdout, stdio.stderr));
             } else {
-                tokio::spawn(attend(Arc::clone(node), session, ends, requests, sender));
+                tokio::spawn(attend(Arc::clone(node), session, stdio, requests, sender));
             }
         }
-        Begun::Failed(failure) => {
+        ExecOutcome::Failed(failure) => {
             let _ = sender.send(Ok(response(Out::Failure(failure)))).await;
         }
     }
@@ -69,13 +69,13 @@ fn response(part: Out) -> ExecResponse {
     ExecResponse { part: Some(part) }
 }
 
-/// Stays until the process has ended, or its client is gone: then it is ended.
-async fn attend(node: Arc<Node>, session: Session, ends: Ends, requests: Requests<ExecRequest>, sender: Sender) {
-    let Ends { terminal, input, stdout, stderr } = ends;
+/// Serves the client until the process has ended. The process is ended when the client goes away.
+async fn attend(node: Arc<Node>, session: ExecSession, stdio: Stdio, requests: Requests<ExecRequest>, sender: Sender) {
+    let Stdio { terminal, input, stdout, stderr } = stdio;
     let own = (Arc::clone(&stdout), stderr.clone());
     let screen = terminal.then(|| Arc::clone(&stdout));
     let (over, ended) = watch::channel(false);
-    // Dropped, they end, and give back what they have of the process's descriptors.
+    // When this is dropped the pumps end, and close their descriptors of the process.
     let mut pumps = JoinSet::new();
     pumps.spawn(pump(stdout, Out::Stdout, ended.clone(), sender.clone()));
     if let Some(stderr) = stderr {
@@ -86,7 +86,7 @@ async fn attend(node: Arc<Node>, session: Session, ends: Ends, requests: Request
             exit = session.ended() => exit,
             taken = take_input(&session, requests, input, screen) => return taken.map(|Detached| None),
         };
-        let lost = || Problem::new(Kind::Unavailable, "the process's supervisor was lost, and the process ended");
+        let lost = || Problem::new(Kind::Unavailable, "the process's supervisor was lost, and the process was ended");
         let exit = exit.ok_or_else(lost)?;
         over.send_replace(true);
         while pumps.join_next().await.is_some() {}
@@ -94,7 +94,7 @@ async fn attend(node: Arc<Node>, session: Session, ends: Ends, requests: Request
     };
     let last = tokio::select! {
         last = work => last,
-        () = sender.closed() => return, // nobody is there to be told
+        () = sender.closed() => return, // no client is left for the result
         () = node.until_stopping() => Err(Problem::stopping().into()),
     };
     let last = match last {
@@ -112,17 +112,17 @@ async fn attend(node: Arc<Node>, session: Session, ends: Ends, requests: Request
     }
 }
 
-/// Its client has left the process to itself.
+/// The client has detached from the process.
 struct Detached;
 
-/// Stays until a process that nobody listens to has ended: what it writes is read, so that it is not held up.
-async fn leave(node: Arc<Node>, session: Session, stdout: Arc<End>, stderr: Option<Arc<End>>) {
+/// Waits until a detached process has ended. Its output is read and dropped, so that it does not block.
+async fn leave(node: Arc<Node>, session: ExecSession, stdout: Arc<StdioFd>, stderr: Option<Arc<StdioFd>>) {
     let mut pumps = JoinSet::new();
     for end in std::iter::once(stdout).chain(stderr) {
         pumps.spawn(async move {
             let mut buffer = Zeroizing::new(vec![0; CHUNK]);
             while end.read(&mut buffer).await.is_ok_and(|length| length > 0) {}
-            // A terminal that is given back would end its processes.
+            // To close a terminal would end its processes.
             std::future::pending::<()>().await;
         });
     }
@@ -134,14 +134,14 @@ async fn leave(node: Arc<Node>, session: Session, stdout: Arc<End>, stderr: Opti
 
 fn exit_status(exit: Exit) -> ExitStatus {
     let status = match exit {
-        Ok(code) => exit_status::Status::Code(code),
-        Err(signal) => exit_status::Status::Signal(signal),
+        Exit::Code(code) => exit_status::Status::Code(code),
+        Exit::Signal(signal) => exit_status::Status::Signal(signal),
     };
     ExitStatus { status: Some(status) }
 }
 
-/// Passes on what a process writes: to the end, or to what is there when it has ended.
-async fn pump(end: Arc<End>, part: fn(Vec<u8>) -> Out, mut ended: watch::Receiver<bool>, sender: Sender) {
+/// Passes a process's output on, to its end, or to what is there when the process has ended.
+async fn pump(end: Arc<StdioFd>, part: fn(Vec<u8>) -> Out, mut ended: watch::Receiver<bool>, sender: Sender) {
     let mut buffer = Zeroizing::new(vec![0; CHUNK]);
     let mut rest = REST;
     loop {
@@ -158,20 +158,20 @@ async fn pump(end: Arc<End>, part: fn(Vec<u8>) -> Out, mut ended: watch::Receive
             rest = rest.saturating_sub(length);
         }
         let output = response(part(buffer[..length].to_vec()));
-        buffer[..length].zeroize(); // it may be long until the next
+        buffer[..length].zeroize(); // the next read may take long
         if rest == 0 || sender.send(Ok(output)).await.is_err() {
             return;
         }
     }
 }
 
-/// Carries out what the client sends. Comes back when it leaves, or with what it does wrong: input that the process does not read
-/// holds up neither signals nor the window.
+/// Carries out the client's requests. Returns when the client detaches, or with an error of the client. Input that the
+/// process does not read delays neither signals nor the window.
 async fn take_input(
-    session: &Session,
+    session: &ExecSession,
     mut requests: Requests<ExecRequest>,
-    input: Option<Arc<End>>,
-    screen: Option<Arc<End>>,
+    input: Option<Arc<StdioFd>>,
+    screen: Option<Arc<StdioFd>>,
 ) -> Result<Detached, Status> {
     let (typed, written) = mpsc::channel::<Zeroizing<Vec<u8>>>(INPUT_DEPTH);
     let mut writer = JoinSet::new();
@@ -182,7 +182,7 @@ async fn take_input(
     let invalid = |field: &str, fault: FieldFault| Err(Problem::invalid_field(field, fault).into());
     loop {
         let Some(request) = requests.next().await? else {
-            // A client that has nothing more to say still listens.
+            // A client that has ended its requests may still read.
             if screen.is_none() {
                 drop(typed.take());
             }
@@ -191,7 +191,7 @@ async fn take_input(
         match request.part {
             Some(In::Stdin(bytes)) => {
                 let bytes = Zeroizing::new(bytes);
-                // A process that has closed its input, or was told its end, takes no more.
+                // A process whose input was closed takes no more.
                 if let Some(typed) = &typed {
                     let _ = typed.send(bytes).await;
                 }
@@ -201,9 +201,12 @@ async fn take_input(
                     typed = None;
                 }
             }
-            Some(In::Window(window)) => match (&screen, parsed(window)) {
+            Some(In::Window(window)) => match (&screen, window_size(window)) {
                 (_, None) => {
-                    return invalid("window", OutOfRange.because(format!("has a side of more than {WINDOW_MAX}")));
+                    return invalid(
+                        "window",
+                        OutOfRange.because(format!("has more than {WINDOW_MAX} rows or columns")),
+                    );
                 }
                 (Some(screen), Some(window)) => drop(pty::resize(screen.fd(), window)),
                 (None, Some(_)) => {}
@@ -211,24 +214,29 @@ async fn take_input(
             Some(In::Signal(signal)) => match i32::try_from(signal) {
                 Ok(number) if (1..=SIGNAL_MAX).contains(&signal) => drop(session.signal(number).await),
                 _ => {
-                    let why = format!("is {signal}; 1 to {SIGNAL_MAX} is allowed");
+                    let why = format!("is {signal}; 1 to {SIGNAL_MAX} are allowed");
                     return invalid("signal", OutOfRange.because(why));
                 }
             },
             Some(In::Detach(_)) => return Ok(Detached),
-            Some(In::Start(_)) => return invalid("start", ViolationReason::Duplicate.because("is there twice")),
+            Some(In::Start(_)) => {
+                return invalid(
+                    "start",
+                    ViolationReason::Duplicate.because("is set a second time; only the first message may have it"),
+                );
+            }
             None => return invalid("part", ViolationReason::Required.because("is not set")),
         }
     }
 }
 
-/// A size of a window that can be one.
-pub(super) fn parsed(window: v1::WindowSize) -> Option<Window> {
+/// Converts the size of a window; `None` where a side is too large.
+pub(super) fn window_size(window: v1::WindowSize) -> Option<Window> {
     Some(Window { rows: u16::try_from(window.rows).ok()?, columns: u16::try_from(window.columns).ok()? })
 }
 
-/// Writes input as the process reads it. With the last of it the process's input ends.
-async fn write(input: Arc<End>, mut typed: mpsc::Receiver<Zeroizing<Vec<u8>>>) {
+/// Writes input as the process reads it. The process's input ends with the last of it.
+async fn write(input: Arc<StdioFd>, mut typed: mpsc::Receiver<Zeroizing<Vec<u8>>>) {
     while let Some(bytes) = typed.recv().await {
         if input.write_all(&bytes).await.is_err() {
             return;
@@ -242,7 +250,7 @@ mod tests {
 
     #[test]
     fn sides_are_bounded() {
-        let side = |rows, columns| parsed(v1::WindowSize { rows, columns });
+        let side = |rows, columns| window_size(v1::WindowSize { rows, columns });
         assert_eq!(side(24, 65_535), Some(Window { rows: 24, columns: 65_535 }));
         assert_eq!(side(65_536, 1), None);
     }

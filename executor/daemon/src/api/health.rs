@@ -10,7 +10,7 @@ use tonic_health::server::{HealthReporter, health_reporter};
 use crate::launcher::Connection;
 use crate::node::Node;
 
-/// The health service, kept up to date by a task of its own.
+/// Makes the health service, which a task of its own keeps up to date.
 pub(super) async fn follow(node: &Arc<Node>) -> HealthServer<impl Health> {
     let (reporter, service) = health_reporter();
     report(&reporter, false).await;
@@ -33,7 +33,7 @@ pub(super) async fn follow(node: &Arc<Node>) -> HealthServer<impl Health> {
     service
 }
 
-/// Tells it of the whole server and of the executor.
+/// Sets the status of the whole server and of the executor.
 async fn report(reporter: &HealthReporter, serving: bool) {
     let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
     for name in ["", SERVICE_NAME] {

@@ -1,4 +1,4 @@
-//! The service of images.
+//! The images service.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use executor_core::image::{ImageDefaults, ImageReference};
 use executor_core::time::Timestamp;
 use executor_core::validate::{Violation, ViolationReason};
-use executor_images::{Credentials, Form, ImageError, ImageRecord, Progress, Stage, Wish};
+use executor_images::{Credentials, Form, ImageError, ImageRecord, Progress, PruneRules, Stage};
 use executor_proto::v1;
 use executor_proto::v1::images_server::{Images, ImagesServer};
 use executor_proto::v1::import_image_request::Part;
@@ -15,24 +15,25 @@ use executor_proto::v1::pull_image_response::News;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::convert;
-use super::serve::OTHER_MESSAGE_MAX;
+use crate::draft;
 use crate::images::{self, of_image, of_image_in};
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
+use crate::server::OTHER_MESSAGE_MAX;
 use crate::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
-/// Between two messages about the same pull.
-const EVERY: Duration = Duration::from_millis(100);
-/// For the next piece of an archive to come.
+/// Interval between two progress messages of a pull.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
+/// Time limit for the next piece of an archive.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The service on a node.
+/// The images service on a node.
 #[derive(Clone, Debug)]
 pub(super) struct ImageService {
     node: Arc<Node>,
 }
 
-/// The service of images on a node.
+/// Makes the images service on a node.
 pub(super) fn service(node: &Arc<Node>) -> ImagesServer<ImageService> {
     ImagesServer::new(ImageService { node: Arc::clone(node) })
         .max_decoding_message_size(OTHER_MESSAGE_MAX)
@@ -47,9 +48,9 @@ impl Images for ImageService {
         let conversation = Conversation::of(request.extensions())?;
         let v1::PullImageRequest { reference, credentials, platform } = request.into_inner();
         let reference = parsed(&reference, "reference")?;
-        super::draft::platform("platform", &platform).map_err(|violation| Problem::invalid(vec![violation]))?;
+        draft::platform("platform", &platform).map_err(|violation| Problem::invalid(vec![violation]))?;
         let credentials = images::credentials(credentials, "credentials")?;
-        // Told at once, and not after all of it was fetched.
+        // Checked before the image is fetched.
         self.node.launcher.session()?;
         let (sender, answers) = conversation.answers();
         tokio::spawn(attend(Arc::clone(&self.node), reference, credentials, sender));
@@ -64,12 +65,12 @@ impl Images for ImageService {
         let Some(Part::Header(header)) = next(&mut parts).await?.and_then(|message| message.part) else {
             return Err(Problem::invalid_field(
                 "header",
-                ViolationReason::Required.because("is not the first message"),
+                ViolationReason::Required.because("must be the first message"),
             )
             .into());
         };
-        // Told before all of it was sent.
-        self.node.policy.images.may_import().map_err(|refused| Status::from(of_image(&refused.into())))?;
+        // Checked before the archive is sent.
+        self.node.config.policy.images.may_import().map_err(|refused| Status::from(of_image(&refused.into())))?;
         let form = match header.form() {
             v1::import_header::Form::OciArchive => Form::OciArchive,
             v1::import_header::Form::DockerArchive => Form::DockerArchive,
@@ -90,13 +91,13 @@ impl Images for ImageService {
         while let Some(message) = next(&mut parts).await? {
             match message.part {
                 Some(Part::Data(data)) => upload = upload.write(data).await.map_err(told)?,
-                _ => return Err(Problem::invalid_field("data", "is not all that follows the header").into()),
+                _ => return Err(Problem::invalid_field("data", "only data may follow the header").into()),
             }
         }
-        // A task of its own: once begun it is not left half done because a caller went away.
+        // A task of its own: a caller that goes away does not leave an import half done.
         let images = Arc::clone(&self.node.images);
         let task = tokio::spawn(async move { images.import(upload, form, inner, name.as_ref()).await });
-        let record = task.await.map_err(|error| Problem::new(Kind::Internal, error.to_string()))?.map_err(told)?;
+        let record = task.await.map_err(Problem::from)?.map_err(told)?;
         images::keep_to_budget(&self.node);
         Ok(Response::new(v1::ImportImageResponse { image: Some(image(&record)) }))
     }
@@ -111,10 +112,11 @@ impl Images for ImageService {
         request: Request<v1::InspectImageRequest>,
     ) -> Result<Response<v1::InspectImageResponse>, Status> {
         let told = |error: ImageError| Status::from(of_image_in(&error, "image"));
-        let record = self.node.images.find(images::wanted(&request.get_ref().image)?).map_err(told)?;
+        let record = self.node.images.find(images::image_name(&request.get_ref().image)?).map_err(told)?;
         let json = self.node.images.configuration(&record).await.map_err(told)?;
-        let broken =
-            |why: String| Problem::new(Kind::Corrupt, format!("the configuration of {}: {why}", record.digest));
+        let broken = |why: String| {
+            Problem::new(Kind::Corrupt, format!("malformed configuration of image {}: {why}", record.digest))
+        };
         let parsed = serde_json::from_slice(&json).map_err(|error| broken(error.to_string()))?;
         let defaults = ImageDefaults::of(&parsed).map_err(|error| broken(error.to_string()))?;
         let config_json = String::from_utf8(json).map_err(|error| broken(error.to_string()))?;
@@ -126,13 +128,13 @@ impl Images for ImageService {
         &self,
         request: Request<v1::RemoveImageRequest>,
     ) -> Result<Response<v1::RemoveImageResponse>, Status> {
-        let wanted = images::wanted(&request.get_ref().image)?.to_owned();
+        let name = images::image_name(&request.get_ref().image)?.to_owned();
         let node = Arc::clone(&self.node);
         let task = tokio::spawn(async move {
-            let used_by = |digest: &_| images::used_by(&node, digest);
-            node.images.remove(&wanted, used_by).await
+            let used_by = |digest: &_| images::user_of(&node, digest);
+            node.images.remove(&name, used_by).await
         });
-        let done = task.await.map_err(|error| Problem::new(Kind::Internal, error.to_string()))?;
+        let done = task.await.map_err(Problem::from)?;
         let (record, removed) = done.map_err(|error| of_image_in(&error, "image"))?;
         tracing::info!(image = %record.digest, removed, "image removed");
         Ok(Response::new(v1::RemoveImageResponse { image: Some(image(&record)), removed }))
@@ -152,10 +154,10 @@ impl Images for ImageService {
         };
         let node = Arc::clone(&self.node);
         let task = tokio::spawn(async move {
-            let used_by = |digest: &_| images::used_by(&node, digest);
-            node.images.prune(Wish { unused_for, bytes_budget, dry_run }, used_by).await
+            let used_by = |digest: &_| images::user_of(&node, digest);
+            node.images.prune(PruneRules { unused_for, bytes_budget, dry_run }, used_by).await
         });
-        let done = task.await.map_err(|error| Problem::new(Kind::Internal, error.to_string()))?;
+        let done = task.await.map_err(Problem::from)?;
         let pruned = done.map_err(|error| of_image(&error))?;
         Ok(Response::new(v1::PruneImagesResponse {
             images: pruned.images.iter().map(image).collect(),
@@ -166,7 +168,7 @@ impl Images for ImageService {
     }
 }
 
-/// A reference of a caller, which may be short.
+/// Parses a caller's reference, which may be short.
 fn parsed(text: &str, field: &str) -> Result<ImageReference, Problem> {
     ImageReference::parse_short(text).map_err(|bad| {
         let fault = |fault: &executor_core::image::Fault| Violation::new(field, fault.told());
@@ -174,13 +176,14 @@ fn parsed(text: &str, field: &str) -> Result<ImageReference, Problem> {
     })
 }
 
-/// The next message of a client, in time.
+/// Waits for the client's next message, within the time limit.
 async fn next(parts: &mut Requests<v1::ImportImageRequest>) -> Result<Option<v1::ImportImageRequest>, Status> {
-    let late = |_| Problem::new(Kind::Unavailable, format!("nothing of the archive came in {} s", PATIENCE.as_secs()));
+    let late =
+        |_| Problem::new(Kind::Unavailable, format!("no data of the archive came within {} s", PATIENCE.as_secs()));
     tokio::time::timeout(PATIENCE, parts.next()).await.map_err(late)?
 }
 
-/// Tells a client of its pull, for as long as it listens.
+/// Reports a pull to its client, for as long as the client reads.
 async fn attend(
     node: Arc<Node>,
     reference: ImageReference,
@@ -199,15 +202,15 @@ async fn attend(
         }
         Err(problem) => Err(problem.into()),
     };
-    // Where each layer was at the end is told, too.
+    // The last progress is reported, too.
     if let Some(seen) = seen {
         let _ = sender.send(Ok(news(&seen))).await;
     }
     let _ = sender.send(last).await;
 }
 
-/// Follows a pull to its end, and tells how far it is as long as the client reads: the credentials do not wait for a client
-/// that does not. What was not told yet of the progress comes along.
+/// Follows a pull to its end, and reports its progress when the client reads: the credentials are not held for a client
+/// that does not. Returns the progress that was not reported yet, and the outcome.
 async fn follow(
     node: &Arc<Node>,
     reference: &ImageReference,
@@ -224,10 +227,10 @@ async fn follow(
             }
             if is_new && sender.try_send(&news(&state.progress)) {
                 before = Some(state.progress);
-                tokio::time::sleep(EVERY).await;
+                tokio::time::sleep(PROGRESS_INTERVAL).await;
             }
         }
-        // Joined in the moment in which it was given up: begun anew.
+        // The pull that was joined has just been given up: a new one begins.
     }
 }
 

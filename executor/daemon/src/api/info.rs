@@ -1,4 +1,4 @@
-//! Info: what this node is and has.
+//! Info: version, capacity and state of this node.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use executor_proto::v1;
 use super::convert;
 use crate::node::Node;
 
-pub(super) fn tell(node: &Node) -> v1::InfoResponse {
+pub(super) fn info(node: &Node) -> v1::InfoResponse {
     let (total, remaining) = node.registry.capacity();
     let mut containers: HashMap<String, u32> = HashMap::new();
     node.registry.visit(None, |handle| {
@@ -35,10 +35,10 @@ pub(super) fn tell(node: &Node) -> v1::InfoResponse {
         started_at: Some(convert::timestamp(node.started_at)),
         uid: rustix::process::geteuid().as_raw(),
         cursor: node.events.newest(),
-        run_dir: node.paths.run_dir.display().to_string(),
-        state_dir: node.paths.state_dir.display().to_string(),
-        files_root: node.policy.files_root.display().to_string(),
-        image_policy: Some(image_policy(&node.policy.images, node.images.signatures())),
+        run_dir: node.config.paths.run_dir.display().to_string(),
+        state_dir: node.config.paths.state_dir.display().to_string(),
+        files_root: node.config.policy.files_root.display().to_string(),
+        image_policy: Some(image_policy(&node.config.policy.images, node.images.signatures())),
     }
 }
 

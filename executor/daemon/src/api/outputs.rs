@@ -1,5 +1,5 @@
-//! GetOutputs: what a completed container left behind, as a stream: each file's beginning and its content, then what was
-//! skipped.
+//! GetOutputs: the captured outputs of a completed container, as a stream: each file's description and content, then
+//! the skipped files.
 
 use std::sync::Arc;
 
@@ -12,8 +12,9 @@ use executor_proto::v1;
 use executor_proto::v1::get_outputs_response::Part;
 use tokio::task::spawn_blocking;
 
+use super::StreamError;
 use crate::container::Handle;
-use crate::container::facts::Facts;
+use crate::facts::Facts;
 use crate::node::Node;
 use crate::outputs::{Outputs, OutputsError, Reading};
 use crate::problem::{Kind, Problem};
@@ -21,25 +22,25 @@ use crate::wire::conversation::{Answers, Conversation, Outlet};
 
 /// Bytes of a message.
 const PIECE: usize = 64 << 10;
-/// Messages that are read from the disk in one go.
+/// Pieces that are read from the disk at once.
 const PIECES: usize = 8;
 
 type Sender = Outlet<v1::GetOutputsResponse>;
 
-/// Looks up what is asked for, and begins to stream it.
+/// Looks the requested outputs up, and begins to stream them.
 pub(super) async fn stream(
     node: &Arc<Node>,
     request: v1::GetOutputsRequest,
     conversation: &Conversation,
 ) -> Result<Answers<v1::GetOutputsResponse>, Problem> {
-    let wanted = Wanted::parse(&request.path)?;
+    let selection = Selection::parse(&request.path)?;
     let handle = node.find(&request.id)?;
     let facts = handle.facts().ok_or_else(|| Problem::no_container(&request.id))?;
     let source = captured(&facts)?;
-    let outputs = Outputs::of(&node.paths.kept_container(handle.id()));
+    let outputs = Outputs::of(&node.config.paths.kept_container(handle.id()));
     let reader = outputs.clone();
     let list = blocking(move || reader.list()).await?.map_err(|error| problem(&handle, &error))?;
-    let list = wanted.of(list, source).ok_or_else(|| {
+    let list = selection.of(list, source).ok_or_else(|| {
         let shown: String = request.path.chars().take(200).collect();
         Problem::new(Kind::NotFound, format!("container {} has no output {shown:?}", handle.id()))
     })?;
@@ -48,16 +49,16 @@ pub(super) async fn stream(
     tokio::spawn(async move {
         let ended = tokio::select! {
             ended = send(&handle, &outputs, list, &sender) => ended,
-            () = node.until_stopping() => Err(Ended::Problem(Problem::stopping())),
+            () = node.until_stopping() => Err(StreamError::Problem(Problem::stopping())),
         };
-        if let Err(Ended::Problem(problem)) = ended {
+        if let Err(StreamError::Problem(problem)) = ended {
             let _ = sender.send(Err(problem.into())).await;
         }
     });
     Ok(answers)
 }
 
-/// What was declared, where something was captured.
+/// Returns the declared outputs, if they were captured.
 fn captured(facts: &Facts) -> Result<&OutputSource, Problem> {
     let id = &facts.plan.id;
     let not = |why: String| Err(Problem::new(Kind::Precondition, why));
@@ -66,7 +67,7 @@ fn captured(facts: &Facts) -> Result<&OutputSource, Problem> {
     };
     let Some(end) = facts.end.as_ref().filter(|_| facts.state == State::Completed) else {
         let state = facts.state.name();
-        return not(format!("container {id} is {state}: its outputs are there when it is completed"));
+        return not(format!("container {id} is {state}: its outputs can be read when it is completed"));
     };
     match &end.outputs {
         None => not(format!("container {id} has no outputs: its process never ran")),
@@ -77,23 +78,23 @@ fn captured(facts: &Facts) -> Result<&OutputSource, Problem> {
     }
 }
 
-/// What a request asks for.
+/// Outputs that a request selects.
 #[derive(Debug)]
-enum Wanted {
+enum Selection {
     All,
-    /// This file, or what is below this directory.
+    /// This file, or the files below this directory.
     Path(String),
 }
 
-impl Wanted {
+impl Selection {
     fn parse(path: &str) -> Result<Self, Problem> {
         let wrong = |fault: FieldFault| Err(Problem::invalid_field("path", fault));
         if path.len() >= PATH_MAX {
-            let why = format!("has {} bytes; at most {}", path.len(), PATH_MAX - 1);
+            let why = format!("has {} bytes; at most {} are allowed", path.len(), PATH_MAX - 1);
             return wrong(ViolationReason::TooLong.because(why));
         }
         if !path.is_empty() && !path.starts_with('/') {
-            return wrong(ViolationReason::InvalidFormat.because("is not absolute"));
+            return wrong(ViolationReason::InvalidFormat.because("must be an absolute path"));
         }
         Ok(match path.trim_end_matches('/') {
             "" => Self::All,
@@ -101,7 +102,7 @@ impl Wanted {
         })
     }
 
-    /// The part of the list that is asked for; none where nothing is there. The declared directory may be empty.
+    /// Returns the selected part of the list; `None` where nothing matches. The declared directory may be empty.
     fn of(&self, mut list: OutputsList, declared: &OutputSource) -> Option<OutputsList> {
         let Self::Path(wanted) = self else { return Some(list) };
         list.files.retain(|file| covers(wanted, &file.path));
@@ -111,30 +112,18 @@ impl Wanted {
             OutputSource::Directory(directory) => directory.to_str().is_some_and(|directory| covers(wanted, directory)),
         };
         if !whole {
-            list.skipped_more = 0; // they may be anywhere
+            list.skipped_more = 0; // their paths are unknown
         }
         (whole || !list.files.is_empty() || !list.skipped.is_empty()).then_some(list)
     }
 }
 
-/// Whether `path` is `wanted` or lies below it.
+/// True when `path` is `wanted` or below it.
 fn covers(wanted: &str, path: &str) -> bool {
     path.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Why a stream ended early.
-enum Ended {
-    ClientGone,
-    Problem(Problem),
-}
-
-impl From<Problem> for Ended {
-    fn from(problem: Problem) -> Self {
-        Self::Problem(problem)
-    }
-}
-
-async fn send(handle: &Arc<Handle>, outputs: &Outputs, list: OutputsList, sender: &Sender) -> Result<(), Ended> {
+async fn send(handle: &Arc<Handle>, outputs: &Outputs, list: OutputsList, sender: &Sender) -> Result<(), StreamError> {
     for file in list.files {
         send_file(handle, outputs, file, sender).await?;
     }
@@ -142,15 +131,20 @@ async fn send(handle: &Arc<Handle>, outputs: &Outputs, list: OutputsList, sender
         part(sender, Part::Skipped(v1::SkippedOutput { path: entry.path, reason: entry.reason })).await?;
     }
     if list.skipped_more > 0 {
-        let reason = format!("and {} more that are not listed", list.skipped_more);
+        let reason = format!("{} more files were skipped and are not listed", list.skipped_more);
         part(sender, Part::Skipped(v1::SkippedOutput { path: String::new(), reason })).await?;
     }
     Ok(())
 }
 
-async fn send_file(handle: &Arc<Handle>, outputs: &Outputs, file: CapturedFile, sender: &Sender) -> Result<(), Ended> {
+async fn send_file(
+    handle: &Arc<Handle>,
+    outputs: &Outputs,
+    file: CapturedFile,
+    sender: &Sender,
+) -> Result<(), StreamError> {
     let (reader, opened) = (outputs.clone(), file.clone());
-    // Opened first: a file that is announced is there.
+    // The file is opened before its description is sent.
     let mut reading = blocking(move || reader.open(&opened)).await?.map_err(|error| problem(handle, &error))?;
     part(sender, Part::File(v1::OutputFile { path: file.path, size: file.size, mode: file.mode })).await?;
     loop {
@@ -182,18 +176,18 @@ fn some_pieces(reading: &mut Reading) -> Result<Vec<Vec<u8>>, OutputsError> {
     Ok(pieces)
 }
 
-async fn part(sender: &Sender, part: Part) -> Result<(), Ended> {
-    sender.send(Ok(v1::GetOutputsResponse { part: Some(part) })).await.map_err(|_| Ended::ClientGone)
+async fn part(sender: &Sender, part: Part) -> Result<(), StreamError> {
+    sender.send(Ok(v1::GetOutputsResponse { part: Some(part) })).await.map_err(|_| StreamError::ClientGone)
 }
 
-/// Off the threads that serve others.
+/// Runs blocking work outside of the runtime's threads.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
-    spawn_blocking(work).await.map_err(|error| Problem::new(Kind::Internal, error.to_string()))
+    spawn_blocking(work).await.map_err(Problem::from)
 }
 
 fn problem(handle: &Handle, error: &OutputsError) -> Problem {
     let id = handle.id();
-    // A deletion removes the files first and the container from our sight afterwards.
+    // A deletion removes the files first and the container afterwards.
     let deleted = || handle.facts().is_none() || handle.deleting.try_lock().is_err();
     match error {
         OutputsError::Gone(_) if deleted() => {
@@ -217,7 +211,7 @@ mod tests {
     }
 
     fn found(path: &str, declared: &OutputSource) -> Option<(Vec<String>, usize)> {
-        let list = Wanted::parse(path).unwrap().of(list(&["/out/a", "/out/a.b", "/out/c/d"]), declared)?;
+        let list = Selection::parse(path).unwrap().of(list(&["/out/a", "/out/a.b", "/out/c/d"]), declared)?;
         Some((list.files.into_iter().map(|file| file.path).collect(), list.skipped.len()))
     }
 
@@ -235,12 +229,12 @@ mod tests {
         for path in ["/o", "/out/x", "/out/a/b", "/out/c/d/e", "/tmp"] {
             assert_eq!(found(path, &directory), None, "{path}");
         }
-        assert!(Wanted::parse("out/a").is_err() && Wanted::parse(&format!("/{}", "x".repeat(5000))).is_err());
+        assert!(Selection::parse("out/a").is_err() && Selection::parse(&format!("/{}", "x".repeat(5000))).is_err());
     }
 
     #[test]
     fn an_empty_directory_is_there_all_the_same() {
-        let of = |path: &str, source| Wanted::parse(path).unwrap().of(OutputsList::default(), &source).is_some();
+        let of = |path: &str, source| Selection::parse(path).unwrap().of(OutputsList::default(), &source).is_some();
         assert!(of("/out/d", OutputSource::Directory("/out/d".into())));
         assert!(of("/out", OutputSource::Directory("/out/d".into())));
         assert!(!of("/out/d/e", OutputSource::Directory("/out/d".into())));

@@ -1,8 +1,8 @@
-//! GetSecrets: the one call that answers values, to the holder of the container's runtime token (secrets.md, rule 4).
+//! GetSecrets: the one call that answers values, to the holder of the container's runtime token (docs/adr/0008).
 //!
-//! The daemon knows no token. It sends the digest of what is presented to the shim that the token names, and what comes
-//! back is a memory file; so a daemon that was taken over reads no secret of a running container without a token. Who
-//! the caller is does not matter, and whoever is refused learns nothing: not whether a container exists, not whether it
+//! The daemon knows no token. It sends the digest of the presented token to the shim of the container that the token
+//! names, and gets a memory file back; so a compromised daemon reads no secret of a running container without a token.
+//! The caller's identity does not matter, and a refusal reveals nothing: neither that a container exists nor that it
 //! has ended.
 
 use std::sync::Arc;
@@ -19,38 +19,41 @@ use executor_secrets::{TokenDigest, scrub_stack};
 use executor_sys::memfile::MemFile;
 use tonic::codegen::http::{HeaderMap, header::AUTHORIZATION};
 
-use crate::container::{Handle, Known};
+use crate::container::{Handle, Presence};
 use crate::node::Node;
 use crate::problem::{Kind, Problem};
 
-/// What a token is presented as: `Bearer TOKEN`.
+/// Authentication scheme: `Bearer TOKEN` (RFC 6750).
 const SCHEME: &str = "bearer";
-/// Longest header value that is looked at.
+/// Longest header value that is parsed.
 const HEADER_MAX: usize = SCHEME.len() + 16 + CONTAINER_ID_MAX + 1 + 2 * token::RANDOM_BYTES;
-/// For a shim to be connected again after the daemon was started, and to answer.
+/// Time limit for a shim to be connected after a start of the daemon, and to answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Whoever has no right token is told this, whatever is wrong with it.
+/// The refusal of every wrong token, whatever is wrong with it.
 fn denied() -> Problem {
-    Problem::new(Kind::Denied, "this is no runtime token of a running container, or not this container's")
+    Problem::new(
+        Kind::Denied,
+        "the token is not the runtime token of a running container, or not that of this container",
+    )
 }
 
-/// What a caller presented: the container that it names, and the digest.
+/// A presented token: the container that it names, and its digest.
 pub(super) struct Presented {
     container: ContainerId,
     digest: TokenDigest,
 }
 
-/// Looks at the token, of which nothing but the digest is kept.
+/// Reads the token, of which only the digest is kept.
 ///
 /// # Errors
-/// There is none; it has not the form of one.
+/// The token is missing or malformed.
 pub(super) fn presented(headers: &HeaderMap) -> Result<Presented, Problem> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = values.next().filter(|value| !value.is_empty()).ok_or_else(|| {
         Problem::new(
             Kind::Unauthenticated,
-            "GetSecrets takes a container's runtime token: `authorization: Bearer TOKEN`",
+            "GetSecrets needs a container's runtime token: set the header `authorization: Bearer TOKEN`",
         )
     })?;
     let one = values.next().is_none() && value.len() <= HEADER_MAX;
@@ -59,14 +62,14 @@ pub(super) fn presented(headers: &HeaderMap) -> Result<Presented, Problem> {
     let token = token.trim_matches(' ');
     let container = token::container(token).filter(|_| scheme.eq_ignore_ascii_case(SCHEME)).ok_or_else(denied)?;
     let digest = TokenDigest::of(token.as_bytes());
-    scrub_stack(); // the hash had the token there
+    scrub_stack(); // the hash function had the token there
     Ok(Presented { container, digest })
 }
 
-/// The secret inputs of the container whose token was presented.
+/// Returns the secret inputs of the container whose token was presented.
 ///
 /// # Errors
-/// It is not that of a running container, or not that of the one which is asked for.
+/// The token is not that of a running container, or not that of the requested one.
 pub(super) async fn get(node: &Arc<Node>, presented: Presented, id: &str) -> Result<v1::GetSecretsResponse, Problem> {
     let Presented { container, digest } = presented;
     if !id.is_empty() && id != container.as_str() {
@@ -77,14 +80,16 @@ pub(super) async fn get(node: &Arc<Node>, presented: Presented, id: &str) -> Res
         file = tokio::time::timeout(PATIENCE, ask(&handle, &digest)) => file.map_err(|_| denied())??,
         () = ending(&handle) => return Err(denied()),
     };
-    // The answer takes copies; this one is overwritten at once, for every holder.
+    // The answer has copies; the memory file is overwritten at once, for every holder of a descriptor.
     let answer = file.read(response);
     let wiped = file.wipe();
     let broken = |error: &(dyn std::error::Error + 'static)| {
         Problem::of_system(&format!("the secret inputs of container {container}"), error)
     };
     wiped.map_err(|error| broken(&error))?;
-    answer.map_err(|error| broken(&error))?.ok_or_else(|| Problem::new(Kind::Internal, "a shim gave a broken answer"))
+    answer
+        .map_err(|error| broken(&error))?
+        .ok_or_else(|| Problem::new(Kind::Internal, "the container's shim gave a malformed answer"))
 }
 
 /// Asks the shim.
@@ -92,13 +97,14 @@ async fn ask(handle: &Handle, digest: &TokenDigest) -> Result<MemFile, Problem> 
     handle.settled().await;
     let link = handle.shim().ok_or_else(denied)?;
     let call = ShimCall::ReadSecrets(ReadSecrets { token_digest: digest.to_bytes() });
-    let fd = link.ask(call, &[]).await.map_err(|told| match told {
-        // Gone, not the token, or an older shim, whose container has none.
+    let fd = link.call_with_fds(call, &[]).await.map_err(|told| match told {
+        // The shim is gone, the token is wrong, or the shim is an older one, whose container has no token.
         None => denied(),
         Some(told) if matches!(told.reason(), Reason::Denied | Reason::Invalid) => denied(),
         Some(told) => told.into(),
     })?;
-    let broken = |why: String| Problem::new(Kind::Internal, format!("a shim's answer: {why}"));
+    let broken =
+        |why: String| Problem::new(Kind::Internal, format!("the container's shim gave a malformed answer: {why}"));
     MemFile::from_fd(fd.ok_or_else(|| broken("no descriptor".into()))?, DISCLOSURE_MAX)
         .map_err(|error| broken(error.to_string()))
 }
@@ -107,10 +113,11 @@ async fn ask(handle: &Handle, digest: &TokenDigest) -> Result<MemFile, Problem> 
 async fn ending(handle: &Handle) {
     let mut watch = handle.watch();
     // The sender lives as long as the handle.
-    let _ = watch.wait_for(|known| !matches!(known, Known::Here(facts) if facts.state < State::Wiping)).await;
+    let _ =
+        watch.wait_for(|presence| !matches!(presence, Presence::Present(facts) if facts.state < State::Wiping)).await;
 }
 
-/// The response that a payload stands for; `None` where it stands for none.
+/// Decodes a payload into the response; `None` where it is malformed.
 fn response(bytes: &[u8]) -> Option<v1::GetSecretsResponse> {
     let strings = payload::decode(bytes).ok()?;
     let (manifest, values) = strings.split_first()?;
@@ -151,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_a_token_and_what_is_none() {
+    fn tokens_are_told_from_other_headers() {
         let token = format!("web.1.{}", "0a".repeat(token::RANDOM_BYTES));
         for good in ["Bearer ", "bearer ", "BEARER  "] {
             assert_eq!(judged(&[&format!("{good}{token}")]), Ok("web.1".into()), "{good}");

@@ -1,5 +1,5 @@
-//! Whom the daemon serves as. Users and groups are looked up in /etc/passwd and /etc/group, not through the name
-//! services, whose libraries a static program cannot load.
+//! The user that the daemon serves as. Users and groups are looked up in /etc/passwd and /etc/group, not through the
+//! name services, whose libraries a static program cannot load.
 
 use executor_core::plan::{Principal, UserRef};
 use executor_core::users::{self, FILE_MAX};
@@ -9,22 +9,22 @@ use crate::config::Config;
 
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
-/// Who serves when nobody is named: the first that exists.
+/// Default users, of which the first that exists is taken.
 const DEFAULTS: [&str; 2] = ["executor", "nobody"];
 
 /// A user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// As it was named.
+    /// Name or number, as it was given.
     pub name: String,
-    /// Its id.
+    /// Uid.
     pub uid: u32,
-    /// Its first group.
+    /// Gid of the primary group.
     pub gid: u32,
 }
 
 impl Account {
-    /// The user that the daemon will serve as.
+    /// Finds the user that the daemon will serve as.
     ///
     /// # Errors
     /// There is no such user.
@@ -47,7 +47,7 @@ impl Account {
     }
 }
 
-/// The id of a group, by its name or its number.
+/// Finds the gid of a group, by its name or its number.
 ///
 /// # Errors
 /// There is no such group.

@@ -1,8 +1,9 @@
 //! The daemon's directories, and the lock that keeps a second daemon off them.
 //!
-//! This runs as root in directories that the daemon's user can write to, and whoever took that user over may have left
-//! anything there: links, hard links, pipes. So each directory is opened once, beneath the one that root alone can write to
-//! and without following a link; owners are changed by descriptor; and the lock is taken as the user.
+//! This runs as root in directories that the daemon's user can write to, and an attacker with that user's rights may
+//! have left anything there: links, hard links, pipes. So each directory is opened once, beneath the one that root
+//! alone can write to and without following a link; owners are changed by descriptor; and the lock is taken as the
+//! user.
 
 use std::fs::{DirBuilder, File, Permissions, TryLockError};
 use std::io::{self, Read as _};
@@ -10,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
+use executor_core::shortage::{self, Shortage};
 use executor_core::token::RUNTIME_SOURCE;
 use executor_sys::mount::open_dir;
 use executor_sys::privileges::as_user;
@@ -24,31 +26,31 @@ use crate::paths::{IMAGES, LEDGER, Paths};
 
 const LOCK: &str = "lock";
 
-/// Makes what is missing. Directories that are there keep their owners and modes, but for the ledger's and
-/// the images', which are the daemon's alone. Gives the ledger's.
+/// Makes missing directories. Existing ones keep their owners and modes, except those of the ledger and the images,
+/// which are the daemon's alone. Returns the ledger's directory.
 ///
 /// # Errors
-/// They cannot be made, or the account cannot come to them.
+/// A directory cannot be made, or the account cannot reach it.
 pub(super) fn prepare(paths: &Paths, account: &Account, root: bool) -> Result<OwnedFd, BootError> {
     for dir in [&paths.run_dir, &paths.state_dir] {
         make(dir, 0o755)?;
         if root {
-            reachable(dir, account)?;
+            check_reachable(dir, account)?;
         }
     }
-    let (run, state) = (opened(&paths.run_dir)?, opened(&paths.state_dir)?);
+    let (run, state) = (open(&paths.run_dir)?, open(&paths.state_dir)?);
     let failed = |what, path: std::path::PathBuf| move |source| BootError::Path { what, path: path.clone(), source };
     let ledger = make_below(&state, LEDGER, 0o700).map_err(failed("make directory", paths.ledger()))?;
     let images = match make_below(&state, IMAGES, 0o700) {
-        // Only of a disk that was full when the first daemon with images came to it. They make it when they need it.
-        Err(error) if is_full(&error) => None,
+        // A full disk on an older state directory: the directory is made when an image comes.
+        Err(error) if is_disk_full(&error) => None,
         made => Some(made.map_err(failed("make directory", paths.images()))?),
     };
     if root {
-        // Without root the launcher makes it, or systemd.
+        // Without root the launcher makes this directory, or systemd.
         let runtime = make_below(&run, RUNTIME_SOURCE, 0o755).map_err(failed("make directory", paths.runtime_dir()))?;
         let handed = |dir: &OwnedFd, levels, path| {
-            hand_over(dir, levels, account).map_err(failed("change the owner of what is in", path))
+            hand_over(dir, levels, account).map_err(failed("change the owners of the files in", path))
         };
         handed(&runtime, None, paths.runtime_dir())?;
         handed(&ledger, Some(0), paths.ledger())?;
@@ -58,16 +60,16 @@ pub(super) fn prepare(paths: &Paths, account: &Account, root: bool) -> Result<Ow
     Ok(ledger)
 }
 
-/// No byte or no file is left on the disk.
-fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+/// True when no byte or no inode is left on the disk.
+fn is_disk_full(error: &io::Error) -> bool {
+    shortage::of(error) == Some(Shortage::Disk)
 }
 
-fn opened(path: &Path) -> Result<OwnedFd, BootError> {
+fn open(path: &Path) -> Result<OwnedFd, BootError> {
     open_dir(path).map_err(|source| BootError::Path { what: "open directory", path: path.to_owned(), source })
 }
 
-/// A directory in one that root alone can write to, made where it is missing.
+/// Opens a directory in one that root alone can write to, and makes it where it is missing.
 fn make_below(dir: &OwnedFd, name: &str, mode: RawMode) -> io::Result<OwnedFd> {
     let made = match mkdirat(dir, name, Mode::from_raw_mode(mode)) {
         Err(Errno::EXIST) => false,
@@ -75,20 +77,20 @@ fn make_below(dir: &OwnedFd, name: &str, mode: RawMode) -> io::Result<OwnedFd> {
     };
     let opened = open_one(dir, name, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
     if made {
-        fchmod(&opened, Mode::from_raw_mode(mode))?; // the caller's umask may have taken more than it should
+        fchmod(&opened, Mode::from_raw_mode(mode))?; // the caller's umask may have cleared bits of the mode
     }
     Ok(opened)
 }
 
-/// Opens what has a name in a directory, and no link. Not by openat2: the sandbox of the daemon's unit answers that it is
-/// not there, because no filter can look into its arguments (systemd's RestrictSUIDSGID).
+/// Opens an entry of a directory that is not a symbolic link. Without openat2, which the sandbox of the daemon's unit
+/// denies (ENOSYS), because no filter can look into its arguments (systemd's RestrictSUIDSGID).
 fn open_one(dir: &OwnedFd, name: impl rustix::path::Arg, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
     Ok(openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)?)
 }
 
-/// Gives a directory to the account, and what an earlier daemon left in it that served as another user: so many `levels` of
-/// directories, and the files in them. What has another owner than the directory, or another name elsewhere, is none of a
-/// daemon's: it stays as it is.
+/// Changes the owner of a directory to the account, and of the files in it that an earlier daemon left which served as
+/// another user, `levels` of directories deep. Entries with another owner than the directory, and files with other hard
+/// links, were not left by a daemon and stay unchanged.
 fn hand_over(dir: &OwnedFd, levels: Option<usize>, account: &Account) -> io::Result<()> {
     let before = fstat(dir)?;
     let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
@@ -116,7 +118,7 @@ fn hand_over(dir: &OwnedFd, levels: Option<usize>, account: &Account) -> io::Res
             }
         }
     }
-    // Last: a daemon that is interrupted before begins again.
+    // Done last, so that a daemon that was interrupted before begins again.
     Ok(fchown(dir, Some(uid), Some(gid))?)
 }
 
@@ -126,18 +128,21 @@ fn make(path: &Path, mode: u32) -> Result<(), BootError> {
     }
     let failed = |source| BootError::Path { what: "make directory", path: path.to_owned(), source };
     DirBuilder::new().recursive(true).mode(mode).create(path).map_err(failed)?;
-    // The caller's umask may have taken more than it should.
+    // The caller's umask may have cleared bits of the mode.
     std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed)
 }
 
-/// Told at the start rather than as a puzzle later: a directory above may be closed to whom the daemon will be.
-fn reachable(path: &Path, account: &Account) -> Result<(), BootError> {
+/// Checks that the account can enter all directories above, so that the reason is reported at the start.
+fn check_reachable(path: &Path, account: &Account) -> Result<(), BootError> {
     if account.uid == 0 {
         return Ok(());
     }
     for at in path.ancestors() {
-        let metadata =
-            at.metadata().map_err(|source| BootError::Path { what: "look at", path: at.to_owned(), source })?;
+        let metadata = at.metadata().map_err(|source| BootError::Path {
+            what: "read the status of",
+            path: at.to_owned(),
+            source,
+        })?;
         let shift = match () {
             () if metadata.uid() == account.uid => 6,
             () if metadata.gid() == account.gid => 3,
@@ -155,12 +160,12 @@ fn reachable(path: &Path, account: &Account) -> Result<(), BootError> {
     Ok(())
 }
 
-/// What keeps a second daemon off a state directory. It goes with the process, however that ends.
+/// Lock that keeps a second daemon off a state directory. The kernel releases it when the process ends.
 #[derive(Debug)]
 pub struct Lock {
-    /// The ledger's directory: to lock it takes no room on the disk.
+    /// Ledger's directory. To lock it takes no room on the disk.
     _dir: OwnedFd,
-    /// A file that tells who has it, where there was room for it. Daemons of before looked at this one alone.
+    /// File with the holder's pid, where there was room for it. Older daemons lock this file alone.
     _file: Option<File>,
 }
 
@@ -173,7 +178,7 @@ pub(super) fn lock(paths: &Paths, ledger: OwnedFd, account: &Account, root: bool
     let failed = |source| BootError::Path { what: "lock", path: path.clone(), source };
     let take = || -> io::Result<Result<Option<File>, String>> {
         let file = match open_lock(&ledger) {
-            Err(error) if is_full(&error) => None,
+            Err(error) if is_disk_full(&error) => None,
             file => Some(file?),
         };
         let taken = match file.as_ref().map_or(Ok(()), File::try_lock) {
@@ -185,7 +190,7 @@ pub(super) fn lock(paths: &Paths, ledger: OwnedFd, account: &Account, root: bool
             },
         };
         if taken {
-            file.iter().for_each(tell);
+            file.iter().for_each(write_pid);
             return Ok(Ok(file));
         }
         let mut who = String::new();
@@ -209,12 +214,12 @@ fn open_lock(ledger: &OwnedFd) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes who has the lock. Over what is there, which needs no room; a disk without any keeps nothing of it.
-fn tell(file: &File) {
+/// Writes the holder's pid over the old content, which needs no room. On a full disk the file is left empty.
+fn write_pid(file: &File) {
     let who = format!("{}\n", std::process::id());
     let written = file.write_all_at(who.as_bytes(), 0).map_or(0, |()| who.len() as u64);
     if let Err(error) = file.set_len(written) {
-        tracing::warn!(%error, "the lock does not tell this process");
+        tracing::warn!(%error, "cannot write this process's pid into the lock file");
     }
 }
 
@@ -253,23 +258,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
         let other = Account { name: "other".into(), uid: 4242, gid: 4242 };
-        let told = reachable(dir.path(), &other).unwrap_err().to_string();
-        assert!(told.contains("closed to user other") && told.contains("700"), "{told}");
-        reachable(Path::new("/usr"), &other).unwrap();
+        let told = check_reachable(dir.path(), &other).unwrap_err().to_string();
+        assert!(told.contains("user other may not enter") && told.contains("700"), "{told}");
+        check_reachable(Path::new("/usr"), &other).unwrap();
     }
 
-    /// The user of the daemon planted links, hard links and pipes, and another daemon's user owned the directories before:
-    /// nothing outside changes, and what that one left belongs to the user. The test program runs itself again, because to
-    /// act as a user concerns the whole process.
+    /// The daemon's user planted links, hard links and pipes, and another daemon's user owned the directories before:
+    /// nothing outside changes, and the earlier daemon's files belong to the user. The test program runs itself again,
+    /// because to act as a user concerns the whole process.
     #[test]
-    fn what_a_user_planted_is_not_touched() {
+    #[ignore = "needs root, to act as another user"]
+    fn files_that_a_user_planted_are_not_touched() {
         const ALONE: &str = "EXECUTORD_TEST_PLANTED";
-        if !rustix::process::geteuid().is_root() {
-            return;
-        }
         if std::env::var_os(ALONE).is_none() {
             let mut again = std::process::Command::new("/proc/self/exe");
-            again.args(["--exact", "boot::dirs::tests::what_a_user_planted_is_not_touched"]).env(ALONE, "1");
+            let name = "boot::dirs::tests::files_that_a_user_planted_are_not_touched";
+            again.args(["--include-ignored", "--exact", name]).env(ALONE, "1");
             assert!(again.status().unwrap().success());
             return;
         }

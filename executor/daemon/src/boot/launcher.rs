@@ -1,4 +1,4 @@
-//! Finds the launcher, or starts it.
+//! Connects to the launcher, or starts it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,10 +10,10 @@ use executor_sys::startup::in_own_session;
 use super::{Account, BootError};
 use crate::config::Config;
 
-/// How long a launcher may take until it listens: before that it takes what earlier ones left off its networks, for which
-/// alone it has 30 s.
+/// Time limit for the launcher to listen. Before that it removes what earlier ones left on networks, which alone may
+/// take 30 s.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Between looks whether it does, or has ended: nothing tells when a socket begins to listen.
+/// Interval of polling: there is no event for a socket that begins to listen.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// A launcher that this process started.
@@ -23,7 +23,7 @@ pub struct StartedLauncher {
 }
 
 impl StartedLauncher {
-    /// What to say of it when its connection is lost. Takes it off the process table when it has ended.
+    /// Explains the loss of the connection, where the launcher has ended, which is reaped then.
     pub fn obituary(&mut self) -> Option<String> {
         match self.child.try_wait() {
             Ok(Some(status)) => Some(format!(
@@ -33,23 +33,28 @@ impl StartedLauncher {
         }
     }
 
-    /// Waits until it has ended, so that it leaves no process behind either; whether it did in time.
+    /// Waits until the launcher has ended and reaps it; true if it ended in time.
     pub fn ended_within(&mut self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
-        while let Ok(None) = self.child.try_wait() {
-            if Instant::now() > deadline {
-                return false;
-            }
-            std::thread::sleep(LOOK);
-        }
-        true
+        poll(patience, || (!matches!(self.child.try_wait(), Ok(None))).then_some(())).is_some()
     }
 }
 
-/// A connection to the launcher; where there is none and this is root, one that is started now.
+/// Calls `look` until it finds something; `None` at the time limit.
+fn poll<T>(patience: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match look() {
+            None if Instant::now() > deadline => return None,
+            None => std::thread::sleep(LOOK),
+            found => return found,
+        }
+    }
+}
+
+/// Connects to the launcher. As root starts one where none listens.
 ///
 /// # Errors
-/// It was to be started and did not come up.
+/// The launcher cannot be started.
 pub(super) fn connect(
     config: &Config,
     account: &Account,
@@ -59,7 +64,7 @@ pub(super) fn connect(
     match Seqpacket::connect(&socket) {
         Ok(connection) => Ok((Some(connection), None)),
         Err(error) if !root => {
-            tracing::warn!(socket = %socket.display(), %error, "no launcher yet, and without root none is started");
+            tracing::warn!(socket = %socket.display(), %error, "no launcher listens, and without root none can be started");
             Ok((None, None))
         }
         Err(_) => {
@@ -73,7 +78,7 @@ pub(super) fn connect(
     }
 }
 
-/// The launcher's program: as configured, or beside our own.
+/// Returns the launcher's program: as configured, or beside executord.
 fn program(config: &Config) -> Result<PathBuf, BootError> {
     match &config.launcher {
         Some(program) => Ok(program.clone()),
@@ -96,7 +101,7 @@ fn start(program: &Path, config: &Config, account: &Account) -> Result<Child, Bo
         .arg(account.uid.to_string())
         .arg("--exit-when-idle");
     if let Some(file) = &config.file {
-        // Its working directory may be another one.
+        // The launcher's working directory differs from this one.
         command.arg("--config").arg(std::path::absolute(file).unwrap_or_else(|_| file.clone()));
     }
     if config.ephemeral {
@@ -105,7 +110,7 @@ fn start(program: &Path, config: &Config, account: &Account) -> Result<Child, Bo
             command.arg("--allow-any-image");
         }
     }
-    // Nothing of our environment is its business, and some of it would be harmful (NOTIFY_SOCKET).
+    // The launcher needs nothing of this environment, and some of it would be harmful (NOTIFY_SOCKET).
     command.env_clear().current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
     in_own_session(&mut command).spawn().map_err(|error| BootError::Launcher {
         program: program.to_owned(),
@@ -115,20 +120,19 @@ fn start(program: &Path, config: &Config, account: &Account) -> Result<Child, Bo
 
 fn await_listening(program: &Path, socket: &Path, started: &mut StartedLauncher) -> Result<Seqpacket, BootError> {
     let failed = |why: String| BootError::Launcher { program: program.to_owned(), why };
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let why = match Seqpacket::connect(socket) {
-            Ok(connection) => return Ok(connection),
-            Err(why) => why,
-        };
-        if let Ok(Some(status)) = started.child.try_wait() {
-            return Err(failed(format!("ended ({status}) before it listened on {}", socket.display())));
+    let mut refused = None;
+    let found = poll(PATIENCE, || match Seqpacket::connect(socket) {
+        Ok(connection) => Some(Ok(connection)),
+        Err(error) => {
+            refused = Some(error);
+            let status = started.child.try_wait().ok()??;
+            Some(Err(failed(format!("ended ({status}) before it listened on {}", socket.display()))))
         }
-        if Instant::now() > deadline {
-            let _ = started.child.kill();
-            let _ = started.child.wait();
-            return Err(failed(format!("did not listen on {} within {PATIENCE:?}: {why}", socket.display())));
-        }
-        std::thread::sleep(LOOK);
-    }
+    });
+    found.unwrap_or_else(|| {
+        let _ = started.child.kill();
+        let _ = started.child.wait();
+        let why = refused.map(|error| format!(": {error}")).unwrap_or_default();
+        Err(failed(format!("did not listen on {} within {} s{why}", socket.display(), PATIENCE.as_secs())))
+    })
 }

@@ -1,4 +1,4 @@
-//! The table `images`: where they come from, and how many are kept.
+//! The table `images`: sources, signatures and the budget.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use serde::Deserialize;
 use super::{Check, ConfigError};
 use crate::paths::Paths;
 
-/// Most registries that can be listed.
+/// Most entries of insecure_registries.
 const REGISTRIES_MAX: usize = 1000;
 /// Longest patience, in seconds.
 const PATIENCE_MAX: u64 = 3600;
 
-/// As the file has it. What it leaves out is as [`Settings::new`] has it.
+/// The table as the file has it. [`Settings::new`] has the defaults.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Images {
@@ -34,7 +34,7 @@ pub(super) struct Images {
     signed: Vec<Signed>,
 }
 
-/// Images that must be signed.
+/// Rule for images that must be signed.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Signed {
@@ -44,7 +44,7 @@ struct Signed {
     identity: Identity,
 }
 
-/// What a signature must name.
+/// Identity that a signature must name.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Identity {
@@ -56,7 +56,7 @@ enum Identity {
 }
 
 impl Images {
-    /// The policy for images.
+    /// Returns the policy for images.
     pub(super) fn policy(&self, check: &Check, private: bool) -> Result<ImagePolicy, ConfigError> {
         let Self { allow, allow_import, allow_archives, .. } = self;
         let rules = ImageRules { allow: allow.clone(), allow_import: *allow_import, allow_archives: *allow_archives };
@@ -75,10 +75,10 @@ impl Images {
         if let Some(registries) = self.insecure_registries {
             let is_one = |name: &String| !name.is_empty() && name.len() <= 255 && !name.contains(['/', '@', ' ']);
             if let Some(bad) = registries.iter().find(|name| !is_one(name)) {
-                return Err(check.fault("images.insecure_registries", bad, "is no host with an optional port"));
+                return Err(check.fault("images.insecure_registries", bad, "must be a host with an optional port"));
             }
             if registries.len() > REGISTRIES_MAX {
-                let why = format!("has more than {REGISTRIES_MAX} entries");
+                let why = format!("must have at most {REGISTRIES_MAX} entries");
                 return Err(check.fault("images.insecure_registries", &registries.len(), &why));
             }
             settings.insecure_registries = registries.into_iter().map(|name| name.to_ascii_lowercase()).collect();
@@ -94,7 +94,7 @@ impl Images {
         settings.bytes_budget = self.bytes_budget.map_or(settings.bytes_budget, |bytes| bytes.0);
         if let Some(seconds) = self.patience_seconds {
             if !(1..=PATIENCE_MAX).contains(&seconds) {
-                let why = format!("1 to {PATIENCE_MAX} is allowed");
+                let why = format!("must be 1 to {PATIENCE_MAX}");
                 return Err(check.fault("images.patience_seconds", &seconds, &why));
             }
             settings.patience = Duration::from_secs(seconds);
@@ -107,11 +107,11 @@ impl Images {
     }
 }
 
-/// The rules for signatures, with their keys read. Every fault is told at once.
+/// Makes the rules for signatures, and reads their keys. All errors are reported at once.
 fn signatures(signed: &[Signed], check: &Check) -> Result<SignaturePolicy, ConfigError> {
     let mut faults = Vec::new();
     if signed.len() > RULES_MAX {
-        faults.push(format!("has {} entries; at most {RULES_MAX}", signed.len()));
+        faults.push(format!("has {} entries; at most {RULES_MAX} are allowed", signed.len()));
     }
     let mut rules = Vec::new();
     for (index, Signed { images, keys, identity }) in signed.iter().enumerate().take(RULES_MAX) {
@@ -120,7 +120,7 @@ fn signatures(signed: &[Signed], check: &Check) -> Result<SignaturePolicy, Confi
             fault("needs at least one pattern in images and one file in keys".into());
         }
         if keys.len() > KEYS_MAX {
-            fault(format!("has {} files of keys; at most {KEYS_MAX}", keys.len()));
+            fault(format!("has {} files in keys; at most {KEYS_MAX} are allowed", keys.len()));
         }
         let images: Vec<RepositoryPattern> = repository_patterns(images).unwrap_or_else(|bad| {
             fault(bad.to_string());
@@ -128,7 +128,7 @@ fn signatures(signed: &[Signed], check: &Check) -> Result<SignaturePolicy, Confi
         });
         let mut read = Vec::new();
         for path in keys.iter().take(KEYS_MAX) {
-            match if path.is_absolute() { TrustedKey::read(path) } else { Err("is not absolute".into()) } {
+            match if path.is_absolute() { TrustedKey::read(path) } else { Err("must be an absolute path".into()) } {
                 Ok(keys) => read.extend(keys),
                 Err(why) => fault(format!("{} {why}", path.display())),
             }

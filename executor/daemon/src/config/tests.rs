@@ -19,7 +19,7 @@ fn an_empty_file_is_the_defaults() {
     assert_eq!(config.paths.run_dir, Path::new("/run/executor"));
     assert_eq!(config.listen, Path::new("/run/executor/executor.sock"));
     assert_eq!(config.bounds.message_bytes, 2 << 20);
-    assert_eq!(config.kept, (10_000, Duration::from_secs(86_400)));
+    assert_eq!((config.completed_kept, config.completed_kept_for), (10_000, Duration::from_secs(86_400)));
     assert_eq!(config.capacity.containers, 1000);
     assert!(config.capacity.memory_bytes > 1 << 20);
     assert!(!config.policy.allow_host_network && !config.keep_root);
@@ -48,7 +48,7 @@ fn images_run_by_the_files_policy() {
     {
         assert!(told.contains(part), "{told}");
     }
-    // Where nobody named a file it is for the daemon of the whole host.
+    // The default file is for the daemon of the whole host.
     let args = Args::try_parse_from(["executord", "--ephemeral"]).unwrap();
     let file = parse(Path::new("/etc/executor/executor.toml"), closed).unwrap();
     let private = resolve(&args, file, None).unwrap();
@@ -73,7 +73,7 @@ fn keys_of_signed_images_are_read_and_every_fault_is_told() {
         "debian",
         "/nonexistent/key",
         "entry 2",
-        "b.pub is not absolute",
+        "b.pub must be an absolute path",
         "entry 3",
         "no public key",
     ] {
@@ -136,7 +136,10 @@ fn faults_name_file_key_and_value() {
         ("[capacity]\ncontainers = -1", &["FILE", "containers", "-1"]),
         ("[policy]\ndefault_memory_bytes = 5", &["FILE", "policy.default_memory_bytes = 5", "is allowed"]),
         ("[policy]\ndefault_grace_seconds = 5000", &["FILE", "policy.default_grace_seconds = 5000", "at most"]),
-        ("[images]\ninsecure_registries = ['http://x/']", &["images.insecure_registries = http://x/", "no host"]),
+        (
+            "[images]\ninsecure_registries = ['http://x/']",
+            &["images.insecure_registries = http://x/", "must be a host"],
+        ),
         ("[images]\ndocker_config = 'x'", &["FILE", "images.docker_config = x", "absolute"]),
         ("[images]\npatience_seconds = 0", &["FILE", "images.patience_seconds = 0", "1 to 3600"]),
         ("[policy]\ncapabilities_allowed = ['KILL']", &["policy.capabilities_allowed = KILL", "CAP_KILL"]),
@@ -144,7 +147,7 @@ fn faults_name_file_key_and_value() {
         ("[policy]\ndefault_disk_bytes = 5", &["policy.default_disk_bytes = 5", "1048576 to"]),
         ("[launcher]\nwatchdog_seconds = 1", &["FILE", "launcher.watchdog_seconds = 1", "2 to 3600"]),
         ("[launcher]\ncgroup_parent = '../x'", &["launcher.cgroup_parent", "../x", "plain names"]),
-        ("[server]\nmessage_bytes_max = 1", &["FILE", "server.message_bytes_max = 1", "allowed"]),
+        ("[server]\nmessage_bytes_max = 1", &["FILE", "server.message_bytes_max = 1", "65536 to"]),
     ];
     for (text, expected) in cases {
         let told = load(text, &[]).unwrap_err();

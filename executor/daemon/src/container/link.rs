@@ -1,4 +1,4 @@
-//! The connection to a container's shim: calls go out from whoever asks, reports come in to the container's task.
+//! The connection to a container's shim: any task sends calls, the container's own task receives the reports.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -7,39 +7,42 @@ use executor_core::protocol::{Refused, ShimCall, ShimNews, ShimReport, ShimReque
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message as _;
 
-use crate::packets::{Calls, Packets};
+use crate::packets::{Packets, PendingCalls};
 use crate::problem::{Kind, Problem};
 
 /// A connection to a shim.
 #[derive(Debug)]
 pub struct ShimLink {
     packets: Packets,
-    calls: Calls<Result<Option<OwnedFd>, Refused>>,
+    calls: PendingCalls<Result<Option<OwnedFd>, Refused>>,
 }
 
 impl ShimLink {
     /// Takes over a connected socket.
     ///
     /// # Errors
-    /// It cannot be watched (out of descriptors).
+    /// The runtime cannot watch it (out of descriptors).
     pub fn new(socket: Seqpacket) -> std::io::Result<Arc<Self>> {
-        Ok(Arc::new(Self { packets: Packets::new(socket)?, calls: Calls::default() }))
+        Ok(Arc::new(Self { packets: Packets::new(socket)?, calls: PendingCalls::default() }))
     }
 
-    /// Has the shim carry something out, and waits until it has.
+    /// Sends a call to the shim, and waits until the shim has carried it out.
     ///
     /// # Errors
-    /// What the shim says; `None` where it is gone, so that the container's end is near.
+    /// The shim's refusal; `None` where the shim is gone, so that the container's end is near.
     pub async fn call(&self, call: ShimCall) -> Result<(), Option<Problem>> {
-        self.ask(call, &[]).await.map(drop).map_err(|refused| refused.map(Problem::from))
+        self.call_with_fds(call, &[]).await.map(drop).map_err(|refused| refused.map(Problem::from))
     }
 
-    /// The same with descriptors that go along and the one that comes back, if any does, and with the shim's own words
-    /// where it refuses.
+    /// Sends a call with descriptors. Returns the descriptor that comes back, if any does, and the shim's own refusal.
     ///
     /// # Errors
     /// As [`ShimLink::call`].
-    pub async fn ask(&self, call: ShimCall, fds: &[BorrowedFd<'_>]) -> Result<Option<OwnedFd>, Option<Refused>> {
+    pub async fn call_with_fds(
+        &self,
+        call: ShimCall,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Option<OwnedFd>, Option<Refused>> {
         let (sequence, answer) = self.calls.register().ok_or(None)?;
         let request = ShimRequest { sequence, call: Some(call) };
         self.packets.send(&request.encode_to_vec(), fds).await.map_err(|_| None)?;
@@ -50,7 +53,7 @@ impl ShimLink {
         }
     }
 
-    /// The next unasked report; answers to calls are given to their callers. `None` when the shim is gone.
+    /// Waits for the next report; answers to calls are given to their callers meanwhile. `None` when the shim is gone.
     ///
     /// # Errors
     /// The connection is broken.
@@ -61,30 +64,33 @@ impl ShimLink {
                 (0, Some(news)) => return Ok(Some(news)),
                 (sequence, Some(ShimNews::Done(_))) => {
                     let fd = fds.map(|fds| fds.into_iter().next());
-                    // There was no room for it here.
+                    // The descriptor may find no room in this process.
                     let missing = |error: std::io::Error| {
-                        let why = Problem::of_system("the answer of a container's shim", &error).message;
+                        let why = Problem::of_system("the answer of the container's shim", &error).message;
                         Refused::new(executor_core::protocol::Reason::Exhausted, why)
                     };
                     self.calls.answer(sequence, fd.map_err(missing));
                 }
                 (sequence, Some(ShimNews::Refused(refused))) => self.calls.answer(sequence, Err(refused)),
-                // Of a newer shim.
+                // An answer of a newer shim.
                 (sequence, _) => {
-                    let unknown = Refused::new(executor_core::protocol::Reason::Internal, "an answer of another kind");
+                    let unknown = Refused::new(
+                        executor_core::protocol::Reason::Internal,
+                        "the container's shim gave an unexpected answer",
+                    );
                     self.calls.answer(sequence, Err(unknown));
                 }
             }
         }
     }
 
-    /// Nothing more will come: whoever waits for an answer is told.
+    /// Ends all waiting calls: no answer will come any more.
     pub fn close(&self) {
         self.calls.close();
     }
 }
 
-/// A call that found no shim any more.
+/// Makes the problem of a call that finds no shim any more.
 pub(crate) fn shim_is_gone(id: &executor_core::ident::ContainerId) -> Problem {
-    Problem::new(Kind::Precondition, format!("container {id} has no shim any more: it is coming to its end"))
+    Problem::new(Kind::Precondition, format!("container {id} has no shim any more: it is ending"))
 }

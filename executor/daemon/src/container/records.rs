@@ -1,7 +1,7 @@
-//! Reads what shims write: a container's record while it lives, its exit record afterwards.
+//! Reads the records that shims write: a container's record while it lives, its exit record afterwards.
 //!
-//! The files are read whole at each news of a shim. They are small, in memory or in the page cache, and replaced
-//! by rename, so that a read is never torn. They come from a process of more privilege than ours and are checked
+//! The files are read whole at each report of a shim. They are small, in memory or in the page cache, and replaced by
+//! rename, so that a read is never torn. They come from a process with more privilege than the daemon and are checked
 //! only for what a newer version or a broken disk could have done to them.
 
 use std::fs::File;
@@ -14,27 +14,27 @@ use serde::de::DeserializeOwned;
 
 use crate::paths::Paths;
 
-/// Why a record that is there cannot be used.
+/// Why a record cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}", .0.display())]
     Read(PathBuf, #[source] std::io::Error),
-    /// Larger than any that is written.
-    #[error("{} has more than {RECORD_MAX} bytes", .0.display())]
+    /// The file is larger than any record.
+    #[error("{} has more than {RECORD_MAX} bytes, the limit of a record", .0.display())]
     TooLarge(PathBuf),
-    /// Not in its form.
-    #[error("{} is no record", .0.display())]
+    /// The file is malformed.
+    #[error("{} is not a valid record", .0.display())]
     Form(PathBuf, #[source] serde_json::Error),
-    /// Written by a newer version.
-    #[error("{} has version {}; this executord knows {RECORD_VERSION}", .0.display(), .1)]
+    /// A newer version wrote the record.
+    #[error("{} has version {}; this executord reads versions up to {RECORD_VERSION}", .0.display(), .1)]
     Newer(PathBuf, u32),
-    /// Of another container.
-    #[error("{} is the record of {}", .0.display(), .1)]
+    /// The record is that of another container.
+    #[error("{} is the record of container {}", .0.display(), .1)]
     Other(PathBuf, ContainerId),
 }
 
-/// The record of a container that has a shim; `None` where there is none.
+/// Reads the record of a container with a shim; `None` where there is none.
 ///
 /// # Errors
 /// See [`RecordError`].
@@ -44,7 +44,7 @@ pub fn live(paths: &Paths, id: &ContainerId) -> Result<Option<ContainerRecord>, 
     record.map(|record| check(&path, id, &record).map(|()| record)).transpose()
 }
 
-/// The record of a container's end; `None` where there is none (yet).
+/// Reads the exit record of a container; `None` where there is none (yet).
 ///
 /// # Errors
 /// See [`RecordError`].

@@ -1,4 +1,4 @@
-//! A request with its image's defaults filled in: what is planned and loaded afterwards is complete.
+//! Fills an image's defaults into a request, which is complete afterwards.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,10 @@ use executor_proto::v1::{EnvironmentVariable, RunRequest, SecretArgument};
 
 use crate::problem::Problem;
 
-/// Fills in what the request leaves to the image. The arguments are moved, never copied.
+/// Fills in the fields that the request leaves to the image. The arguments are moved, never copied.
 ///
 /// # Errors
-/// There is nothing to run.
+/// Neither the request nor the image names a program.
 pub(crate) fn apply(request: &mut RunRequest, resolved: &Resolved) -> Result<PlannedImage, Problem> {
     fill(request, &resolved.defaults)?;
     let record = &resolved.record;
@@ -30,7 +30,7 @@ fn fill(request: &mut RunRequest, defaults: &ImageDefaults) -> Result<(), Proble
     if request.stop_signal == 0 {
         request.stop_signal = defaults.stop_signal.map_or(0, i32::unsigned_abs);
     }
-    // Judged before: there is a run action.
+    // Validation has ensured that there is a run action.
     let Some(run) = request.action.as_mut().and_then(|action| action.run.as_mut()) else { return Ok(()) };
     let secret: BTreeSet<u32> = run.secret_arguments.iter().map(|argument| argument.index).collect();
     let is_secret = |at: usize| u32::try_from(at).is_ok_and(|at| secret.contains(&at));
@@ -43,7 +43,7 @@ fn fill(request: &mut RunRequest, defaults: &ImageDefaults) -> Result<(), Proble
         argument.index = u32::try_from(i64::from(argument.index) + shift).unwrap_or(u32::MAX);
     }
     if !run.secret_arguments.is_empty() {
-        // An empty argument of the image's own is meant to be empty.
+        // Empty arguments of the image are empty secrets, so that they are not taken for placeholders.
         let own = usize::try_from(shift).unwrap_or(0);
         let empty = run.args.iter().take(own).enumerate().filter(|(_, arg)| arg.is_empty());
         let empty = empty.map(|(at, _)| SecretArgument { index: at as u32, value: String::new() });

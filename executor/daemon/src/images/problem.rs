@@ -1,4 +1,4 @@
-//! What a caller is told of an image's fault.
+//! Errors of images as problems for callers.
 
 use std::io::ErrorKind;
 
@@ -7,7 +7,7 @@ use executor_images::{ImageError, UnpackError};
 
 use crate::problem::{Kind, Problem};
 
-/// The problem that an error is.
+/// Turns an error into a problem.
 pub(crate) fn of_image(error: &ImageError) -> Problem {
     let kind = match error {
         ImageError::WrongDigest { .. }
@@ -16,9 +16,9 @@ pub(crate) fn of_image(error: &ImageError) -> Problem {
         | ImageError::Redirect { .. }
         | ImageError::Malformed { .. } => Kind::Corrupt,
         ImageError::TooLarge { .. } | ImageError::NoSpace { .. } => Kind::Exhausted,
-        // Not now. What a registry answers to any such request is for the caller to mend.
+        // These may pass by themselves. Other statuses of a registry are the caller's to correct.
         ImageError::TooSlow { .. } | ImageError::Connection { .. } => Kind::Unavailable,
-        ImageError::Status { .. } if error.is_passing() => Kind::Unavailable,
+        ImageError::Status { .. } if error.is_transient() => Kind::Unavailable,
         ImageError::Status { .. } | ImageError::Untrusted { .. } => Kind::Precondition,
         ImageError::Unauthorized { .. } | ImageError::Forbidden(_) | ImageError::Unsigned { .. } => Kind::Denied,
         ImageError::NotFound { .. } => Kind::NotFound,
@@ -38,7 +38,7 @@ pub(crate) fn of_image(error: &ImageError) -> Problem {
             UnpackError::InUse(_) | UnpackError::NotAllowed(_) => Kind::Precondition,
             UnpackError::Internal(_) => Kind::Internal,
         },
-        // A path of the caller's: not there, or not to be read by us.
+        // A path of the caller's that is missing, or that the daemon may not read.
         ImageError::Io { source, .. }
             if matches!(
                 source.kind(),
@@ -53,7 +53,7 @@ pub(crate) fn of_image(error: &ImageError) -> Problem {
     Problem::new(kind, crate::chain(error))
 }
 
-/// The same where a field of the request named the image: what the caller can mend names the field.
+/// Turns an error into a problem that names the field with the image, where the caller can correct it.
 pub(crate) fn of_image_in(error: &ImageError, field: &str) -> Problem {
     let problem = of_image(error);
     match problem.kind {
@@ -65,7 +65,7 @@ pub(crate) fn of_image_in(error: &ImageError, field: &str) -> Problem {
     }
 }
 
-/// The same for `Run`, of which NOT_FOUND would be a container's.
+/// Turns an error into a problem for `Run`, where NOT_FOUND would mean a container.
 pub(crate) fn of_image_of_run(error: &ImageError, field: &str) -> Problem {
     match of_image_in(error, field) {
         problem if problem.kind == Kind::NotFound => Problem { kind: Kind::Precondition, ..problem },
@@ -93,7 +93,7 @@ fn reason(error: &ImageError) -> ViolationReason {
 mod tests {
     use super::*;
 
-    /// UNAVAILABLE is for what may pass by itself; a program tells the rest by its reason.
+    /// UNAVAILABLE is for errors that may pass by themselves; programs distinguish the others by their reasons.
     #[test]
     fn faults_of_registries_are_told_apart() {
         let status = |status| ImageError::Status { what: "image x".into(), origin: "https://r".into(), status };

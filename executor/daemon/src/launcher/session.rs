@@ -1,9 +1,10 @@
-//! One connection to a launcher, from its greeting to its loss, and the task that makes the next one.
+//! A session with a launcher, from its greeting to its loss, and the task that makes the next one.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use executor_core::backoff::Backoff;
 use executor_core::ident::ContainerId;
 use executor_core::protocol::{
     LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, Refused, ShimLost, VERSION, Welcome,
@@ -16,57 +17,57 @@ use tokio::time::timeout;
 
 use super::{Connection, Launcher};
 use crate::locked;
-use crate::packets::{Calls, Packets};
+use crate::packets::{Packets, PendingCalls};
 
-/// For an answer. The launcher forks and removes; neither takes long, and a daemon must not hang on it.
+/// Time limit for an answer. The launcher forks and removes; neither takes long, and the daemon must not hang on it.
 const ANSWER: Duration = Duration::from_secs(60);
-/// For the greeting: before it the launcher finishes what was left of dead shims.
+/// Time limit for the greeting, before which the launcher finishes the containers of dead shims.
 const GREETING: Duration = Duration::from_secs(120);
-/// Between attempts to connect: the first, and the longest.
-const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// Pauses between attempts to connect.
+const RECONNECT: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 
 /// A launcher that was greeted.
 #[derive(Debug)]
 pub struct Session {
     packets: Packets,
-    calls: Calls<LauncherAnswer>,
+    calls: PendingCalls<LauncherAnswer>,
     welcome: Welcome,
 }
 
-/// No answer came; whether the call was carried out is unknown, unless it was never sent.
+/// Why a call has no answer. Unless it was not sent, it may have been carried out.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Lost {
+pub(crate) enum CallError {
     /// The call did not reach the launcher.
     #[error("the connection was lost before the request was sent")]
     NotSent,
     /// The connection ended before the answer.
     #[error("the connection was lost before the answer came")]
     NotAnswered,
-    /// It does not answer.
+    /// The launcher did not answer in time.
     #[error("it did not answer within {} s", .0.as_secs())]
-    Late(Duration),
+    Timeout(Duration),
 }
 
 impl Session {
-    /// Secrets live on tmpfs with `noswap`.
+    /// True when secret files are on tmpfs with `noswap`.
     pub fn noswap(&self) -> bool {
         self.welcome.noswap
     }
 
-    /// `v1`, `hybrid` or `v2`.
+    /// Returns the version of cgroups: `v1`, `hybrid` or `v2`.
     pub fn cgroups(&self) -> &str {
         &self.welcome.cgroups
     }
 
-    /// Has the launcher carry something out.
+    /// Sends a call to the launcher, and waits for its answer.
     ///
     /// # Errors
     /// No answer came.
-    pub(crate) async fn call(&self, call: LauncherCall, fds: &[BorrowedFd<'_>]) -> Result<LauncherAnswer, Lost> {
+    pub(crate) async fn call(&self, call: LauncherCall, fds: &[BorrowedFd<'_>]) -> Result<LauncherAnswer, CallError> {
         self.call_within(ANSWER, call, fds).await
     }
 
-    /// The same for something that may take its time.
+    /// Sends a call with a time limit of its own.
     ///
     /// # Errors
     /// No answer came.
@@ -75,17 +76,17 @@ impl Session {
         limit: Duration,
         call: LauncherCall,
         fds: &[BorrowedFd<'_>],
-    ) -> Result<LauncherAnswer, Lost> {
-        let (sequence, answer) = self.calls.register().ok_or(Lost::NotSent)?;
+    ) -> Result<LauncherAnswer, CallError> {
+        let (sequence, answer) = self.calls.register().ok_or(CallError::NotSent)?;
         let request = LauncherRequest { sequence, call: Some(call) };
-        self.packets.send(&request.encode_to_vec(), fds).await.map_err(|_| Lost::NotSent)?;
+        self.packets.send(&request.encode_to_vec(), fds).await.map_err(|_| CallError::NotSent)?;
         match timeout(limit, answer).await {
-            Ok(answer) => answer.map_err(|_| Lost::NotAnswered),
-            Err(_) => Err(Lost::Late(limit)),
+            Ok(answer) => answer.map_err(|_| CallError::NotAnswered),
+            Err(_) => Err(CallError::Timeout(limit)),
         }
     }
 
-    /// Says hello on a new connection.
+    /// Greets the launcher on a new connection.
     async fn greet(launcher: &Launcher, socket: Seqpacket) -> Result<Self, String> {
         let broken = |error: std::io::Error| error.to_string();
         let packets = Packets::new(socket).map_err(broken)?;
@@ -95,28 +96,28 @@ impl Session {
         let answer = async {
             loop {
                 match packets.recv::<LauncherReply>().await?.map(|reply| reply.answer) {
-                    // Covered by the greeting: it comes when all those have their exit records.
+                    // The greeting covers these: it comes when all of them have their exit records.
                     Some(Some(LauncherAnswer::ShimLost(_))) => {}
                     other => return Ok(other.flatten()),
                 }
             }
         };
         let answer = timeout(GREETING, answer).await;
-        match answer.map_err(|_| format!("it did not greet within {} s", GREETING.as_secs()))?.map_err(broken)? {
+        match answer.map_err(|_| format!("it sent no greeting within {} s", GREETING.as_secs()))?.map_err(broken)? {
             Some(LauncherAnswer::Welcome(welcome)) if welcome.version == VERSION => {
-                Ok(Self { packets, calls: Calls::default(), welcome })
+                Ok(Self { packets, calls: PendingCalls::default(), welcome })
             }
             Some(LauncherAnswer::Welcome(welcome)) => {
                 Err(format!("it speaks version {} of the protocol; this executord speaks {VERSION}", welcome.version))
             }
             Some(LauncherAnswer::Refused(Refused { message, .. })) => Err(message),
-            Some(_) => Err("it greeted with something else".to_owned()),
+            Some(_) => Err("it sent another message instead of its greeting".to_owned()),
             None => Err("it closed the connection".to_owned()),
         }
     }
 
-    /// Hands out answers until the connection ends.
-    async fn attend(&self, lost_shim: impl Fn(&ContainerId, Timestamp)) -> String {
+    /// Gives answers to their callers until the connection ends. Returns why it ended.
+    async fn receive(&self, lost_shim: impl Fn(&ContainerId, Timestamp)) -> String {
         loop {
             let reply = match self.packets.recv::<LauncherReply>().await {
                 Ok(Some(reply)) => reply,
@@ -126,26 +127,25 @@ impl Session {
             match reply.answer {
                 Some(LauncherAnswer::ShimLost(ShimLost { container_id, created_at })) => match container_id.parse() {
                     Ok(id) => lost_shim(&id, Timestamp(created_at)),
-                    Err(error) => tracing::warn!(%error, "the launcher names a container that cannot be"),
+                    Err(error) => tracing::warn!(%error, "the launcher reported a container with a malformed id"),
                 },
                 Some(answer) => self.calls.answer(reply.sequence, answer),
-                None => {} // of a newer launcher
+                None => {} // an answer of a newer launcher
             }
         }
     }
 }
 
 impl Launcher {
-    /// Keeps the connection up, for as long as the daemon lives. `first` is a connection made at the start;
-    /// `lost_shim` is told of containers that the launcher finished; `hint` says why a launcher that went may not
-    /// come back.
+    /// Keeps the connection up, for as long as the daemon lives. `first` is a connection made at the start; `lost_shim`
+    /// is called for containers that the launcher finished; `hint` says why a lost launcher may not come back.
     pub async fn keep(
         self: Arc<Self>,
         mut first: Option<Seqpacket>,
         lost_shim: impl Fn(&ContainerId, Timestamp),
         mut hint: impl FnMut() -> Option<String>,
     ) {
-        let mut pause = RETRY.0;
+        let mut reconnect = RECONNECT;
         loop {
             let connected = match first.take() {
                 Some(socket) => Ok(socket),
@@ -158,9 +158,9 @@ impl Launcher {
             let mut why = match greeted {
                 Err(why) => why,
                 Ok(session) => {
-                    pause = RETRY.0;
-                    self.welcomed(&session);
-                    let why = session.attend(&lost_shim).await;
+                    reconnect.reset();
+                    self.set_up(&session);
+                    let why = session.receive(&lost_shim).await;
                     session.calls.close();
                     why
                 }
@@ -168,19 +168,18 @@ impl Launcher {
             if let Some(hint) = hint() {
                 why = format!("{why}; {hint}");
             }
-            let was_up = self.down(&why);
+            let was_up = self.set_down(&why);
             if was_up {
-                tracing::warn!(socket = %self.socket.display(), "the launcher is lost: {why}");
+                tracing::warn!(socket = %self.socket.display(), "the connection to the launcher is lost: {why}");
             }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RETRY.1);
+            tokio::time::sleep(reconnect.pause()).await;
         }
     }
 
-    fn welcomed(&self, session: &Arc<Session>) {
+    fn set_up(&self, session: &Arc<Session>) {
         match TagKey::from_bytes(&session.welcome.tag_key) {
             Ok(key) => *locked(&self.key) = Some(key),
-            Err(error) => tracing::error!(%error, "the launcher's key of request tags is unusable"),
+            Err(error) => tracing::error!(%error, "the launcher's key for request tags is unusable"),
         }
         let Welcome { noswap, cgroups, .. } = &session.welcome;
         tracing::info!(socket = %self.socket.display(), noswap, cgroups, "connected to the launcher");
@@ -188,8 +187,8 @@ impl Launcher {
         self.greeted.send_modify(|count| *count += 1);
     }
 
-    /// Tells whether it was up before.
-    fn down(&self, why: &str) -> bool {
+    /// Marks the launcher as not connected; true if it was connected before.
+    fn set_down(&self, why: &str) -> bool {
         matches!(self.connection.send_replace(Connection::Down(why.to_owned())), Connection::Up(_))
     }
 }

@@ -7,55 +7,55 @@
 use std::io;
 use std::path::Path;
 
+use executor_core::shortage::{self, Shortage};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
 use super::{Batch, Loaded};
-use crate::container::facts::Facts;
-use crate::events::{Event, Kept};
+use crate::events::{Event, KeptEvents};
+use crate::facts::Facts;
 
 const CONTAINERS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("containers");
 const EVENTS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("events");
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 /// The first cursor that is not reserved.
 const RESERVED: &str = "cursors reserved";
-/// How often a daemon was started.
+/// Number of daemons that were started on the store.
 const STARTS: &str = "starts";
-/// The form of the tables. A newer one is refused.
+/// Version of the tables' format. A newer one is refused.
 const FORM: &str = "form";
 const FORM_VERSION: u64 = 1;
 /// Bytes of the store's cache.
 const CACHE: usize = 1 << 20;
 
-/// What the store could not do.
+/// Why the store cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The disk.
+    /// The system's error.
     #[error("{}", crate::plain(.0))]
     Io(io::Error),
-    /// The store's own complaint.
+    /// The store's own error.
     #[error(transparent)]
     Store(Box<redb::Error>),
-    /// An entry that is not in its form.
-    #[error("the ledger's entry {0} is not in its form")]
+    /// An entry that cannot be parsed or encoded.
+    #[error("the ledger's entry {0} is malformed")]
     Form(String, #[source] serde_json::Error),
-    /// A newer daemon wrote it.
-    #[error("the ledger has form {0}; this executord knows {FORM_VERSION}")]
+    /// A newer daemon wrote the store.
+    #[error("the ledger has format {0}; this executord reads formats up to {FORM_VERSION}")]
     Newer(u64),
 }
 
 impl StoreError {
-    /// The disk is full: there will be room again.
+    /// True when the disk is full: there will be room again.
     pub(super) fn is_full(&self) -> bool {
-        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
-        matches!(self, Self::Io(error) if full.contains(&error.kind()))
+        matches!(self, Self::Io(error) if shortage::of(error) == Some(Shortage::Disk))
     }
 
-    /// The content is broken, and no retry will mend it.
+    /// True when the content is broken, so that no retry can help.
     pub(super) fn is_corruption(&self) -> bool {
         match self {
             Self::Store(error) => matches!(**error, redb::Error::Corrupted(_) | redb::Error::TableTypeMismatch { .. }),
             Self::Form(..) => true,
-            // What redb says of a file that is none of its own.
+            // redb's error for a file in another format.
             Self::Io(error) => error.kind() == io::ErrorKind::InvalidData,
             Self::Newer(_) => false,
         }
@@ -71,12 +71,12 @@ impl<E: Into<redb::Error>> From<E> for StoreError {
     }
 }
 
-/// What a daemon writes first.
+/// First write of a daemon.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begin {
     /// The first cursor that is not reserved.
     pub reserved: u64,
-    /// How often a daemon was started.
+    /// Number of daemons that were started on the store.
     pub starts: u64,
 }
 
@@ -88,15 +88,15 @@ impl Store {
         let there = path.exists();
         let opened = Database::builder().set_cache_size(CACHE).create(path);
         if opened.is_err() && !there {
-            let _ = std::fs::remove_file(path); // half of a new one is not a store
+            let _ = std::fs::remove_file(path); // an incomplete new store
         }
         Ok(Self(opened?))
     }
 
-    /// Everything that is in the store.
+    /// Reads everything in the store.
     pub(super) fn load(&self) -> Result<Loaded, StoreError> {
         let transaction = self.0.begin_read()?;
-        let mut loaded = Loaded { containers: Vec::new(), events: Kept::default(), starts: 0 };
+        let mut loaded = Loaded { containers: Vec::new(), events: KeptEvents::default(), starts: 0 };
         let numbers = match transaction.open_table(NUMBERS) {
             Err(redb::TableError::TableDoesNotExist(_)) => return Ok(loaded),
             other => other?,
@@ -124,7 +124,7 @@ impl Store {
         Ok(loaded)
     }
 
-    /// The first write of a daemon: makes the tables and reserves its cursors, durably.
+    /// Makes the tables and reserves the daemon's cursors, durably.
     pub(super) fn begin(&self, Begin { reserved, starts }: Begin) -> Result<(), StoreError> {
         let transaction = self.0.begin_write()?;
         {

@@ -1,19 +1,21 @@
-//! The thread that writes the ledger: it waits until there is something, lets more come in for a moment, and
-//! writes it all as one durable batch.
+//! The thread that writes the ledger: it waits for a change, gathers more for a moment, and writes them all as one
+//! durable batch.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use executor_core::backoff::Backoff;
+
 use super::Batch;
 use super::store::{Begin, Store, StoreError};
 use crate::locked;
 
-/// How long a batch is left open for what else comes: an fsync costs milliseconds of a disk that containers use.
+/// Time for which a batch gathers changes: an fsync costs milliseconds of a disk that containers use.
 const GATHER: Duration = Duration::from_millis(100);
-/// Between attempts while the disk refuses: the first, and the longest.
-const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// Pauses between attempts while the disk refuses.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
 /// Bytes of the thread's stack.
 const STACK: usize = 256 << 10;
 
@@ -37,7 +39,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Starts on a store, or without one on a full disk: then what comes first is still to be written.
+    /// Starts on a store, or without one on a full disk: then the daemon's first write is still to come.
     pub(super) fn start(begun: Result<Store, (StoreError, Begin)>, path: PathBuf) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let (store, pending) = match begun {
@@ -46,10 +48,10 @@ impl Writer {
                 let mut state = locked(&shared.state);
                 state.trouble = Some(trouble(&path, &error));
                 tracing::error!(
-                    "{}: new containers are refused until the ledger can be written",
+                    "cannot write the ledger: {}: new containers are refused until the ledger can be written",
                     trouble(&path, &error)
                 );
-                state.batch.reserved = Some(begin.reserved); // so that there is something to write
+                state.batch.reserved = Some(begin.reserved); // a batch that is not empty is written
                 (None, Some(begin))
             }
         };
@@ -80,7 +82,7 @@ impl Writer {
         self.shared.wake.notify_one();
         let thread = locked(&self.thread).take();
         if let Some(thread) = thread {
-            // A panic there has ended the process (`panic = "abort"`), or a test that will tell.
+            // A panic there has ended the process (`panic = "abort"`), or fails a test.
             let _ = thread.join();
         }
     }
@@ -92,7 +94,7 @@ impl Drop for Writer {
     }
 }
 
-/// The store, where it is open, and what a daemon writes first, where that was not written yet.
+/// The store, where it is open, and the daemon's first write, where it is still to come.
 struct LedgerFile {
     store: Option<Store>,
     pending: Option<Begin>,
@@ -100,22 +102,21 @@ struct LedgerFile {
 }
 
 fn write_on(shared: &Shared, mut file: LedgerFile) {
-    let mut pause = RETRY.0;
+    let mut retry = RETRY;
     loop {
         let (batch, closing) = next_batch(shared);
         if !batch.is_empty() {
             match file.write(&batch) {
                 Ok(()) => {
-                    pause = RETRY.0;
+                    retry.reset();
                     if locked(&shared.state).trouble.take().is_some() {
-                        tracing::info!("the ledger is written again");
+                        tracing::info!("the ledger can be written again");
                     }
                 }
                 Err(error) => {
                     // After an error the store refuses everything until it is opened anew.
                     file.store = None;
-                    give_back(shared, batch, &error, &file.path, pause, closing);
-                    pause = (pause * 2).min(RETRY.1);
+                    give_back(shared, batch, &error, &file.path, retry.pause(), closing);
                 }
             }
         }
@@ -139,12 +140,12 @@ impl LedgerFile {
     }
 }
 
-/// What is told of an error.
+/// Describes an error with the state directory.
 fn trouble(path: &std::path::Path, error: &StoreError) -> String {
     format!("state directory {}: {error}", path.ancestors().nth(2).unwrap_or(path).display())
 }
 
-/// Waits until there is something to write.
+/// Waits for the next batch. The flag says that the ledger is being closed.
 fn next_batch(shared: &Shared) -> (Batch, bool) {
     let mut state = locked(&shared.state);
     while state.batch.is_empty() && !state.closing {
@@ -159,7 +160,7 @@ fn next_batch(shared: &Shared) -> (Batch, bool) {
     (batch, state.closing)
 }
 
-/// Keeps a batch that could not be written, tells why once, and waits before the next attempt.
+/// Keeps a batch that could not be written, logs the reason once, and waits before the next attempt.
 fn give_back(
     shared: &Shared,
     batch: Batch,
@@ -171,11 +172,15 @@ fn give_back(
     let mut state = locked(&shared.state);
     let trouble = trouble(path, error);
     if closing {
-        tracing::error!("{trouble}: the ledger's last batch is lost; the containers' own records stay");
+        tracing::error!(
+            "cannot write the ledger: {trouble}: the ledger's last changes are lost; the containers' own records remain"
+        );
         return;
     }
     if state.trouble.as_ref() != Some(&trouble) {
-        tracing::error!("{trouble}: new containers are refused until the ledger can be written");
+        tracing::error!(
+            "cannot write the ledger: {trouble}: new containers are refused until the ledger can be written"
+        );
     }
     state.trouble = Some(trouble);
     state.batch.take_back(batch);

@@ -1,12 +1,11 @@
-//! Reads a container's log from its beginning, over rotations: `log.1`, then `log`, then whatever `log` becomes.
+//! Reads a container's log from its beginning, over rotations: `log.1`, then `log`, then the files that replace `log`.
 //!
-//! A shim rotates by renaming `log` to `log.1` and making a new `log`. A file that is being read is read to its end
-//! first, under whatever name; which file comes after it is told by comparing inodes. Lines are given out when they
-//! are whole; what was torn by a crash, or is none of ours, is left out.
+//! A shim rotates by renaming `log` to `log.1` and making a new `log`. An open file is read to its end first, under
+//! either name; the next file is found by comparing inodes. Lines are given out when they are complete; lines that a
+//! crash cut off, and lines in another format, are left out.
 //!
-//! The reader counts the output that it gives out. A file begins with the place where it is in the whole of the output:
-//! where that is further than the reader has come, what lies between was rotated away before it was read, and the reader
-//! says so.
+//! The reader counts the output that it gives out. A file begins with its place in the whole output: where that is
+//! beyond the reader's own place, the output between was rotated away before it was read, and the reader reports a gap.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -18,31 +17,31 @@ use executor_core::logline::{self, CHUNK_MAX, Entry, Line, Place};
 
 /// Bytes that are read at once.
 const CHUNK: usize = 64 << 10;
-/// A line beyond this is none of ours: time, stream, tag and source take less than 256 bytes.
+/// Longest line of a log: time, stream, tag and source take less than 256 bytes.
 const LINE_MAX: usize = CHUNK_MAX + 256;
-/// The line that tells where a file begins is shorter.
+/// Upper bound of the line with the place at which a file begins.
 const FIRST_LINE_MAX: usize = 128;
 
 /// A log being read.
 #[derive(Debug)]
 pub struct LogReader {
     directory: PathBuf,
-    /// What is to be read, the oldest first; empty before the first look, and while there is no log.
+    /// Files to be read, the oldest first; empty before the first look, and while there is no log.
     files: VecDeque<Open>,
-    /// Of the first file: the beginning of a line whose end was not there yet.
+    /// Incomplete last line of the first file.
     carry: Vec<u8>,
-    /// A line that is too long is being passed over.
+    /// True while a line that is too long is passed over.
     skipping: bool,
-    /// How far it has come.
+    /// Place up to which the log was read.
     place: Place,
 }
 
-/// What is read.
+/// An item of a log.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Item<'a> {
     /// An entry, and the place before it.
     Entry(Entry<'a>, Place),
-    /// The output between two places is not there any more.
+    /// Output between two places that was rotated away.
     Gap(Place, Place),
 }
 
@@ -50,30 +49,30 @@ pub enum Item<'a> {
 struct Open {
     file: File,
     identity: (u64, u64),
-    /// The place that it begins at, where it says so.
+    /// Place at which the file begins, where it has one.
     begins: Option<Place>,
 }
 
 impl LogReader {
-    /// The log in a container's directory.
+    /// Makes the reader of the log in a container's directory.
     pub fn new(directory: PathBuf) -> Self {
         Self { directory, files: VecDeque::new(), carry: Vec::new(), skipping: false, place: Place::default() }
     }
 
-    /// How far it has come.
+    /// Returns the place up to which the log was read.
     pub fn place(&self) -> Place {
         self.place
     }
 
-    /// The container's directory.
+    /// Returns the container's directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Gives some entries and gaps; tells whether there may be more at once.
+    /// Reads some entries and gaps; true where there may be more at once.
     ///
     /// # Errors
-    /// The files cannot be read. That there are none is no error.
+    /// The files cannot be read. Missing files are no error.
     pub fn read(&mut self, mut item: impl FnMut(Item<'_>)) -> io::Result<bool> {
         if self.files.is_empty() {
             self.files = self.look()?;
@@ -118,7 +117,7 @@ impl LogReader {
         Ok(true)
     }
 
-    /// At the end of a file: whether another follows it.
+    /// Goes on to the next file at the end of one; true where there may be more to read.
     fn next_file(&mut self) -> io::Result<bool> {
         if self.files.len() > 1 {
             self.forget_first();
@@ -133,7 +132,7 @@ impl LogReader {
         if newer.is_empty() {
             return Ok(false); // between the rename and the new file, or deleted
         }
-        // Before the rename something may have been written behind the end that was just seen.
+        // The file may have grown between the last read and the rename.
         let grown = current.file.metadata()?.len() > io::Seek::stream_position(&mut &current.file)?;
         if grown {
             return Ok(true);
@@ -149,15 +148,15 @@ impl LogReader {
         self.skipping = false;
     }
 
-    /// The log's files as they are now, the oldest first.
+    /// Opens the log's present files, the oldest first.
     fn look(&self) -> io::Result<VecDeque<Open>> {
         loop {
-            // In this order: a rotation in between shows the same file twice.
+            // In this order a rotation in between shows the same file twice.
             let current = open(&self.directory.join("log"))?;
             let older = open(&self.directory.join("log.1"))?;
             match (older, current) {
                 (Some(older), Some(current)) if older.identity == current.identity => {}
-                // Two rotations in between: what was the current one is now before the older one.
+                // After two rotations in between the older file is newer than the current one.
                 (Some(older), Some(current)) if older.begins.is_some() && older.begins > current.begins => {
                     return Ok(VecDeque::from([current, older]));
                 }
@@ -240,7 +239,7 @@ mod tests {
         assert_eq!(all(&mut reader), ["a"]);
         log.write(&b[7..]);
         assert_eq!(all(&mut reader), ["b"]);
-        log.write(b"no line of ours\n");
+        log.write(b"a line in another format\n");
         log.write(&line(&"c".repeat(CHUNK_MAX)));
         assert_eq!(all(&mut reader)[0].len(), CHUNK_MAX);
     }
@@ -265,7 +264,7 @@ mod tests {
         assert!(all(&mut reader).is_empty());
     }
 
-    /// However far a reader is behind: what it is given and what it is told to have missed is all of it.
+    /// However far a reader is behind: entries and gaps together are the whole output.
     #[test]
     fn a_reader_that_falls_behind_is_told_what_it_missed() {
         let mut log = writer();
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_passed_over() {
+    fn lines_that_are_too_long_are_passed_over() {
         let mut log = writer();
         log.write(&vec![b'x'; 3 * LINE_MAX]);
         let mut reader = log.reader();

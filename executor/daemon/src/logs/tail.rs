@@ -1,7 +1,7 @@
-//! The last lines of a log: which entries belong to them.
+//! Selects the entries of a log's last lines.
 //!
 //! A log is read from its beginning, twice: once to count its lines, once to give out the last ones. A line can have
-//! several entries, and those of two streams lie between one another; each belongs to the line that it is a part of.
+//! several entries, and entries of two streams can alternate; each belongs to the line that it is a part of.
 
 use executor_core::logline::{Entry, Stream};
 
@@ -9,12 +9,12 @@ use executor_core::logline::{Entry, Stream};
 #[derive(Debug, Default)]
 pub struct Lines {
     begun: u64,
-    /// Number of the line of each stream that has no end yet.
+    /// Number of the incomplete line of each stream.
     open: [Option<u64>; 3],
 }
 
 impl Lines {
-    /// Number of the line that the next entry belongs to, from 1 on.
+    /// Returns the number of the next entry's line, from 1 on.
     fn number(&mut self, entry: &Entry<'_>) -> u64 {
         let open = &mut self.open[match entry.stream {
             Stream::Stdout => 0,
@@ -40,22 +40,22 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Passes over all, to count them.
+    /// Makes a tail that passes over all lines, to count them.
     pub fn counting() -> Self {
         Self { skip: u64::MAX, lines: Lines::default() }
     }
 
-    /// Begins anew, for the last lines of those that were counted and what comes later.
+    /// Makes a tail of the last of the counted lines, and of later ones.
     pub fn last(&self, lines: u64) -> Self {
         Self { skip: self.lines.begun.saturating_sub(lines), lines: Lines::default() }
     }
 
-    /// Takes note of the next entry: whether it is given out.
+    /// Counts the next entry; true if it is given out.
     pub fn takes(&mut self, entry: &Entry<'_>) -> bool {
         self.lines.number(entry) > self.skip
     }
 
-    /// The lines that are given out have begun.
+    /// True when the next entry may be given out.
     pub fn has_begun(&self) -> bool {
         self.lines.begun >= self.skip
     }

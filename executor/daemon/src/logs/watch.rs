@@ -1,7 +1,8 @@
-//! Tells when something in a directory changed.
+//! Notifies of changes in directories.
 //!
-//! One inotify instance for the whole daemon: a user has 128 of them by default, and a client may follow the logs
-//! of every container. A directory is watched once, however many follow it, and no longer than somebody does.
+//! There is one inotify instance for the whole daemon: a user has 128 of them by default, and a client may follow the
+//! logs of every container. A directory is watched once, however many subscriptions it has, and no longer than it has
+//! one.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,7 +17,7 @@ use tokio::sync::watch;
 use crate::locked;
 use crate::packets::watched;
 
-/// What counts as a change: bytes written, files made or renamed, the directory itself gone.
+/// Events that are a change: bytes written, files made or renamed, the directory removed.
 const CHANGES: WatchMask =
     WatchMask::MODIFY.union(WatchMask::CREATE).union(WatchMask::MOVE).union(WatchMask::DELETE_SELF);
 
@@ -52,7 +53,7 @@ pub struct Subscription {
 }
 
 impl DirectoryWatch {
-    /// A watch over nothing. Must be called on the runtime, on which a task hands out changes.
+    /// Makes a watch without directories. Must be called on the runtime, where a task passes changes on.
     ///
     /// # Errors
     /// This user has no inotify instances left.
@@ -60,14 +61,14 @@ impl DirectoryWatch {
         let inotify = Inotify::init()?;
         let followed = Followed { watches: inotify.watches(), directories: HashMap::new() };
         let shared = Arc::new(Shared { followed: Mutex::new(followed) });
-        tokio::spawn(hand_out(watched(inotify)?, Arc::clone(&shared)));
+        tokio::spawn(pass_on(watched(inotify)?, Arc::clone(&shared)));
         Ok(Self { shared })
     }
 
     /// Watches a directory.
     ///
     /// # Errors
-    /// It is not there (`NotFound`), or may not be watched.
+    /// The directory is missing (`NotFound`), or may not be watched.
     pub fn subscribe(&self, directory: &Path) -> io::Result<Subscription> {
         let mut followed = locked(&self.shared.followed);
         let watched = followed.watches.add(directory, CHANGES | WatchMask::ONLYDIR)?;
@@ -82,7 +83,7 @@ impl DirectoryWatch {
 }
 
 impl Subscription {
-    /// What changed until now was seen.
+    /// Marks all changes up to now as seen.
     pub fn mark_seen(&mut self) {
         self.changed.mark_unchanged();
     }
@@ -101,14 +102,14 @@ impl Drop for Subscription {
         directory.followers -= 1;
         if directory.followers == 0 {
             followed.directories.remove(&self.watched);
-            // A directory that was deleted is not watched any more.
+            // This fails for a directory that was deleted.
             let _ = followed.watches.remove(self.watched.clone());
         }
     }
 }
 
-/// Hands out changes for as long as the runtime lives.
-async fn hand_out(mut inotify: AsyncFd<Inotify>, shared: Arc<Shared>) {
+/// Passes changes on for as long as the runtime lives.
+async fn pass_on(mut inotify: AsyncFd<Inotify>, shared: Arc<Shared>) {
     let mut buffer = vec![0; 4096];
     loop {
         let read = inotify.async_io_mut(Interest::READABLE, |inotify| {
@@ -123,7 +124,7 @@ async fn hand_out(mut inotify: AsyncFd<Inotify>, shared: Arc<Shared>) {
             Ok(())
         });
         if let Err(error) = read.await {
-            tracing::error!(%error, "inotify fails: logs are no longer followed");
+            tracing::error!(%error, "cannot read inotify events: logs are no longer followed");
             return;
         }
     }
@@ -134,7 +135,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn every_follower_is_told_and_the_last_one_ends_the_watch() {
+    async fn every_subscription_is_notified_and_the_last_one_ends_the_watch() {
         let dir = tempfile::tempdir().unwrap();
         let watch = DirectoryWatch::new().unwrap();
         let mut a = watch.subscribe(dir.path()).unwrap();

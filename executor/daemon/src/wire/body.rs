@@ -1,8 +1,8 @@
-//! Requests with their own fields and bodies again, and answers without theirs.
+//! Requests with their own fields and bodies, restored from the library's, and answers without theirs.
 //!
-//! A call comes from the HTTP/2 library as a path that has the stream's id, and a body of zeros. The bytes are with the
-//! [`Calls`]; for every zero that the library hands on one of them is taken, so that its windows hold. A body
-//! is handed on message by message, each whole and judged before anybody decodes it.
+//! A call comes from the HTTP/2 library as a path with the stream's id, and a body of zeros. The bytes are in
+//! [`Calls`]; for every zero that the library hands on one of them is taken, so that its flow control holds. A body is
+//! handed on message by message, each whole and checked before it is decoded.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -13,20 +13,20 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{self, HeaderMap};
 
-use super::budget::Share;
+use super::budget::AnswerPermit;
 use super::calls::{Calls, Request};
 use super::conversation::Conversation;
 use super::hpack;
 use super::weight::Weigher;
 
-/// What the library is given instead of an answer's bytes.
+/// Bytes for the library in place of an answer's.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-/// What gRPC puts before a message: a flag, and a length of four bytes.
+/// Bytes of the prefix that gRPC puts before a message: a flag, and a length of four bytes.
 const PREFIX: usize = 5;
 /// A message without content.
 const EMPTY: Bytes = Bytes::from_static(&[0; PREFIX]);
 
-/// A call as it was made.
+/// A call with its own request.
 #[derive(Debug)]
 pub(crate) struct Call {
     calls: Calls,
@@ -36,69 +36,70 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// The call that the library's request stands for; `None` where it is gone, or was one too many.
+    /// Returns the call of the library's request; `None` where its stream is gone, or was beyond the limit.
     pub(crate) fn of(calls: &Calls, shadow: http::Request<Incoming>) -> Option<Self> {
         let id = shadow.uri().path().strip_prefix('/')?.parse().ok()?;
         let request = calls.begin(id)?;
         Some(Self { calls: calls.clone(), id, request, body: shadow.into_body() })
     }
 
-    /// Takes the call apart: the request, and where its answer goes. Messages have at most `most` bytes.
-    pub(crate) fn open(self, most: usize) -> (http::Request<Asked>, Answering) {
+    /// Returns the request, whose messages have at most `most` bytes, and the responder for its answer.
+    pub(crate) fn open(self, most: usize) -> (http::Request<RequestBody>, Responder) {
         let Self { calls, id, request: Request { method, path, fields, .. }, body } = self;
         let conversation = Conversation::new(&path);
         let weigher = Weigher::of(&path);
-        let asked = Asked {
+        let body = RequestBody {
             body,
             calls: calls.clone(),
             id,
             owed: 0,
-            at: At::Prefix([0; PREFIX], 0),
+            parser: Parser::Prefix([0; PREFIX], 0),
             ready: VecDeque::new(),
             most,
             weigher,
             conversation: conversation.clone(),
         };
-        let mut request = http::Request::new(asked);
+        let mut request = http::Request::new(body);
         *request.method_mut() = method;
         *request.uri_mut() = http::Uri::try_from(path).unwrap_or_default();
         *request.headers_mut() = fields;
         *request.version_mut() = http::Version::HTTP_2;
         request.extensions_mut().insert(conversation.clone());
-        (request, Answering { calls, id, conversation })
+        (request, Responder { calls, id, conversation })
     }
 
-    /// Where the answer goes, for a call that is not carried out.
-    pub(crate) fn refuse(self) -> Answering {
-        self.calls.deafen(self.id);
+    /// Returns the responder of a call that is not carried out.
+    pub(crate) fn refuse(self) -> Responder {
+        self.calls.drop_body(self.id);
         let conversation = Conversation::new("");
-        Answering { calls: self.calls, id: self.id, conversation }
+        Responder { calls: self.calls, id: self.id, conversation }
     }
 }
 
-/// A call that is to be answered.
+/// Responder of a call.
 #[derive(Debug)]
-pub(crate) struct Answering {
+pub(crate) struct Responder {
     calls: Calls,
     id: u32,
     conversation: Conversation,
 }
 
-impl Answering {
-    /// The answer as the library sees it. `secrets` says that it holds some; the share of memory is given back when it is out.
+impl Responder {
+    /// Answers. Returns the answer as the library gets it. `secrets` says that it holds some; the permit is given back
+    /// when it is written.
     pub(crate) fn answer(
         self,
         answer: http::Response<Body>,
-        share: Option<Share>,
+        permit: Option<AnswerPermit>,
         secrets: bool,
-    ) -> http::Response<Answered> {
+    ) -> http::Response<ResponseBody> {
         let Self { calls, id, conversation } = self;
         let (head, body) = answer.into_parts();
         let mut block = Vec::new();
         hpack::put_status(&mut block, head.status.as_u16());
         put_fields(&mut block, &head.headers);
-        calls.answer(id, block, share, secrets);
-        let mut shadow = http::Response::new(Answered { body, calls, id, owed: 0, conversation });
+        calls.answer(id, block, permit, secrets);
+        let mut shadow = http::Response::new(ResponseBody { body, calls, id, owed: 0, conversation });
         *shadow.status_mut() = head.status;
         shadow
     }
@@ -110,15 +111,15 @@ fn put_fields(block: &mut Vec<u8>, fields: &HeaderMap) {
     }
 }
 
-/// The body of a request.
+/// Body of a request.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RequestBody {
     body: Incoming,
     calls: Calls,
     id: u32,
-    /// Bytes that the library has handed on and that are not taken yet.
+    /// Number of the library's zeros for which no bytes were taken yet.
     owed: usize,
-    at: At,
+    parser: Parser,
     ready: VecDeque<Bytes>,
     most: usize,
     weigher: Weigher,
@@ -126,21 +127,21 @@ pub(crate) struct Asked {
 }
 
 #[derive(Debug)]
-enum At {
-    /// This many bytes of what comes before a message.
+enum Parser {
+    /// In a message's prefix, of which this many bytes are there.
     Prefix([u8; PREFIX], usize),
-    /// A message with its prefix; so many bytes of it are still to come.
+    /// In a message, here with its prefix; this many bytes are still to come.
     Message(Vec<u8>, usize),
-    /// Nothing more is taken.
+    /// At the end: no more bytes are taken.
     Over,
 }
 
-impl Asked {
-    /// Goes on over bytes of the client's.
+impl RequestBody {
+    /// Parses bytes of the client.
     fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Status> {
         while !bytes.is_empty() {
-            match &mut self.at {
-                At::Prefix(prefix, have) => {
+            match &mut self.parser {
+                Parser::Prefix(prefix, have) => {
                     let taken = bytes.len().min(PREFIX - *have);
                     prefix[*have..*have + taken].copy_from_slice(&bytes[..taken]);
                     bytes = &bytes[taken..];
@@ -152,20 +153,20 @@ impl Asked {
                     let [flag, length @ ..] = prefix;
                     let length = u32::from_be_bytes(length) as usize;
                     if flag != 0 || length > self.most {
-                        // The gRPC library says what is wrong with it.
+                        // The gRPC library refuses it with the reason.
                         self.ready.push_back(prefix.to_vec().into());
-                        self.at = At::Over;
+                        self.parser = Parser::Over;
                     } else {
                         let mut message = Vec::with_capacity(PREFIX + length.min(bytes.len()));
                         message.extend_from_slice(&prefix);
-                        self.at = At::Message(message, length);
+                        self.parser = Parser::Message(message, length);
                         self.message()?;
                     }
                 }
-                At::Message(message, left) => {
+                Parser::Message(message, left) => {
                     let taken = bytes.len().min(*left);
                     if message.capacity() - message.len() < taken {
-                        // Doubled, and no more than it will have: what is moved leaves nothing behind.
+                        // Doubled, up to the final length: the allocator overwrites the memory that is left.
                         message.reserve_exact(taken.max(message.len().min(*left)));
                     }
                     message.extend_from_slice(&bytes[..taken]);
@@ -173,21 +174,21 @@ impl Asked {
                     *left -= taken;
                     self.message()?;
                 }
-                At::Over => return Ok(()),
+                Parser::Over => return Ok(()),
             }
         }
         Ok(())
     }
 
-    /// Hands on the message if it is whole.
+    /// Checks and hands on the message if it is whole.
     fn message(&mut self) -> Result<(), Status> {
-        let At::Message(message, 0) = &mut self.at else { return Ok(()) };
+        let Parser::Message(message, 0) = &mut self.parser else { return Ok(()) };
         let message = std::mem::take(message);
-        self.at = At::Prefix([0; PREFIX], 0);
-        self.weigher.judge(&message[PREFIX..])?;
+        self.parser = Parser::Prefix([0; PREFIX], 0);
+        self.weigher.check(&message[PREFIX..])?;
         let message = Bytes::from(message);
-        if self.conversation.listens() {
-            self.conversation.heard(message.slice(PREFIX..));
+        if self.conversation.streams_requests() {
+            self.conversation.push_request(message.slice(PREFIX..));
             self.ready.push_back(EMPTY);
         } else {
             self.ready.push_back(message);
@@ -195,17 +196,17 @@ impl Asked {
         Ok(())
     }
 
-    /// What is left of a message that does not come to its end, which the gRPC library is told by a part of one.
-    fn torn(&mut self) -> Option<Bytes> {
-        let torn = match std::mem::replace(&mut self.at, At::Over) {
-            At::Prefix(_, 0) | At::Over => false,
-            At::Prefix(..) | At::Message(..) => true,
+    /// Returns a part of a message where one is incomplete at the end of the body, so that the gRPC library notices.
+    fn incomplete(&mut self) -> Option<Bytes> {
+        let incomplete = match std::mem::replace(&mut self.parser, Parser::Over) {
+            Parser::Prefix(_, 0) | Parser::Over => false,
+            Parser::Prefix(..) | Parser::Message(..) => true,
         };
-        torn.then(|| EMPTY.slice(..1))
+        incomplete.then(|| EMPTY.slice(..1))
     }
 }
 
-impl hyper::body::Body for Asked {
+impl hyper::body::Body for RequestBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -216,15 +217,15 @@ impl hyper::body::Body for Asked {
                 return Poll::Ready(Some(Ok(Frame::data(ready))));
             }
             while this.owed > 0 {
-                // What is not there was dropped with its stream, of which the library will tell.
+                // Missing bytes were dropped with their stream, whose end the library reports.
                 let Some(part) = this.calls.take(this.id, this.owed) else {
                     this.owed = 0;
                     break;
                 };
                 this.owed -= part.len();
                 if let Err(status) = this.feed(&part) {
-                    this.at = At::Over;
-                    this.calls.deafen(this.id);
+                    this.parser = Parser::Over;
+                    this.calls.drop_body(this.id);
                     return Poll::Ready(Some(Err(status)));
                 }
             }
@@ -234,34 +235,37 @@ impl hyper::body::Body for Asked {
             match ready!(Pin::new(&mut this.body).poll_frame(context)) {
                 Some(Ok(frame)) => this.owed += frame.data_ref().map_or(0, Bytes::len),
                 Some(Err(error)) => return Poll::Ready(Some(Err(Status::from_error(Box::new(error))))),
-                None => return Poll::Ready(this.torn().map(|torn| Ok(Frame::data(torn)))),
+                None => return Poll::Ready(this.incomplete().map(|part| Ok(Frame::data(part)))),
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.ready.is_empty() && self.owed == 0 && matches!(self.at, At::Prefix(_, 0)) && self.body.is_end_stream()
+        self.ready.is_empty()
+            && self.owed == 0
+            && matches!(self.parser, Parser::Prefix(_, 0))
+            && self.body.is_end_stream()
     }
 }
 
-impl Drop for Asked {
+impl Drop for RequestBody {
     fn drop(&mut self) {
-        self.calls.deafen(self.id);
+        self.calls.drop_body(self.id);
     }
 }
 
-/// The body of an answer, as the library sees it.
+/// Body of an answer, as the library gets it.
 #[derive(Debug)]
-pub(crate) struct Answered {
+pub(crate) struct ResponseBody {
     body: Body,
     calls: Calls,
     id: u32,
-    /// Zeros that the library is still to be given.
+    /// Number of zeros still to be given to the library.
     owed: usize,
     conversation: Conversation,
 }
 
-impl hyper::body::Body for Answered {
+impl hyper::body::Body for ResponseBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -275,9 +279,9 @@ impl hyper::body::Body for Answered {
             }
             let Some(frame) = ready!(Pin::new(&mut this.body).poll_frame(context)?) else { return Poll::Ready(None) };
             let frame = match frame.into_data() {
-                Ok(data) if this.conversation.speaks() => {
+                Ok(data) if this.conversation.streams_answers() => {
                     for _ in 0..data.len() / PREFIX {
-                        let message = this.conversation.next().unwrap_or(EMPTY);
+                        let message = this.conversation.next_answer().unwrap_or(EMPTY);
                         this.owed += message.len();
                         this.calls.send(this.id, message);
                     }

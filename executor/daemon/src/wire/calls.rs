@@ -1,9 +1,9 @@
-//! The calls of one connection: what the HTTP/2 library must not hold of them.
+//! The calls of one connection, with the content that the HTTP/2 library must not hold.
 //!
-//! Requests come in from the reader of the socket ([`super::inbound`]) and are taken by the calls ([`super::body`]); answers
-//! come from the calls and are taken by the writer ([`super::outbound`]). The library carries zeros of the same length
-//! between them, so that streams, windows and their order are its business alone. What a stream still holds goes with its
-//! end, on whichever side that comes.
+//! Requests come in from the reader of the socket ([`super::inbound`]) and are taken by the calls ([`super::body`]);
+//! answers come from the calls and are taken by the writer ([`super::outbound`]). The library carries zeros of the same
+//! length between them, so that it alone handles streams, flow control and their order. A stream's content is freed
+//! with its end, on either side.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,90 +13,92 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tonic::codegen::http::{HeaderMap, Method};
 
-use super::budget::Share;
+use super::budget::AnswerPermit;
 use super::hpack;
 use crate::locked;
 
-/// PINGs of a client that are not answered yet: a client that makes more does nothing else.
+/// Most PINGs of a client that are not answered yet.
 const PINGS_MAX: usize = 1024;
-/// PINGs of the library's that are not answered yet.
+/// Most PINGs of the library that are not answered yet.
 const OWN_PINGS_MAX: usize = 4;
-/// Streams that are there beyond those that may be: the library has not refused them yet.
+/// Streams beyond the limit that the library has not refused yet.
 const STREAMS_SPARE: usize = 32;
-/// Bytes of a connection's requests that no call has taken. The library's window is 1 MiB: who sends more is ended by it.
+/// Most bytes of a connection's requests that no call has taken. The library's window is 1 MiB, and it closes a
+/// connection whose client sends more.
 const UNREAD_MAX: usize = (1 << 20) + (64 << 10);
 
-/// A request's first words.
+/// Head of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
     pub(crate) method: Method,
-    /// Empty where it is none.
+    /// Path; empty where it is malformed.
     pub(crate) path: String,
     pub(crate) fields: HeaderMap,
-    /// Size of its fields, as RFC 9113 counts them.
+    /// Size of the fields, as RFC 9113 counts them.
     pub(crate) size: usize,
 }
 
-/// Shared by a connection's reader, its writer and its calls.
+/// Calls of a connection, shared by its reader, its writer and the calls themselves.
 #[derive(Clone, Debug)]
 pub(crate) struct Calls(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Streams that are remembered at once.
+    /// Most streams at once.
     most: usize,
-    /// An answer with secrets has begun.
+    /// Notified when an answer with secrets begins.
     secrets: Notify,
 }
 
 #[derive(Debug)]
 struct State {
     streams: HashMap<u32, Stream>,
-    /// The newest stream that the client has opened.
+    /// Id of the newest stream that the client has opened.
     newest: u32,
-    /// The newest that the library will serve.
+    /// Id of the newest stream that the library will serve.
     last: u32,
     /// Bytes of requests that no call has taken.
     unread: usize,
     /// Bytes of answers that the socket has not taken.
     unwritten: usize,
-    /// When the socket took something, or had nothing to take.
+    /// Time at which the socket last took bytes, or had none to take.
     progress: Instant,
-    /// Since when there are answers with secrets that are not out.
+    /// Time since which there are answers with secrets that are not written.
     secrets: Option<Instant>,
     pings: VecDeque<[u8; 8]>,
     own_pings: VecDeque<[u8; 8]>,
-    /// What the client did wrong.
+    /// Error code of a rule that the client broke.
     fault: Option<u32>,
-    /// The client has said its first words, and knows the settings.
+    /// True when the client has sent its preface and acknowledged the settings.
     settled: bool,
-    /// The client was told that nothing is remembered in the answers' direction.
+    /// True when the client was told that the answers use no dynamic table.
     no_table_told: bool,
 }
 
 #[derive(Debug, Default)]
 struct Stream {
     request: Option<Request>,
-    /// What came of the body and is not taken yet.
+    /// Parts of the body that are not taken yet.
     body: VecDeque<Bytes>,
-    /// Nobody takes any more of the body.
-    deaf: bool,
+    /// True when no more of the body is taken.
+    body_dropped: bool,
     client_done: bool,
     server_done: bool,
-    /// The block of the answer's beginning; of its end.
+    /// Block of fields at the answer's beginning.
     head: Option<Vec<u8>>,
+    /// Block of fields at the answer's end.
     trailers: Option<Vec<u8>>,
     head_written: bool,
     answer: VecDeque<Bytes>,
-    /// The answer holds secrets.
+    /// True when the answer holds secrets.
     secrets: bool,
-    /// Given back when the answer is out.
-    _share: Option<Share>,
+    /// Given back when the answer is written.
+    _permit: Option<AnswerPermit>,
 }
 
 impl Calls {
-    /// For a connection with this many calls at once.
+    /// Makes the calls of a connection with at most this many at once.
     pub(crate) fn new(streams: u32) -> Self {
         let state = State {
             streams: HashMap::new(),
@@ -120,28 +122,28 @@ impl Calls {
         locked(&self.0.state)
     }
 
-    /// No call is under way.
+    /// True when no call is under way.
     pub(crate) fn is_idle(&self) -> bool {
         self.state().streams.is_empty()
     }
 
-    /// The client has said its first words, and knows the settings.
+    /// True when the client has sent its preface and acknowledged the settings.
     pub(crate) fn is_settled(&self) -> bool {
         self.state().settled
     }
 
-    /// The client has made a call, be it over or not.
+    /// True when the client has made a call, be it over or not.
     pub(crate) fn has_called(&self) -> bool {
         self.state().newest > 0
     }
 
-    /// Bytes of answers that wait, and since when the socket has taken none.
+    /// Returns the bytes of answers that the socket has not taken, and the time of its last progress.
     pub(crate) fn unwritten(&self) -> (usize, Instant) {
         let state = self.state();
         (state.unwritten, state.progress)
     }
 
-    /// Resolves when an answer with secrets was not taken in this time.
+    /// Resolves when an answer with secrets was not read in this time.
     pub(crate) async fn secrets_not_taken(&self, within: std::time::Duration) {
         loop {
             let begun = self.0.secrets.notified();
@@ -155,9 +157,9 @@ impl Calls {
     }
 }
 
-/// The reader's side.
+/// Methods of the reader.
 impl Calls {
-    /// A header block has come; `true` where it opens a stream.
+    /// Notes a header block; `true` where it opens a stream.
     pub(super) fn is_new(&self, id: u32) -> bool {
         let mut state = self.state();
         let new = id % 2 == 1 && id > state.newest;
@@ -173,12 +175,12 @@ impl Calls {
         }
     }
 
-    /// A part of a body; dropped where nobody waits for it.
+    /// Takes in a part of a body, which is dropped where no call waits for it.
     pub(super) fn received(&self, id: u32, data: Vec<u8>, done: bool) {
         let mut state = self.state();
         let length = data.len();
         let room = state.unread + length <= UNREAD_MAX;
-        let stream = state.streams.get_mut(&id).filter(|stream| !stream.client_done && !stream.deaf);
+        let stream = state.streams.get_mut(&id).filter(|stream| !stream.client_done && !stream.body_dropped);
         if let Some(stream) = stream.filter(|_| length > 0 && room) {
             stream.body.push_back(data.into());
             state.unread += length;
@@ -188,24 +190,24 @@ impl Calls {
         }
     }
 
-    /// The client says nothing more on a stream.
+    /// Ends the client's side of a stream.
     pub(super) fn client_is_done(&self, id: u32) {
         self.state().client_is_done(id);
     }
 
-    /// A stream was ended, by whichever side.
+    /// Ends a stream, on either side's request.
     pub(super) fn reset(&self, id: u32) {
         self.state().remove(id);
     }
 
-    /// The client asks for an answer to nothing; `false` where it has asked too often.
+    /// Notes a PING of the client; `false` where too many wait for their answers.
     pub(super) fn pinged(&self, payload: [u8; 8]) -> bool {
         let mut state = self.state();
         state.pings.push_back(payload);
         state.pings.len() <= PINGS_MAX
     }
 
-    /// The client answers a PING; `false` where there was none of the kind.
+    /// Notes the client's answer to a PING; `false` where there was no such PING.
     pub(super) fn answers_ping(&self, payload: &[u8]) -> bool {
         let mut state = self.state();
         let place = state.own_pings.iter().position(|own| own == payload);
@@ -221,14 +223,14 @@ impl Calls {
     }
 }
 
-/// The calls' side.
+/// Methods of the calls.
 impl Calls {
-    /// What a stream's request says; `None` where the stream is gone.
+    /// Takes the head of a stream's request; `None` where the stream is gone.
     pub(crate) fn begin(&self, id: u32) -> Option<Request> {
         self.state().streams.get_mut(&id)?.request.take()
     }
 
-    /// The next part of a body, at most this long.
+    /// Takes the next part of a body, at most this long.
     pub(super) fn take(&self, id: u32, most: usize) -> Option<Bytes> {
         let mut state = self.state();
         let stream = state.streams.get_mut(&id)?;
@@ -240,21 +242,21 @@ impl Calls {
         Some(part)
     }
 
-    /// No more of a body is taken.
-    pub(super) fn deafen(&self, id: u32) {
+    /// Drops the rest of a body.
+    pub(super) fn drop_body(&self, id: u32) {
         let mut state = self.state();
         let Some(stream) = state.streams.get_mut(&id) else { return };
-        stream.deaf = true;
+        stream.body_dropped = true;
         let dropped: usize = stream.body.drain(..).map(|part| part.len()).sum();
         state.unread -= dropped;
     }
 
-    /// The beginning of an answer.
-    pub(super) fn answer(&self, id: u32, block: Vec<u8>, share: Option<Share>, secrets: bool) {
+    /// Begins an answer.
+    pub(super) fn answer(&self, id: u32, block: Vec<u8>, permit: Option<AnswerPermit>, secrets: bool) {
         let mut state = self.state();
         let Some(stream) = state.streams.get_mut(&id) else { return };
         stream.head = Some(block);
-        stream._share = share;
+        stream._permit = permit;
         stream.secrets = secrets;
         if secrets {
             state.secrets.get_or_insert_with(Instant::now);
@@ -262,7 +264,7 @@ impl Calls {
         }
     }
 
-    /// More of an answer; `false` where nobody will have it.
+    /// Adds to an answer; `false` where the stream is gone.
     pub(super) fn send(&self, id: u32, data: Bytes) -> bool {
         let mut state = self.state();
         let length = data.len();
@@ -275,7 +277,7 @@ impl Calls {
         true
     }
 
-    /// The end of an answer.
+    /// Ends an answer.
     pub(super) fn finish(&self, id: u32, block: Vec<u8>) {
         if let Some(stream) = self.state().streams.get_mut(&id) {
             stream.trailers = Some(block);
@@ -283,9 +285,9 @@ impl Calls {
     }
 }
 
-/// The writer's side.
+/// Methods of the writer.
 impl Calls {
-    /// The block that stands on a stream where the library has one of its own.
+    /// Returns the block of fields that replaces the library's on a stream.
     pub(super) fn block(&self, id: u32) -> Vec<u8> {
         let mut state = self.state();
         let mut block = Vec::new();
@@ -299,13 +301,13 @@ impl Calls {
         });
         match theirs {
             Some(theirs) => block.extend_from_slice(&theirs),
-            // Of a stream that the client has ended, or that no call has seen.
+            // The client has ended the stream, or it was never a call.
             None => hpack::put_status(&mut block, 500),
         }
         block
     }
 
-    /// This many bytes of an answer; zeros where nobody has any.
+    /// Gives this many bytes of an answer; zeros where the stream is gone.
     pub(super) fn data(&self, id: u32, length: usize, mut give: impl FnMut(Bytes)) {
         let mut state = self.state();
         let mut left = length;
@@ -321,13 +323,13 @@ impl Calls {
             }
         }
         if left > 0 {
-            // The writer counts what it has taken: these bytes are nobody's.
+            // The writer will subtract these bytes, too, although no answer had them.
             state.unwritten += left;
             give(vec![0; left].into());
         }
     }
 
-    /// The library says nothing more on a stream.
+    /// Ends the library's side of a stream.
     pub(super) fn server_is_done(&self, id: u32) {
         let mut state = self.state();
         if let Some(stream) = state.streams.get_mut(&id) {
@@ -338,7 +340,7 @@ impl Calls {
         }
     }
 
-    /// The socket has taken this many bytes of answers; it may have had nothing to take.
+    /// Notes that the socket has taken this many bytes of answers, which may be none.
     pub(super) fn written(&self, bytes: usize) {
         let mut state = self.state();
         state.unwritten = state.unwritten.saturating_sub(bytes);
@@ -346,24 +348,25 @@ impl Calls {
         state.look_for_secrets();
     }
 
-    /// What the client's oldest PING said.
+    /// Takes the payload of the client's oldest PING.
     pub(super) fn pong(&self) -> [u8; 8] {
         let mut state = self.state();
         let payload = state.pings.pop_front().unwrap_or_default();
         if state.pings.is_empty() {
-            state.pings = VecDeque::new(); // what was taken out of it stands in it still
+            state.pings = VecDeque::new(); // frees the memory, which still has the payloads
         }
         payload
     }
 
-    /// The library asks for an answer to nothing.
+    /// Notes a PING of the library.
     pub(super) fn pings(&self, payload: [u8; 8]) {
         let mut state = self.state();
         state.own_pings.truncate(OWN_PINGS_MAX - 1);
         state.own_pings.push_front(payload);
     }
 
-    /// The library serves no newer streams than this one; gives what the client did wrong, where that is why.
+    /// Notes that the library serves no newer streams than this one. Returns the error code, where the client broke a
+    /// rule.
     pub(super) fn goes_away(&self, last: u32) -> Option<u32> {
         let mut state = self.state();
         state.last = last;
@@ -389,7 +392,7 @@ impl State {
         }
     }
 
-    /// Forgets since when there are answers with secrets, where none is left.
+    /// Ends the time of unread secrets, where no answer with secrets is left.
     fn look_for_secrets(&mut self) {
         let left = || self.unwritten > 0 || self.streams.values().any(|stream| stream.secrets);
         if self.secrets.is_some() && !left() {
@@ -400,19 +403,13 @@ impl State {
 
 #[cfg(test)]
 impl Calls {
-    /// A call is under way.
+    /// Begins a call.
     pub(crate) fn make_busy(&self) {
-        self.opened_for_test(1);
+        self.opened(1, Request::default(), true);
     }
 
-    /// The client has greeted.
+    /// Settles the connection.
     pub(crate) fn settle_for_test(&self) {
         self.settle();
-    }
-
-    /// A call with an answer of seven bytes that nobody takes.
-    pub(super) fn opened_for_test(&self, id: u32) {
-        self.opened(id, Request::default(), true);
-        self.send(id, Bytes::from_static(&[1; 7]));
     }
 }

@@ -1,8 +1,8 @@
-//! The messages of a call that goes on: they are kept out of the gRPC library, too.
+//! The messages of streaming calls, which are kept out of the gRPC library, too.
 //!
-//! The gRPC library decodes what comes in out of one buffer for each stream, and encodes what goes out into another. Both
-//! stay for as long as the stream does, with what they had last: what somebody typed, what a program printed. So the
-//! library gets an empty message for each message, and the messages themselves are here, each in memory of its own.
+//! The gRPC library decodes a stream's requests from one buffer and encodes its answers into another. Both stay for as
+//! long as the stream does, with their last content: typed input, printed output. So the library gets an empty message
+//! for each message, and the messages themselves are here, each in memory of its own.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,28 +16,28 @@ use tonic::{Extensions, Status, Streaming};
 
 use crate::locked;
 
-/// Bytes of answers that wait in a stream for its client; one message may always.
+/// Most bytes of answers that wait in a stream for its client, except for one larger message.
 const WAITING_MAX: usize = 32 << 10;
-/// Answers that wait likewise.
+/// Most answers that wait likewise.
 const DEPTH: usize = 32;
-/// Methods whose requests go on.
-const LISTENING: [&str; 4] = [
+/// Methods with streams of requests.
+const REQUEST_STREAMS: [&str; 4] = [
     "/executor.v1.Executor/Exec",
     "/executor.v1.Executor/Attach",
     "/executor.v1.Executor/PutArchive",
     "/executor.v1.Images/Import",
 ];
 
-/// Shared by a call's handler and its bodies.
+/// Messages of a call, shared by its handler and its bodies.
 #[derive(Clone, Debug)]
 pub(crate) struct Conversation(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// Requests come as empty messages.
-    listens: bool,
-    /// Answers do.
-    speaks: AtomicBool,
+    /// True when requests come as empty messages.
+    streams_requests: bool,
+    /// True when answers come as empty messages.
+    streams_answers: AtomicBool,
     incoming: Mutex<VecDeque<Bytes>>,
     outgoing: Mutex<Outgoing>,
     room: Notify,
@@ -50,7 +50,7 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    /// Takes a message where there is room, or gives it back.
+    /// Takes a message where there is room; returns it where there is none.
     fn push(&mut self, message: Bytes) -> Result<(), Bytes> {
         if self.bytes > 0 && self.bytes + message.len() > WAITING_MAX {
             return Err(message);
@@ -61,7 +61,7 @@ impl Outgoing {
     }
 }
 
-/// A message as gRPC carries it.
+/// Encodes a message with gRPC's prefix.
 fn encoded(message: &impl Message) -> Bytes {
     let mut bytes = Vec::with_capacity(5 + message.encoded_len());
     bytes.push(0);
@@ -71,42 +71,42 @@ fn encoded(message: &impl Message) -> Bytes {
 }
 
 impl Conversation {
-    /// Of a call of this method.
+    /// Makes the conversation of a call of this method.
     pub(super) fn new(method: &str) -> Self {
         Self(Arc::new(Shared {
-            listens: LISTENING.contains(&method),
-            speaks: AtomicBool::new(false),
+            streams_requests: REQUEST_STREAMS.contains(&method),
+            streams_answers: AtomicBool::new(false),
             incoming: Mutex::default(),
             outgoing: Mutex::default(),
             room: Notify::new(),
         }))
     }
 
-    /// The one of a request.
+    /// Returns the conversation of a request.
     ///
     /// # Errors
-    /// It did not come through a connection: a fault of the server's.
+    /// The request did not come through a connection: an internal error.
     pub(crate) fn of(extensions: &Extensions) -> Result<Self, Status> {
         extensions.get::<Self>().cloned().ok_or_else(|| Status::internal("the call has no connection"))
     }
 
-    /// Requests come as empty messages.
-    pub(super) fn listens(&self) -> bool {
-        self.0.listens
+    /// True when requests come as empty messages.
+    pub(super) fn streams_requests(&self) -> bool {
+        self.0.streams_requests
     }
 
-    /// A message has come.
-    pub(super) fn heard(&self, message: Bytes) {
+    /// Takes in a request.
+    pub(super) fn push_request(&self, message: Bytes) {
         locked(&self.0.incoming).push_back(message);
     }
 
-    /// Answers come as empty messages.
-    pub(super) fn speaks(&self) -> bool {
-        self.0.speaks.load(Ordering::Acquire)
+    /// True when answers come as empty messages.
+    pub(super) fn streams_answers(&self) -> bool {
+        self.0.streams_answers.load(Ordering::Acquire)
     }
 
-    /// The next answer, with what gRPC puts before it.
-    pub(super) fn next(&self) -> Option<Bytes> {
+    /// Takes the next answer, with gRPC's prefix.
+    pub(super) fn next_answer(&self) -> Option<Bytes> {
         let mut outgoing = locked(&self.0.outgoing);
         let message = outgoing.messages.pop_front()?;
         outgoing.bytes -= message.len();
@@ -115,27 +115,27 @@ impl Conversation {
         Some(message)
     }
 
-    /// Where a handler puts its answers, and the stream that it hands back.
+    /// Returns the outlet for a handler's answers, and the stream that the handler returns.
     pub(crate) fn answers<T: Message + Default>(&self) -> (Outlet<T>, Answers<T>) {
-        self.0.speaks.store(true, Ordering::Release);
+        self.0.streams_answers.store(true, Ordering::Release);
         let (sender, receiver) = mpsc::channel(DEPTH);
         (Outlet { sender, conversation: self.clone() }, ReceiverStream::new(receiver))
     }
 
-    /// The requests, one by one.
+    /// Returns the requests.
     pub(crate) fn requests<T: Message + Default>(&self, stream: Streaming<T>) -> Requests<T> {
         Requests { stream, conversation: self.clone() }
     }
 }
 
-/// The stream of empty messages that a handler hands back.
+/// Stream of empty messages that a handler returns.
 pub(crate) type Answers<T> = ReceiverStream<Result<T, Status>>;
 
-/// Nobody reads any more.
+/// The client does not read the answers any longer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Gone;
+pub(crate) struct ClientGone;
 
-/// Where answers go.
+/// Outlet for answers.
 #[derive(Debug)]
 pub(crate) struct Outlet<T> {
     sender: mpsc::Sender<Result<T, Status>>,
@@ -152,8 +152,8 @@ impl<T: Message + Default> Outlet<T> {
     /// Waits for room, and sends.
     ///
     /// # Errors
-    /// Nobody reads any more.
-    pub(crate) async fn send(&self, answer: Result<T, Status>) -> Result<(), Gone> {
+    /// The client does not read any longer.
+    pub(crate) async fn send(&self, answer: Result<T, Status>) -> Result<(), ClientGone> {
         let answer = match answer {
             Ok(message) => {
                 let bytes = encoded(&message);
@@ -163,7 +163,7 @@ impl<T: Message + Default> Outlet<T> {
             }
             Err(status) => Err(status),
         };
-        self.sender.send(answer).await.map_err(|_| Gone)
+        self.sender.send(answer).await.map_err(|_| ClientGone)
     }
 
     /// Sends where there is room now; `false` where there is none.
@@ -176,7 +176,7 @@ impl<T: Message + Default> Outlet<T> {
         fits
     }
 
-    async fn push(&self, mut message: Bytes) -> Result<(), Gone> {
+    async fn push(&self, mut message: Bytes) -> Result<(), ClientGone> {
         loop {
             let room = self.conversation.0.room.notified();
             tokio::pin!(room);
@@ -187,12 +187,12 @@ impl<T: Message + Default> Outlet<T> {
             }
             tokio::select! {
                 () = room => {}
-                () = self.sender.closed() => return Err(Gone),
+                () = self.sender.closed() => return Err(ClientGone),
             }
         }
     }
 
-    /// Resolves when the client's stream has taken all that was sent, or nobody reads any more.
+    /// Resolves when the connection has taken all answers, or the client does not read any longer.
     pub(crate) async fn taken(&self) {
         loop {
             let taken = self.conversation.0.room.notified();
@@ -208,7 +208,7 @@ impl<T: Message + Default> Outlet<T> {
         }
     }
 
-    /// Resolves when nobody reads any more.
+    /// Resolves when the client does not read any longer.
     pub(crate) async fn closed(&self) {
         self.sender.closed().await;
     }
@@ -222,17 +222,17 @@ pub(crate) struct Requests<T> {
 }
 
 impl<T: Message + Default> Requests<T> {
-    /// The next one; `None` when no more comes.
+    /// Waits for the next request; `None` at the end.
     ///
     /// # Errors
-    /// It is not a message of the kind, or the stream was broken off.
+    /// The request is malformed, or the stream was broken off.
     pub(crate) async fn next(&mut self) -> Result<Option<T>, Status> {
         if self.stream.message().await?.is_none() {
             return Ok(None);
         }
         let message = locked(&self.conversation.0.incoming).pop_front().unwrap_or_default();
         let decoded = T::decode(&*message);
-        decoded.map(Some).map_err(|error| Status::invalid_argument(format!("the request cannot be decoded: {error}")))
+        decoded.map(Some).map_err(|error| Status::invalid_argument(format!("cannot decode the request: {error}")))
     }
 }
 

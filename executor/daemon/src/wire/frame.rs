@@ -1,10 +1,10 @@
 //! Frames of HTTP/2 (RFC 9113, 4.1): their headers, types and flags.
 
-/// A client's first words.
+/// The connection preface, with which a client begins.
 pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Bytes of a frame's header: length (3), type, flags, stream (4).
 pub(super) const HEADER: usize = 9;
-/// Largest payload that either side sends unless it was told otherwise, and nobody is.
+/// Largest payload of either side, because no setting changes the default.
 pub(super) const PAYLOAD_MAX: usize = 16_384;
 
 /// Types of frames.
@@ -23,15 +23,15 @@ pub(super) mod kind {
 
 /// Flags of frames.
 pub(super) mod flag {
-    /// Of DATA and HEADERS: the sender's last one on the stream.
+    /// On DATA and HEADERS: the sender's last frame on the stream.
     pub(crate) const END_STREAM: u8 = 1;
-    /// Of SETTINGS and PING: an answer.
+    /// On SETTINGS and PING: an acknowledgement.
     pub(crate) const ACK: u8 = 1;
-    /// Of HEADERS and CONTINUATION: the block of fields ends here.
+    /// On HEADERS and CONTINUATION: the block of fields ends here.
     pub(crate) const END_HEADERS: u8 = 4;
-    /// Of DATA and HEADERS: padding follows.
+    /// On DATA and HEADERS: the payload is padded.
     pub(crate) const PADDED: u8 = 8;
-    /// Of HEADERS: five bytes of priority come first.
+    /// On HEADERS: five bytes of priority come first.
     pub(crate) const PRIORITY: u8 = 0x20;
 }
 
@@ -41,7 +41,7 @@ pub(super) mod code {
     pub(crate) const FRAME_SIZE_ERROR: u32 = 6;
     pub(crate) const COMPRESSION_ERROR: u32 = 9;
     pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
-    /// The last one that has a meaning.
+    /// Largest code that is defined.
     pub(crate) const LAST: u32 = 13;
     pub(crate) const INTERNAL_ERROR: u32 = 2;
 }
@@ -53,7 +53,7 @@ pub(super) struct Head {
     pub(super) length: usize,
     pub(super) kind: u8,
     pub(super) flags: u8,
-    /// The reserved bit is gone.
+    /// Id of the stream, without the reserved bit.
     pub(super) stream: u32,
 }
 
@@ -64,7 +64,7 @@ impl Head {
         Self { length, kind, flags, stream: u32::from_be_bytes(stream) & 0x7fff_ffff }
     }
 
-    /// Flag is set.
+    /// True when the flag is set.
     pub(super) fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
@@ -83,11 +83,11 @@ pub(super) fn put(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: 
     out.extend_from_slice(payload);
 }
 
-/// Overwrites memory that goes on being used.
+/// Overwrites memory that stays in use.
 pub(super) fn wipe(bytes: &mut [u8]) {
     if !executor_secrets::CONTROL {
         bytes.fill(0);
-        // The next read is not known to the compiler, and the zeros might be left out before it.
+        // Without this the compiler might leave the zeros out, because it sees no read before the next write.
         std::hint::black_box(bytes);
     }
 }

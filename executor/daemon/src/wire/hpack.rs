@@ -1,40 +1,41 @@
 //! Blocks of header fields (RFC 7541), decoded into memory that is overwritten when it is freed.
 //!
-//! The HTTP/2 library's decoder keeps what a client has it remember as slices of its read buffer, and decodes strings into a
-//! buffer that it keeps. This one copies. A client is told to have nothing remembered (SETTINGS_HEADER_TABLE_SIZE of 0);
-//! what it has remembered until it knows of that is kept in two halves, neither of which has a byte of it, and forgotten
-//! when it says that it knows.
+//! The HTTP/2 library's decoder keeps the entries of its dynamic table as slices of its read buffer, and decodes
+//! strings into a buffer that it keeps. This one copies. The settings forbid clients a dynamic table
+//! (SETTINGS_HEADER_TABLE_SIZE of 0); entries that a client adds before it knows the settings are kept in two halves,
+//! neither of which has a byte of the content, and dropped when the client acknowledges the settings.
 
 use std::collections::VecDeque;
 
 use super::huffman;
 
-/// Bytes of the table that a client may count on before it has read what it may (RFC 9113, 6.5.2).
+/// Bytes of the dynamic table that a client may use before it knows the settings (RFC 9113, 6.5.2).
 const TABLE_DEFAULT: usize = 4096;
-/// What an entry counts beside its bytes (RFC 7541, 4.1).
+/// Overhead of an entry in the size of the table (RFC 7541, 4.1).
 pub(super) const ENTRY_OVERHEAD: usize = 32;
 /// Longest string that is decoded.
 const STRING_MAX: usize = 1 << 18;
 
-/// The block is none: the connection cannot go on.
+/// A malformed block, after which the connection cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Corrupt;
 
-/// One direction's decoder.
+/// Decoder of one direction.
 #[derive(Debug)]
 pub(super) struct Decoder {
-    /// The newest first.
+    /// Dynamic table, the newest entry first.
     table: VecDeque<Entry>,
     size: usize,
-    /// Size that the encoder has chosen, and the largest that it may choose.
+    /// Size that the encoder has chosen.
     most: usize,
+    /// Largest size that the encoder may choose.
     allowed: usize,
 }
 
-/// A field of the table.
+/// An entry of the dynamic table.
 struct Entry {
     name: usize,
-    /// Name and value, combined with `pad`.
+    /// Name and value, combined with `pad` by exclusive or.
     masked: Vec<u8>,
     pad: Vec<u8>,
 }
@@ -81,17 +82,17 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// The client knows that nothing is remembered: its next block can refer to nothing (RFC 7541, 4.2).
-    pub(super) fn remember_nothing(&mut self) {
+    /// Drops the dynamic table, when the client has acknowledged the settings (RFC 7541, 4.2).
+    pub(super) fn drop_table(&mut self) {
         (self.allowed, self.most) = (0, 0);
         self.table.clear();
         self.size = 0;
     }
 
-    /// Tells each field of a block: name and value.
+    /// Calls `field` with name and value of each field of a block.
     ///
     /// # Errors
-    /// It is not a block, or does not belong to what came before.
+    /// The block is malformed, or refers to entries that are not there.
     pub(super) fn decode(&mut self, block: &[u8], mut field: impl FnMut(&[u8], &[u8])) -> Result<(), Corrupt> {
         let mut rest = block;
         let mut begun = false;
@@ -109,8 +110,8 @@ impl Decoder {
             if first & 0x80 != 0 {
                 let index = integer(&mut rest, 7)?;
                 match self.entry(index)? {
-                    Known::Static(name, value) => field(name.as_bytes(), value.as_bytes()),
-                    Known::Own(entry) => field(&entry.name(), &entry.value()),
+                    TableEntry::Static(name, value) => field(name.as_bytes(), value.as_bytes()),
+                    TableEntry::Dynamic(entry) => field(&entry.name(), &entry.value()),
                 }
                 continue;
             }
@@ -119,8 +120,8 @@ impl Decoder {
             let name = match index {
                 0 => string(&mut rest)?,
                 index => match self.entry(index)? {
-                    Known::Static(name, _) => name.as_bytes().to_vec(),
-                    Known::Own(entry) => entry.name(),
+                    TableEntry::Static(name, _) => name.as_bytes().to_vec(),
+                    TableEntry::Dynamic(entry) => entry.name(),
                 },
             };
             let value = string(&mut rest)?;
@@ -132,18 +133,18 @@ impl Decoder {
         Ok(())
     }
 
-    fn entry(&self, index: usize) -> Result<Known<'_>, Corrupt> {
+    fn entry(&self, index: usize) -> Result<TableEntry<'_>, Corrupt> {
         let place = index.checked_sub(1).ok_or(Corrupt)?;
         match STATIC.get(place) {
-            Some((name, value)) => Ok(Known::Static(name, value)),
-            None => self.table.get(place - STATIC.len()).map(Known::Own).ok_or(Corrupt),
+            Some((name, value)) => Ok(TableEntry::Static(name, value)),
+            None => self.table.get(place - STATIC.len()).map(TableEntry::Dynamic).ok_or(Corrupt),
         }
     }
 
     fn keep(&mut self, name: &[u8], value: &[u8]) -> Result<(), Corrupt> {
         let size = name.len() + value.len() + ENTRY_OVERHEAD;
         self.shrink(self.most.saturating_sub(size));
-        // One that is larger than the table empties it, and is no error (RFC 7541, 4.4).
+        // An entry that is larger than the table empties it without an error (RFC 7541, 4.4).
         if size <= self.most {
             self.table.push_front(Entry::new(name, value)?);
             self.size += size;
@@ -160,12 +161,12 @@ impl Decoder {
     }
 }
 
-enum Known<'a> {
+enum TableEntry<'a> {
     Static(&'static str, &'static str),
-    Own(&'a Entry),
+    Dynamic(&'a Entry),
 }
 
-/// An integer whose first bits stand in the last `bits` of the first byte (RFC 7541, 5.1).
+/// Decodes an integer that begins in the last `bits` of the first byte (RFC 7541, 5.1).
 fn integer(rest: &mut &[u8], bits: u32) -> Result<usize, Corrupt> {
     let (first, mut more) = rest.split_first().ok_or(Corrupt)?;
     let most = (1_usize << bits) - 1;
@@ -181,7 +182,7 @@ fn integer(rest: &mut &[u8], bits: u32) -> Result<usize, Corrupt> {
                 break;
             }
             if shift > 21 {
-                return Err(Corrupt); // beyond anything that fits a block
+                return Err(Corrupt); // larger than any block
             }
         }
     }
@@ -201,7 +202,7 @@ fn string(rest: &mut &[u8]) -> Result<Vec<u8>, Corrupt> {
     }
 }
 
-/// Writes a field that nobody is to remember: never indexed (RFC 7541, 6.2.3).
+/// Writes a field that is never indexed (RFC 7541, 6.2.3).
 pub(super) fn put_field(block: &mut Vec<u8>, name: &str, value: &[u8]) {
     block.push(0x10);
     put_string(block, name.as_bytes());
@@ -217,12 +218,12 @@ pub(super) fn put_status(block: &mut Vec<u8>, status: u16) {
     block.extend_from_slice(format!("{status:03}").as_bytes());
 }
 
-/// Writes the word that nothing is remembered in this direction either (RFC 7541, 6.3).
+/// Writes the update that sets the dynamic table of this direction to size 0 (RFC 7541, 6.3).
 pub(super) fn put_no_table(block: &mut Vec<u8>) {
     block.push(0x20);
 }
 
-/// Writes a request whose path is all that it says: POST, http.
+/// Writes a request with a path alone: POST, http.
 pub(super) fn put_request(block: &mut Vec<u8>, path: &str) {
     block.extend_from_slice(&[0x80 | 3, 0x80 | 6, 0x04]);
     put_string(block, path.as_bytes());
@@ -244,7 +245,7 @@ fn put_string(block: &mut Vec<u8>, text: &[u8]) {
     block.extend_from_slice(text);
 }
 
-/// Fields that every client knows (RFC 7541, appendix A).
+/// The static table (RFC 7541, appendix A).
 const STATIC: [(&str, &str); 61] = [
     (":authority", ""),
     (":method", "GET"),
@@ -367,13 +368,13 @@ mod tests {
         assert_eq!(fields(&mut decoder, b"\xbf"), Err(Corrupt));
         assert_eq!(fields(&mut decoder, b"\x3f\xe2\x1f"), Err(Corrupt), "4097");
         assert_eq!(fields(&mut decoder, b"\x82\x20"), Err(Corrupt), "behind a field");
-        decoder.remember_nothing();
+        decoder.drop_table();
         assert_eq!(fields(&mut decoder, b"\xbe"), Err(Corrupt));
         assert_eq!(fields(&mut decoder, &[&[0x20][..], &entry(50)].concat()), Ok("n: vvvvvvvvvvvvvvvvv\n".into()));
         assert_eq!((decoder.table.len(), fields(&mut decoder, b"\x21")), (0, Err(Corrupt)));
     }
 
-    /// Neither half of an entry has a part of it.
+    /// Neither half of an entry has a part of the content.
     #[test]
     fn entries_are_kept_in_two_halves() {
         let secret = [7; 1000];
@@ -403,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_block() {
+    fn malformed_blocks_are_errors() {
         let bad: [&[u8]; 8] =
             [b"\x80", b"\xff", b"\xff\xff\xff\xff\xff\x01", b"\x00\x05ab", b"\x00", b"\x00\x01a", b"\x04", b"\x7f\x00"];
         for block in bad {

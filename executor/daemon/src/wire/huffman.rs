@@ -1,9 +1,9 @@
 //! The Huffman code of header strings (RFC 7541, appendix B).
 //!
-//! The code is canonical: codes of one length are consecutive numbers, in the order of their symbols, and begin where those
-//! of the next shorter length end. So the lengths say everything.
+//! The code is canonical: codes of one length are consecutive numbers, in the order of their symbols, and begin where
+//! those of the next shorter length end. So the lengths define the code.
 
-/// Bits of each byte's code, then of the end of the string.
+/// Lengths in bits of each byte's code, then of the end of the string.
 #[rustfmt::skip]
 const LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
@@ -17,14 +17,14 @@ const LENGTHS: [u8; 257] = [
     30,
 ];
 const LONGEST: usize = 30;
-/// End of the string: it is never written out.
+/// Symbol of the end of the string, which is never encoded.
 const END: u16 = 256;
 
 /// The code by lengths.
 struct Code {
-    /// The codes of up to this many bits are smaller than this, where they begin a word of 32 bits.
+    /// Upper bound of the codes of up to this many bits, aligned to the left of a word of 32 bits.
     below: [u64; LONGEST + 1],
-    /// What is taken from such a code to have the place of its symbol.
+    /// Difference between such a code and the index of its symbol.
     offset: [i64; LONGEST + 1],
     /// Symbols by length, then by number.
     symbols: [u16; 257],
@@ -55,7 +55,7 @@ impl Code {
     }
 }
 
-/// The string that bytes stand for; `None` where they stand for none, or for one that is longer than `most`.
+/// Decodes a string; `None` where it is malformed or longer than `most`.
 pub(super) fn decode(bytes: &[u8], most: usize) -> Option<Vec<u8>> {
     // The shortest codes have 5 bits: never moved while it grows.
     let mut text = Vec::with_capacity((bytes.len() * 8 / 5).min(most));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_string() {
+    fn malformed_strings_are_errors() {
         assert_eq!(decode(&[0xff; 4], 9), None, "the end is told");
         assert_eq!(decode(&[0xff], 9), None, "a whole byte of padding");
         assert_eq!(decode(&[0b0000_0000], 9), None, "padding of zeros");

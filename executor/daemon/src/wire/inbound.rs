@@ -1,9 +1,9 @@
-//! What a client says, frame by frame: to the calls what is theirs, to the HTTP/2 library what it has to know.
+//! A client's frames: content goes to the calls, the shape to the HTTP/2 library.
 //!
-//! The library gets a frame for each frame that means something: a header block that says which stream it is, zeros for
-//! every body, numbers where the frame has numbers. Whatever else a client writes (fields, paddings, unknown frames and
-//! settings, debug data, PINGs) ends here. What breaks the rules of this level reaches the library as a frame that breaks
-//! them, too, so that the answer to it is the library's.
+//! The library gets a frame for each meaningful frame: a header block with the stream's id, zeros for a body, numbers
+//! where the frame has numbers. Everything else that a client writes (fields, paddings, unknown frames and settings,
+//! debug data, PINGs) ends here. A frame that breaks the rules of this level reaches the library as a frame that breaks
+//! them, too, so that the library answers to it.
 
 use std::io;
 
@@ -13,36 +13,39 @@ use super::calls::{Calls, Request};
 use super::frame::{self, HEADER, Head, PAYLOAD_MAX, PREFACE, code, flag, kind};
 use super::hpack::{self, Decoder, ENTRY_OVERHEAD};
 
-/// Largest list of fields: the tokens and trace contexts of a gRPC call fit many times.
+/// Largest list of fields of a request: the tokens and trace contexts of a gRPC call fit many times.
 pub(crate) const FIELDS_MAX: usize = 16 << 10;
-/// Largest block of fields that is looked at to be refused, and frames that it may come in.
+/// Largest block of fields that is decoded, if only to be refused.
 const BLOCK_MAX: usize = 256 << 10;
+/// Most frames of a block.
 const BLOCK_FRAMES_MAX: usize = 64;
 
-/// Follows what a client says.
+/// Parser of a client's frames.
 #[derive(Debug)]
 pub(super) struct Inbound {
     calls: Calls,
     hpack: Decoder,
-    at: At,
+    parser: Parser,
     block: Option<Block>,
-    /// For the library: bytes, and behind them this many zeros.
+    /// Bytes for the library.
     told: Vec<u8>,
+    /// Number of those that it has got.
     given: usize,
+    /// Zeros for the library behind these bytes.
     zeros: usize,
-    /// The client has broken a rule: nothing of it is looked at any more.
+    /// True when the client has broken a rule, after which its bytes are ignored.
     over: bool,
 }
 
 #[derive(Debug)]
-enum At {
-    /// This many bytes of the client's first words are there.
+enum Parser {
+    /// In the preface, of which this many bytes are there.
     Preface(usize),
     Header([u8; HEADER], usize),
     Payload(Head, Vec<u8>),
 }
 
-/// A block of fields that goes on in another frame.
+/// A block of fields that continues in another frame.
 #[derive(Debug)]
 struct Block {
     stream: u32,
@@ -52,12 +55,12 @@ struct Block {
 }
 
 impl Inbound {
-    /// From the client's first word on.
+    /// Makes the parser of a new connection.
     pub(super) fn new(calls: Calls) -> Self {
         Self {
             calls,
             hpack: Decoder::default(),
-            at: At::Preface(0),
+            parser: Parser::Preface(0),
             block: None,
             told: Vec::new(),
             given: 0,
@@ -66,17 +69,17 @@ impl Inbound {
         }
     }
 
-    /// Nothing more comes out, whatever goes in.
+    /// True when no more bytes come out.
     pub(super) fn is_over(&self) -> bool {
         self.over && self.waiting() == 0
     }
 
-    /// Bytes that there are for the library.
+    /// Returns the number of bytes for the library.
     pub(super) fn waiting(&self) -> usize {
         self.told.len() - self.given + self.zeros
     }
 
-    /// Gives what there is for the library; how much.
+    /// Gives bytes to the library; returns how many.
     pub(super) fn give(&mut self, room: &mut [u8]) -> usize {
         let told = room.len().min(self.told.len() - self.given);
         room[..told].copy_from_slice(&self.told[self.given..self.given + told]);
@@ -91,16 +94,16 @@ impl Inbound {
         told + zeros
     }
 
-    /// Goes on over bytes, to the end of a frame at most; how many. To be called when everything is given.
+    /// Parses bytes, to the end of a frame at most; returns how many. To be called when all bytes are given.
     ///
     /// # Errors
-    /// The client speaks something else than HTTP/2.
+    /// The client does not speak HTTP/2.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.over {
             return Ok(bytes.len());
         }
-        match &mut self.at {
-            At::Preface(have) => {
+        match &mut self.parser {
+            Parser::Preface(have) => {
                 let taken = bytes.len().min(PREFACE.len() - *have);
                 if bytes[..taken] != PREFACE[*have..*have + taken] {
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "the client does not speak HTTP/2"));
@@ -108,11 +111,11 @@ impl Inbound {
                 *have += taken;
                 if *have == PREFACE.len() {
                     self.told.extend_from_slice(PREFACE);
-                    self.at = At::Header([0; HEADER], 0);
+                    self.parser = Parser::Header([0; HEADER], 0);
                 }
                 Ok(taken)
             }
-            At::Header(header, have) => {
+            Parser::Header(header, have) => {
                 let taken = bytes.len().min(HEADER - *have);
                 header[*have..*have + taken].copy_from_slice(&bytes[..taken]);
                 *have += taken;
@@ -123,12 +126,12 @@ impl Inbound {
                     } else if head.length == 0 {
                         self.frame(head, Vec::new());
                     } else {
-                        self.at = At::Payload(head, Vec::with_capacity(head.length));
+                        self.parser = Parser::Payload(head, Vec::with_capacity(head.length));
                     }
                 }
                 Ok(taken)
             }
-            At::Payload(head, payload) => {
+            Parser::Payload(head, payload) => {
                 let taken = bytes.len().min(head.length - payload.len());
                 payload.extend_from_slice(&bytes[..taken]);
                 if payload.len() == head.length {
@@ -140,16 +143,16 @@ impl Inbound {
         }
     }
 
-    /// The connection ends, for this reason: by a frame that belongs to nothing, which the library refuses.
+    /// Ends the connection with this error code, by a frame without a stream, which the library refuses.
     fn fail(&mut self, code: u32) {
         self.calls.failed(code);
         frame::put(&mut self.told, kind::CONTINUATION, flag::END_HEADERS, 1, &[]);
         self.over = true;
-        (self.at, self.block) = (At::Preface(0), None);
+        (self.parser, self.block) = (Parser::Preface(0), None);
     }
 
     fn frame(&mut self, head: Head, payload: Vec<u8>) {
-        self.at = At::Header([0; HEADER], 0);
+        self.parser = Parser::Header([0; HEADER], 0);
         let goes_on = self.block.as_ref().map(|block| block.stream);
         match (goes_on, head.kind) {
             (Some(stream), kind::CONTINUATION) if stream == head.stream => {}
@@ -177,17 +180,17 @@ impl Inbound {
             }
             kind::SETTINGS => self.settings(head, &payload),
             kind::PING => self.ping(head, &payload),
-            // Without its debug data.
+            // Passed on without its debug data.
             kind::GOAWAY => self.tell(head, known_code(payload.get(..8).unwrap_or_default(), 4)),
             kind::WINDOW_UPDATE => self.tell(head, payload),
             kind::PUSH_PROMISE => self.fail(code::PROTOCOL_ERROR),
-            // RFC 9113, 5.3.2 and 5.5: without a meaning.
+            // Without a meaning (RFC 9113, 5.3.2 and 5.5).
             kind::PRIORITY => {}
             _ => {}
         }
     }
 
-    /// Tells the library of a frame with numbers; its own rules about sizes hold.
+    /// Gives the library a frame of numbers, whose size it checks itself.
     fn tell(&mut self, head: Head, mut payload: Vec<u8>) {
         payload.truncate(8);
         frame::put(&mut self.told, head.kind, 0, head.stream, &payload);
@@ -201,7 +204,7 @@ impl Inbound {
         if head.has(flag::PADDED)
             && let Some(padding) = payload.first().copied()
         {
-            // How much of it is padding decides what the library hands on.
+            // The library needs the length of the padding for what it hands on.
             self.told.push(padding);
             self.zeros -= 1;
             whole = usize::from(padding) < payload.len();
@@ -214,11 +217,11 @@ impl Inbound {
     }
 
     fn settings(&mut self, head: Head, payload: &[u8]) {
-        /// Those that the library acts on: no push, the window, the largest frame.
+        /// Settings that the library acts on: no push, the window, the largest frame.
         const TOLD: [u16; 3] = [2, 4, 5];
         if head.has(flag::ACK) {
             self.calls.settle();
-            self.hpack.remember_nothing();
+            self.hpack.drop_table();
         }
         let (entries, rest) = payload.as_chunks::<6>();
         let mut last = [None; TOLD.len()];
@@ -229,7 +232,7 @@ impl Inbound {
             }
         }
         let mut told: Vec<u8> = last.iter().flatten().flat_map(|entry| entry.iter().copied()).collect();
-        // A size that cannot be is left as wrong as it is.
+        // An invalid size stays invalid.
         told.extend(rest.iter().map(|_| 0));
         if head.has(flag::ACK) && !payload.is_empty() {
             told.resize(payload.len().min(6), 0);
@@ -246,7 +249,7 @@ impl Inbound {
                 if !self.calls.answers_ping(&said) {
                     return;
                 }
-                told.copy_from_slice(&said); // the library's own
+                told.copy_from_slice(&said); // the library's own payload
             } else if !self.calls.pinged(said) {
                 return self.fail(code::ENHANCE_YOUR_CALM);
             }
@@ -254,7 +257,7 @@ impl Inbound {
         frame::put(&mut self.told, kind::PING, head.flags & flag::ACK, head.stream, &told);
     }
 
-    /// A part of a block of fields has come.
+    /// Takes in a part of a block of fields.
     fn more(&mut self, head: Head, mut block: Block) {
         block.frames += 1;
         if block.bytes.len() > BLOCK_MAX || block.frames > BLOCK_FRAMES_MAX {
@@ -270,13 +273,13 @@ impl Inbound {
         }
         let mut told = Vec::new();
         if self.calls.is_new(block.stream) {
-            // Without a field the block is malformed, which ends the stream (RFC 9113, 8.1.1).
+            // An empty block is malformed, which ends the stream (RFC 9113, 8.1.1).
             if let Some(request) = fields.request() {
                 hpack::put_request(&mut told, &format!("/{}", block.stream));
                 self.calls.opened(block.stream, request, block.end_stream);
             }
         } else if block.end_stream {
-            // What a client says behind a request has no meaning in gRPC.
+            // Trailers of a request have no meaning in gRPC.
             self.calls.client_is_done(block.stream);
         }
         let flags = flag::END_HEADERS | if block.end_stream { flag::END_STREAM } else { 0 };
@@ -284,7 +287,7 @@ impl Inbound {
     }
 }
 
-/// The block of a HEADERS frame without padding and priority.
+/// Returns the block of a HEADERS frame without padding and priority.
 fn fragment<'a>(head: &Head, mut payload: &'a [u8]) -> Option<&'a [u8]> {
     let mut padding = 0;
     if head.has(flag::PADDED) {
@@ -296,7 +299,7 @@ fn fragment<'a>(head: &Head, mut payload: &'a [u8]) -> Option<&'a [u8]> {
     payload.get(..payload.len().checked_sub(padding)?)
 }
 
-/// A payload whose code, at this place, is one that has a meaning.
+/// Returns the payload, with an error code at this offset that is not defined replaced by INTERNAL_ERROR.
 fn known_code(payload: &[u8], at: usize) -> Vec<u8> {
     let mut told = payload.to_vec();
     if let Some(place) = told.get_mut(at..at + 4)
@@ -308,7 +311,7 @@ fn known_code(payload: &[u8], at: usize) -> Vec<u8> {
     told
 }
 
-/// A request's fields, as they come (RFC 9113, 8.2 and 8.3).
+/// Fields of a request (RFC 9113, 8.2 and 8.3).
 #[derive(Default)]
 struct Fields {
     request: Request,
@@ -316,7 +319,7 @@ struct Fields {
     scheme: bool,
     path: bool,
     authority: bool,
-    /// A field that is none of HTTP/2's own has come: those come first.
+    /// True when a regular field has come: pseudo-header fields must come before.
     regular: bool,
     malformed: bool,
 }
@@ -325,10 +328,10 @@ impl Fields {
     fn add(&mut self, name: &[u8], value: &[u8]) {
         self.request.size = self.request.size.saturating_add(name.len() + value.len() + ENTRY_OVERHEAD);
         if name.first() == Some(&b':') {
-            return self.add_own(name, value);
+            return self.add_pseudo(name, value);
         }
         self.regular = true;
-        // Of a connection, of which there is none here (RFC 9113, 8.2.2).
+        // Connection-specific fields are not allowed (RFC 9113, 8.2.2).
         let of_connection: [&[u8]; 5] =
             [b"connection", b"transfer-encoding", b"upgrade", b"keep-alive", b"proxy-connection"];
         if of_connection.contains(&name)
@@ -343,14 +346,14 @@ impl Fields {
         }
         match (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
             (Ok(name), Ok(mut value)) => {
-                value.set_sensitive(true); // none is printed
+                value.set_sensitive(true); // keeps it out of Debug output
                 self.malformed |= self.request.fields.try_append(name, value).is_err();
             }
             _ => self.malformed = true,
         }
     }
 
-    fn add_own(&mut self, name: &[u8], value: &[u8]) {
+    fn add_pseudo(&mut self, name: &[u8], value: &[u8]) {
         let seen = match name {
             b":method" => {
                 self.request.method = Method::from_bytes(value).unwrap_or_else(|_| {
@@ -360,13 +363,12 @@ impl Fields {
                 &mut self.method
             }
             b":path" => {
-                // What is no path is that of no method.
+                // A malformed path is that of no method.
                 self.request.path = str::from_utf8(value).unwrap_or_default().to_owned();
                 &mut self.path
             }
             b":scheme" => &mut self.scheme,
-            // The name by which a client calls the server says nothing here. Clients on gRPC's C core send a socket's path,
-            // which is not an authority (RFC 3986, 3.2).
+            // Ignored: clients on gRPC's C core send a socket's path, which is not a valid authority (RFC 3986, 3.2).
             b":authority" => &mut self.authority,
             _ => return self.malformed = true,
         };
@@ -401,7 +403,7 @@ mod tests {
         block
     }
 
-    /// What the library is told of frames, behind the first words.
+    /// Returns the bytes that the library gets for frames, without the preface.
     fn told(frames: &[Vec<u8>]) -> Vec<u8> {
         let said = [PREFACE.to_vec(), frames.concat()].concat();
         let told = shadow(&said, 7);
@@ -466,7 +468,7 @@ mod tests {
         assert!(all.ends_with(&empty(flags)));
     }
 
-    /// Faults of the connection are one frame that belongs to nothing, and nothing behind it.
+    /// Errors of the connection become one frame without a stream, and nothing behind it.
     #[test]
     fn faults_end_the_connection_with_their_code() {
         let fault = frame_of(kind::CONTINUATION, flag::END_HEADERS, 1, &[]);

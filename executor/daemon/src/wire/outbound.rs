@@ -1,5 +1,5 @@
-//! What the HTTP/2 library says, frame by frame, on its way to the socket: blocks of fields and bodies are put in where it
-//! has zeros and blocks of no meaning.
+//! The HTTP/2 library's frames, on their way to the socket: blocks of fields and bodies replace the library's
+//! placeholders.
 
 use std::collections::VecDeque;
 
@@ -8,45 +8,45 @@ use hyper::body::{Buf as _, Bytes};
 use super::calls::Calls;
 use super::frame::{self, HEADER, Head, PAYLOAD_MAX, code, flag, kind};
 
-/// Follows what the library says.
+/// Parser of the library's frames.
 #[derive(Debug)]
 pub(super) struct Outbound {
     calls: Calls,
-    at: At,
-    /// For the socket, and whether it is a body's.
+    parser: Parser,
+    /// Pieces for the socket, each with a flag that says that it belongs to a body.
     waiting: VecDeque<(Bytes, bool)>,
     bytes: usize,
-    /// The same, not yet cut off: what is small comes together.
+    /// Small pieces that are still gathered into one.
     small: Vec<u8>,
 }
 
 #[derive(Debug)]
-enum At {
+enum Parser {
     Header([u8; HEADER], usize),
-    /// This many bytes of the library's own are left out.
+    /// In content of the library, of which this many bytes are still to be left out.
     Skip(usize),
-    /// A frame of numbers.
+    /// In the payload of a frame of numbers.
     Payload(Head, Vec<u8>),
 }
 
 impl Outbound {
-    /// From the library's first word on.
+    /// Makes the parser of a new connection.
     pub(super) fn new(calls: Calls) -> Self {
-        Self { calls, at: At::Header([0; HEADER], 0), waiting: VecDeque::new(), bytes: 0, small: Vec::new() }
+        Self { calls, parser: Parser::Header([0; HEADER], 0), waiting: VecDeque::new(), bytes: 0, small: Vec::new() }
     }
 
-    /// Bytes that the socket has not taken.
+    /// Returns the number of bytes that the socket has not taken.
     pub(super) fn waiting(&self) -> usize {
         self.bytes + self.small.len()
     }
 
-    /// What the socket is to take next.
+    /// Returns the pieces that the socket takes next.
     pub(super) fn pieces(&mut self) -> impl Iterator<Item = &[u8]> {
         self.cut();
         self.waiting.iter().map(|(piece, _)| &**piece)
     }
 
-    /// The socket has taken this many bytes.
+    /// Notes that the socket has taken this many bytes.
     pub(super) fn taken(&mut self, mut count: usize) {
         self.bytes -= count;
         let mut of_bodies = 0;
@@ -64,11 +64,11 @@ impl Outbound {
         self.calls.written(of_bodies);
     }
 
-    /// Goes on over bytes of the library's.
+    /// Parses bytes of the library.
     pub(super) fn feed(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
-            let taken = match &mut self.at {
-                At::Header(header, have) => {
+            let taken = match &mut self.parser {
+                Parser::Header(header, have) => {
                     let taken = bytes.len().min(HEADER - *have);
                     header[*have..*have + taken].copy_from_slice(&bytes[..taken]);
                     *have += taken;
@@ -78,21 +78,21 @@ impl Outbound {
                     }
                     taken
                 }
-                At::Skip(left) => {
+                Parser::Skip(left) => {
                     let taken = bytes.len().min(*left);
                     *left -= taken;
                     if *left == 0 {
-                        self.at = At::Header([0; HEADER], 0);
+                        self.parser = Parser::Header([0; HEADER], 0);
                     }
                     taken
                 }
-                At::Payload(head, payload) => {
+                Parser::Payload(head, payload) => {
                     let taken = bytes.len().min(head.length - payload.len());
                     payload.extend_from_slice(&bytes[..taken]);
                     if payload.len() == head.length {
                         let (head, payload) = (*head, std::mem::take(payload));
                         self.numbers(head, payload);
-                        self.at = At::Header([0; HEADER], 0);
+                        self.parser = Parser::Header([0; HEADER], 0);
                     }
                     taken
                 }
@@ -102,10 +102,10 @@ impl Outbound {
     }
 
     fn begin(&mut self, head: Head) {
-        let skipped = |length| if length == 0 { At::Header([0; HEADER], 0) } else { At::Skip(length) };
+        let skipped = |length| if length == 0 { Parser::Header([0; HEADER], 0) } else { Parser::Skip(length) };
         match head.kind {
             kind::DATA => {
-                // The library pads nothing.
+                // The library does not pad.
                 head.put(&mut self.small);
                 if head.length > 0 {
                     self.cut();
@@ -115,19 +115,19 @@ impl Outbound {
                         waiting.push_back((part, true));
                     });
                 }
-                self.at = skipped(head.length);
+                self.parser = skipped(head.length);
             }
             kind::HEADERS => {
                 let block = self.calls.block(head.stream);
                 self.put_block(&head, &block);
-                self.at = skipped(head.length);
+                self.parser = skipped(head.length);
             }
-            // Where the library's own block has one.
-            kind::CONTINUATION => return self.at = skipped(head.length),
-            _ if head.length > 0 => self.at = At::Payload(head, Vec::with_capacity(head.length)),
+            // A continuation of the library's own block.
+            kind::CONTINUATION => return self.parser = skipped(head.length),
+            _ if head.length > 0 => self.parser = Parser::Payload(head, Vec::with_capacity(head.length)),
             _ => {
                 self.numbers(head, Vec::new());
-                self.at = At::Header([0; HEADER], 0);
+                self.parser = Parser::Header([0; HEADER], 0);
             }
         }
         if matches!(head.kind, kind::DATA | kind::HEADERS) && head.has(flag::END_STREAM) {
@@ -135,7 +135,7 @@ impl Outbound {
         }
     }
 
-    /// A block of fields, in as many frames as it takes.
+    /// Writes a block of fields, in as many frames as it takes.
     fn put_block(&mut self, head: &Head, block: &[u8]) {
         let mut parts = block.chunks(PAYLOAD_MAX).peekable();
         let mut kind = kind::HEADERS;
@@ -195,7 +195,7 @@ mod tests {
         bytes
     }
 
-    /// Blocks and bodies stand where the library has its own, whatever pieces it writes and the socket takes.
+    /// Blocks and bodies replace the library's, for any pieces that it writes and the socket takes.
     #[test]
     fn contents_are_put_in() {
         let (head, trailers) = (vec![0x88; 20_000], b"\x10\x01x\x01y".to_vec());
@@ -248,9 +248,9 @@ mod tests {
         }
     }
 
-    /// Of a stream that the client has ended there is nothing left to say.
+    /// A stream that the client has ended gets an error and zeros.
     #[test]
-    fn what_is_gone_is_made_up() {
+    fn a_stream_that_is_gone_gets_no_content() {
         let calls = Calls::new(8);
         calls.opened(1, Request::default(), false);
         calls.send(1, Bytes::from_static(b"secret"));

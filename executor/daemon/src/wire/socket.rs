@@ -1,4 +1,4 @@
-//! The stream that the HTTP/2 library reads and writes: a socket, seen through [`Inbound`] and [`Outbound`].
+//! The stream that the HTTP/2 library reads and writes: a socket behind [`Inbound`] and [`Outbound`].
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -14,7 +14,7 @@ use super::outbound::Outbound;
 
 /// Bytes that are read at once.
 const READ: usize = 16 << 10;
-/// Bytes that wait for the socket before the library has to.
+/// Bytes that may wait for the socket before the library has to wait.
 const WAITING_MAX: usize = 64 << 10;
 /// Pieces that are written at once.
 const PIECES: usize = 64;
@@ -25,13 +25,14 @@ pub(crate) struct Wire<S> {
     stream: S,
     inbound: Inbound,
     outbound: Outbound,
-    /// Read and not looked at: everything else in it is zeros.
+    /// Bytes read from the socket; all of it but `unseen` is zeros.
     buffer: Vec<u8>,
+    /// Part of the buffer that is not parsed yet.
     unseen: Range<usize>,
 }
 
 impl<S> Wire<S> {
-    /// The stream of a connection whose calls are these.
+    /// Makes the stream of a connection with these calls.
     pub(crate) fn new(stream: S, calls: &Calls) -> Self {
         let (inbound, outbound) = (Inbound::new(calls.clone()), Outbound::new(calls.clone()));
         Self { stream, inbound, outbound, buffer: vec![0; READ], unseen: 0..0 }
@@ -49,7 +50,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
                 room.advance(ready);
                 given = true;
             }
-            // A client that has broken a rule is heard no more.
+            // Bytes of a client that has broken a rule are ignored.
             if room.remaining() == 0 || inbound.is_over() {
                 return Poll::Ready(Ok(()));
             }

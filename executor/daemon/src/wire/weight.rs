@@ -1,9 +1,9 @@
-//! What a request's message costs once it is decoded, told before it is.
+//! The memory that a request takes once it is decoded, estimated before.
 //!
-//! An empty message has two bytes on the wire and some hundred in memory, and messages lie in messages: 1.9 MB of empty actions
-//! take 736 MB. So the bytes are gone over first, by the interface's own description, and nothing is allocated
-//! for it but a stack of places. Texts that are not UTF-8 are seen on the way: the decoder would refuse the first of them without a
-//! word of its field, as a fault of the daemon's.
+//! An empty message has two bytes on the wire and some hundred in memory, and messages are nested: 1.9 MB of empty
+//! actions take 736 MB. So the bytes are walked first, by the interface's own description, without any allocation but a
+//! stack of positions. The walk finds strings that are not UTF-8, too: the decoder would refuse the first of them
+//! without its field, as an internal error.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -16,29 +16,29 @@ use tonic::Status;
 
 use crate::problem::Problem;
 
-/// Messages in messages. An action in an action is two of them.
+/// Most levels of nested messages. An action in an action is two of them.
 const DEPTH_MAX: usize = 64;
-/// Bytes that a decoded message may take, beside four times its length.
+/// Bytes that a decoded message may take besides four times its length.
 const DECODED_MAX: usize = 16 << 20;
-/// Times that a list's elements are there while it grows.
+/// Copies of a list's elements while it grows.
 const GROWTH: usize = 2;
-/// A text, a list.
+/// Bytes of a string or a list in its message.
 const POINTED: usize = 24;
-/// A field of any other kind.
+/// Bytes of a field of any other kind.
 const SCALAR: usize = 8;
-/// Most texts that are not UTF-8 that are told; more do not fit an answer either.
+/// Most violations for strings that are not UTF-8; more do not fit into an answer.
 const NOT_UTF8_MAX: usize = 100;
 /// Longest key of a map in the name of a field, in characters.
 const KEY_SHOWN: usize = 80;
 
-/// What is known of one type of messages.
+/// Description of one type of messages.
 #[derive(Debug, Default)]
 struct Shape {
-    /// Bytes that one takes in memory, more or less.
+    /// Estimated bytes in memory.
     size: usize,
-    /// By number: fields that are messages, and of which type; texts and bytes.
+    /// Fields by number: messages, strings and bytes.
     fields: HashMap<u64, Field>,
-    /// It is an entry of a map: a key and a value.
+    /// True of an entry of a map: a key and a value.
     is_entry: bool,
 }
 
@@ -46,7 +46,7 @@ struct Shape {
 struct Field {
     kind: Kind,
     name: String,
-    /// It can be there several times.
+    /// True of a repeated field.
     is_list: bool,
 }
 
@@ -60,27 +60,27 @@ enum Kind {
 #[derive(Debug, Default)]
 struct Shapes {
     types: Vec<Shape>,
-    /// Types of the methods' requests.
+    /// Request types by method.
     methods: HashMap<String, usize>,
 }
 
 static SHAPES: LazyLock<Shapes> = LazyLock::new(|| Shapes::of(executor_proto::FILE_DESCRIPTOR_SET));
 
-/// Judges a method's requests.
+/// Estimates the memory of a method's requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weigher(Option<usize>);
 
 impl Weigher {
-    /// For a method; those of other interfaces (health, reflection) have nothing that could cost.
+    /// Makes the weigher of a method. Requests of other interfaces (health, reflection) are always cheap.
     pub(super) fn of(method: &str) -> Self {
         Self(SHAPES.methods.get(method).copied())
     }
 
-    /// Looks at a message.
+    /// Checks a message.
     ///
     /// # Errors
-    /// It would cost too much, or has texts that are not UTF-8.
-    pub(super) fn judge(self, message: &[u8]) -> Result<(), Status> {
+    /// The message would take too much memory, or has strings that are not UTF-8.
+    pub(super) fn check(self, message: &[u8]) -> Result<(), Status> {
         let Some(root) = self.0 else { return Ok(()) };
         let most = message.len().saturating_mul(4).saturating_add(DECODED_MAX);
         let mut cost = SHAPES.types[root].size;
@@ -88,7 +88,7 @@ impl Weigher {
         let mut all_utf8 = true;
         while let Some((shape, rest)) = places.last_mut() {
             let Some((number, kind)) = key(rest) else {
-                // Its end, or what is no message at all: the decoder says what is wrong with it.
+                // The end, or a malformed message, which the decoder refuses.
                 places.pop();
                 continue;
             };
@@ -97,7 +97,7 @@ impl Weigher {
                 0 => varint(rest).map(|_| &[][..]),
                 1 => split(rest, 8),
                 5 => split(rest, 4),
-                _ => Some(&[][..]), // groups: what is in them is looked at like all else
+                _ => Some(&[][..]), // groups: their fields are checked like all others
             };
             let Some(payload) = payload else { return Ok(()) };
             match SHAPES.types[*shape].fields.get(&number).map(|field| field.kind) {
@@ -106,7 +106,7 @@ impl Weigher {
                     places.push((of, payload));
                     if places.len() > DEPTH_MAX {
                         return Err(Status::invalid_argument(format!(
-                            "the request has messages in messages to a depth of more than {DEPTH_MAX}"
+                            "the request nests messages more than {DEPTH_MAX} levels deep"
                         )));
                     }
                 }
@@ -129,13 +129,13 @@ impl Weigher {
         }
         let mut found = Vec::new();
         not_utf8(root, "", message, &mut found);
-        // What is in groups, which the interface has none of, is nobody's field.
+        // The interface has no groups: strings in them belong to no field.
         if found.is_empty() { Ok(()) } else { Err(Problem::invalid(found).into()) }
     }
 }
 
-/// The fields of a message, and of those in it, whose texts are not UTF-8; the values are not repeated. `path` is the
-/// message's own, with the dot behind it. Its depth was judged before.
+/// Finds the fields of a message, and of nested ones, whose strings are not UTF-8; the values are not repeated. `path`
+/// is the message's own, with the dot behind it. The depth was checked before.
 fn not_utf8(shape: usize, path: &str, mut rest: &[u8], found: &mut Vec<Violation>) {
     let mut seen: HashMap<u64, usize> = HashMap::new();
     let mut groups = 0_usize;
@@ -178,7 +178,7 @@ fn not_utf8(shape: usize, path: &str, mut rest: &[u8], found: &mut Vec<Violation
     }
 }
 
-/// The same of an entry of the map `map`: those of the interface have texts for keys and values.
+/// Does the same for an entry of `map`: the interface's maps have strings for keys and values.
 fn entry(map: &str, mut rest: &[u8], found: &mut Vec<Violation>) {
     let (mut name, mut value) = (&[][..], &[][..]);
     while let Some((number, 2)) = key(&mut rest) {
@@ -201,7 +201,7 @@ fn entry(map: &str, mut rest: &[u8], found: &mut Vec<Violation>) {
     }
 }
 
-/// The next field's number and its kind on the wire.
+/// Reads the next field's number and wire type.
 fn key(rest: &mut &[u8]) -> Option<(u64, u8)> {
     let key = varint(rest)? as u64;
     Some((key >> 3, key as u8 & 7))
@@ -276,8 +276,8 @@ fn collect<'a>(scope: &str, messages: &'a [DescriptorProto], named: &mut Vec<(St
     }
 }
 
-/// Bytes that a message takes: its lists and texts by their pointers, what lies in it in place. `above` are the types that
-/// it lies in: one of them again is behind a pointer.
+/// Estimates the bytes of a message without the content behind pointers. `above` are the types around it: one of these
+/// again is behind a pointer.
 fn size<'a>(
     message: &'a DescriptorProto,
     named: &[(String, &'a DescriptorProto)],
@@ -309,8 +309,8 @@ mod tests {
 
     const RUN: &str = "/executor.v1.Executor/Run";
 
-    fn judged(message: &[u8]) -> Result<(), Status> {
-        Weigher::of(RUN).judge(message)
+    fn checked(message: &[u8]) -> Result<(), Status> {
+        Weigher::of(RUN).check(message)
     }
 
     /// A field that is a message or bytes.
@@ -349,17 +349,17 @@ mod tests {
         };
         let action = v1::Action { run: Some(run), ..Default::default() };
         let request = v1::RunRequest { action: Some(action), ..Default::default() };
-        judged(&request.encode_to_vec()).unwrap();
-        judged(&[]).unwrap();
+        checked(&request.encode_to_vec()).unwrap();
+        checked(&[]).unwrap();
     }
 
-    /// The control of the second: what it stands for is what it says.
+    /// The last lines are the control: few elements are decoded as they are.
     #[test]
     fn what_grows_in_memory_is_refused_by_name() {
         // RunRequest.action, Action.parallel, ParallelAction.actions
         let (action, parallel, actions) = (2, 7, 1);
         let flat = field(action, &field(parallel, &field(actions, &[]).repeat(900_000)));
-        let refused = judged(&flat).unwrap_err();
+        let refused = checked(&flat).unwrap_err();
         assert!(
             refused.code() == tonic::Code::ResourceExhausted && refused.message().contains("elements"),
             "{refused}"
@@ -368,17 +368,17 @@ mod tests {
         for _ in 0..DEPTH_MAX {
             deep = field(parallel, &field(actions, &deep));
         }
-        let refused = judged(&field(action, &deep)).unwrap_err();
-        assert!(refused.code() == tonic::Code::InvalidArgument && refused.message().contains("64"), "{refused}");
+        let refused = checked(&field(action, &deep)).unwrap_err();
+        assert!(refused.code() == tonic::Code::InvalidArgument && refused.message().contains("64 levels"), "{refused}");
         let few = field(action, &field(parallel, &field(actions, &[]).repeat(100)));
-        judged(&few).unwrap();
+        checked(&few).unwrap();
         let request = v1::RunRequest::decode(&*few).unwrap();
         assert_eq!(request.action.unwrap().parallel.unwrap().actions.len(), 100);
     }
 
-    /// Whatever client encoded it: the one in Rust makes no such texts, so bytes of valid ones are changed afterwards.
+    /// The client in Rust cannot encode such strings, so bytes of valid ones are changed afterwards.
     #[test]
-    fn every_text_that_is_not_utf8_is_told_by_its_field() {
+    fn every_string_that_is_not_utf8_is_reported_by_its_field() {
         let variable = |value: &str| v1::EnvironmentVariable { name: "A".into(), value: value.into() };
         let file = v1::File { path: "/@@@@".into(), content: b"\xff\xfe".to_vec(), ..v1::File::default() };
         let run = v1::RunAction {
@@ -395,9 +395,9 @@ mod tests {
             ..Default::default()
         };
         let good = request.encode_to_vec();
-        judged(&good).unwrap();
+        checked(&good).unwrap();
         let bytes: Vec<u8> = good.iter().map(|byte| if *byte == b'@' { 0xff } else { *byte }).collect();
-        let refused = judged(&bytes).unwrap_err();
+        let refused = checked(&bytes).unwrap_err();
         assert_eq!(refused.code(), tonic::Code::InvalidArgument);
         let told = tonic_types::StatusExt::get_details_bad_request(&refused).unwrap().field_violations;
         assert!(told.iter().all(|violation| violation.reason == "NOT_UTF8"), "{told:?}");
@@ -412,17 +412,17 @@ mod tests {
             "rootfs",
         ];
         assert_eq!(fields, expected);
-        // Fields that the interface does not have are nobody's, whatever is in them.
-        judged(&field(15, b"\xff").repeat(3)).unwrap_or_else(|status| panic!("{status:?}"));
+        // Unknown fields are ignored.
+        checked(&field(15, b"\xff").repeat(3)).unwrap_or_else(|status| panic!("{status:?}"));
         // A flood is bounded.
         let flood = field(2, &field(3, &field(2, b"\xff").repeat(100_000)));
-        assert!(judged(&flood).is_err());
+        assert!(checked(&flood).is_err());
     }
 
     #[test]
-    fn what_is_no_message_is_left_to_the_decoder() {
+    fn malformed_messages_are_left_to_the_decoder() {
         for bytes in [&b"\xff"[..], b"\x0a\x7f", b"\x0b\x0b\x0b", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"] {
-            judged(bytes).unwrap();
+            checked(bytes).unwrap();
         }
     }
 }

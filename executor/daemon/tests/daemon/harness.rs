@@ -1,18 +1,21 @@
-//! The daemon as it ships, with a launcher and shims that do what a test tells them: for orders of events that
-//! the real ones rarely show.
+//! A node under test: the real daemon, with a launcher and shims that a test controls, for orders of events that rarely
+//! occur with the real ones.
 //!
 //! The launcher and the shims are threads of the test that speak the real protocol over real sockets and write real
-//! records; the daemon is the real program. Works with and without root; with root it drops its privileges.
+//! records. Works with and without root; as root the daemon drops its privileges.
 
 pub(crate) mod launcher;
 pub(crate) mod shim;
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use executor_proto::v1::executor_client::ExecutorClient;
 use executor_proto::v1::{self, Container, Event, RunRequest, WatchEventsRequest};
+use executor_sys::seqpacket::SeqpacketListener;
 use tempfile::TempDir;
 use tokio_stream::StreamExt as _;
 use tonic::transport::{Channel, Endpoint};
@@ -23,7 +26,7 @@ use tonic_health::pb::health_client::HealthClient;
 use launcher::FakeLauncher;
 use shim::FakeShim;
 
-/// No step of a test takes longer, unless something hangs.
+/// Time limit for a step of a test.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A node under test.
@@ -35,21 +38,21 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// A launcher and a daemon that serves.
+    /// Starts a launcher and a daemon, and waits until it serves.
     pub(crate) async fn start() -> Self {
         Self::start_with(&[]).await
     }
 
-    /// The same with more flags for the daemon.
+    /// Starts the node with more flags for the daemon.
     pub(crate) async fn start_with(args: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(dir.path().join("state")).unwrap();
         Self::start_in(dir, args).await
     }
 
-    /// The same in a directory that has something already.
+    /// Starts the node in an existing directory.
     pub(crate) async fn start_in(dir: TempDir, args: &[&str]) -> Self {
-        open_to_all(dir.path());
+        set_mode(dir.path(), 0o755); // the daemon's user must be able to enter
         let launcher = FakeLauncher::start(dir.path());
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
         let mut node = Self { dir, launcher, daemon: None, args };
@@ -63,7 +66,7 @@ impl Node {
         self.start_daemon_with(&[]);
     }
 
-    /// The same with more flags, this time.
+    /// Starts the daemon (again) with more flags, this time alone.
     pub(crate) fn start_daemon_with(&mut self, args: &[&str]) {
         let log = std::fs::File::options().append(true).create(true).open(self.dir.path().join("log")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_executord"));
@@ -95,19 +98,19 @@ impl Node {
         self.daemon.as_ref().unwrap().id()
     }
 
-    /// kill -9.
+    /// Kills the daemon (SIGKILL).
     pub(crate) fn kill(&mut self) {
         let mut daemon = self.daemon.take().unwrap();
         daemon.kill().unwrap();
         daemon.wait().unwrap();
     }
 
-    /// How it ended by itself.
+    /// Waits until the daemon has ended by itself.
     pub(crate) fn ended(&mut self) -> ExitStatus {
         self.take_daemon().wait().unwrap()
     }
 
-    /// Takes the daemon out, so that another can be started beside it.
+    /// Takes the daemon out, so that another one can be started beside it.
     pub(crate) fn take_daemon(&mut self) -> Child {
         self.daemon.take().unwrap()
     }
@@ -116,7 +119,7 @@ impl Node {
         self.daemon = Some(daemon);
     }
 
-    /// SIGTERM, and how it ended.
+    /// Stops the daemon (SIGTERM), and waits until it has ended.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
         let mut daemon = self.daemon.take().unwrap();
         let pid = rustix::process::Pid::from_child(&daemon);
@@ -124,7 +127,7 @@ impl Node {
         daemon.wait().unwrap()
     }
 
-    /// kill -9, and a start again.
+    /// Kills the daemon, and starts it again.
     pub(crate) async fn crash(&mut self) {
         self.kill();
         self.start_daemon();
@@ -140,7 +143,7 @@ impl Node {
         ExecutorClient::new(self.channel().await)
     }
 
-    /// Waits until health is as it should be.
+    /// Waits for a status of the health service.
     pub(crate) async fn until_health(&self, wanted: ServingStatus) {
         let watch = async {
             loop {
@@ -157,7 +160,7 @@ impl Node {
         tokio::time::timeout(PATIENCE, watch).await.expect("health does not become as wanted");
     }
 
-    /// Runs a request whose shim behaves well: the shim, and the answer.
+    /// Runs a request with a well-behaved shim. Returns the shim and the answer.
     pub(crate) async fn run(&self, request: RunRequest) -> (FakeShim, v1::RunResponse) {
         let mut client = self.client().await;
         let call = tokio::spawn(async move { client.run(request).await });
@@ -166,7 +169,7 @@ impl Node {
         (shim, call.await.unwrap().unwrap().into_inner())
     }
 
-    /// All events that are kept, until one of `last` for this container.
+    /// Returns all kept events of a container, up to one of kind `last`.
     pub(crate) async fn events(&self, id: &str, last: v1::event::Kind) -> Vec<Event> {
         let request = WatchEventsRequest { container_id: id.to_owned(), ..Default::default() };
         let mut stream = self.client().await.watch_events(request).await.unwrap().into_inner();
@@ -185,7 +188,7 @@ impl Node {
         tokio::time::timeout(PATIENCE, collect).await.expect("the event does not come")
     }
 
-    /// What the daemon logged.
+    /// Returns the daemon's log.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
@@ -203,7 +206,7 @@ impl Drop for Node {
     }
 }
 
-/// A request that is valid.
+/// Makes a valid request.
 pub(crate) fn request(id: &str) -> RunRequest {
     let run = v1::RunAction { path: "/bin/true".into(), ..Default::default() };
     RunRequest {
@@ -213,7 +216,7 @@ pub(crate) fn request(id: &str) -> RunRequest {
     }
 }
 
-/// A request with secrets of every kind, each made of the canary.
+/// Makes a request with secrets of every kind, each made of the canary.
 pub(crate) fn secret_request(id: &str, canary: &str) -> RunRequest {
     let mut request = request(id);
     let run = request.action.as_mut().unwrap().run.as_mut().unwrap();
@@ -226,7 +229,7 @@ pub(crate) fn secret_request(id: &str, canary: &str) -> RunRequest {
     request
 }
 
-/// The kinds of events, by name.
+/// Returns the names of the kinds of events.
 pub(crate) fn kinds(events: &[Event]) -> Vec<&'static str> {
     events.iter().map(|event| event.kind().as_str_name().trim_start_matches("KIND_")).collect()
 }
@@ -241,7 +244,7 @@ pub(crate) async fn wait(client: &mut ExecutorClient<Channel>, id: &str) -> Cont
     answer.unwrap().into_inner().container.unwrap()
 }
 
-/// Repeats what needs somebody else to be ready first.
+/// Repeats an action until it succeeds.
 pub(crate) async fn retry<T, E: std::fmt::Debug, F: Future<Output = Result<T, E>>>(
     what: &str,
     mut act: impl FnMut() -> F,
@@ -256,13 +259,24 @@ pub(crate) async fn retry<T, E: std::fmt::Debug, F: Future<Output = Result<T, E>
     }
 }
 
-/// Waits for a condition that nothing announces to a test.
+/// Polls for a condition.
 pub(crate) async fn until(what: &str, condition: impl Fn() -> bool) {
     retry(what, || async { if condition() { Ok(()) } else { Err("not yet") } }).await;
 }
 
-/// The daemon's user must come through.
-fn open_to_all(dir: &Path) {
+fn set_mode(path: &Path, mode: u32) {
     use std::os::unix::fs::PermissionsExt as _;
-    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Listens on a socket to which the daemon's user can connect.
+fn listen(path: &Path) -> Arc<SeqpacketListener> {
+    let listener = Arc::new(SeqpacketListener::bind(path).unwrap());
+    set_mode(path, 0o666);
+    listener
+}
+
+/// Ends a connection, or a listener, in both directions, for all threads that use it.
+fn hang_up(socket: impl AsFd) {
+    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both); // fails where the peer has done so
 }

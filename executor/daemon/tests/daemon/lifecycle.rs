@@ -1,4 +1,4 @@
-//! A container's life as the daemon sees it, in orders that reality rarely shows.
+//! A container's life as the daemon sees it, in orders of events that rarely occur.
 
 use crate::harness::launcher::OnLaunch;
 use crate::harness::{Node, get, kinds, request, secret_request, wait};
@@ -49,7 +49,7 @@ async fn a_container_runs_and_everything_reaches_its_shim() {
     assert_eq!(kinds(&node.events("a", Kind::Deleted).await).last(), Some(&"DELETED"));
 }
 
-/// Reports that come twice, late, or not at all make no event twice and none out of order.
+/// Reports that come twice, late, or not at all cause no event twice and none out of order.
 #[tokio::test(flavor = "multi_thread")]
 async fn reports_in_any_order_are_one_life() {
     let node = Node::start().await;
@@ -99,17 +99,17 @@ async fn a_short_life_is_a_whole_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shim_that_ends_without_a_word_is_known_by_its_record() {
+async fn a_shim_that_ends_without_a_report_leaves_its_record() {
     let node = Node::start().await;
     let mut client = node.client().await;
-    // The exit record is there, `completed` was never told.
+    // The exit record is there, `completed` was never reported.
     let (shim, _) = node.run(request("record-first")).await;
     shim.write_exit(Some(Exit::Code(1)), None);
     shim.hangs_up();
     let container = wait(&mut client, "record-first").await;
     assert_eq!(container.result.unwrap().exit.unwrap().status, Some(v1::exit_status::Status::Code(1)));
 
-    // It dies; the launcher finishes the container and says so.
+    // The shim dies; the launcher finishes the container and reports it.
     let (shim, _) = node.run(request("killed")).await;
     shim.hangs_up();
     let lost = Failure { kind: FailureKind::SupervisorLost, message: "the shim died".into(), errno: 0 };
@@ -118,14 +118,14 @@ async fn a_shim_that_ends_without_a_word_is_known_by_its_record() {
     let failure = wait(&mut client, "killed").await.result.unwrap().failure.unwrap();
     assert_eq!((failure.kind(), &*failure.message), (v1::failure::Kind::SupervisorLost, "the shim died"));
 
-    // The launcher's word comes before the connection's end.
+    // The launcher's report comes before the connection's end.
     let (shim, _) = node.run(request("word-first")).await;
     shim.write_exit(None, Some(lost));
     node.launcher.shim_lost("word-first");
     wait(&mut client, "word-first").await;
     drop(shim);
 
-    // Nobody wrote a record: told as it is.
+    // No exit record was written.
     let (shim, _) = node.run(request("nothing")).await;
     shim.hangs_up();
     node.launcher.shim_lost("nothing");
@@ -133,7 +133,7 @@ async fn a_shim_that_ends_without_a_word_is_known_by_its_record() {
     assert_eq!(result.failure.unwrap().kind(), v1::failure::Kind::SupervisorLost);
     assert!(result.exit.is_none() && result.wipe.is_none());
 
-    // A broken connection is no end: the shim listens, and is found again.
+    // After a broken connection the shim still listens, and is connected again.
     let (shim, _) = node.run(request("reconnects")).await;
     shim.drops_connections();
     shim.is_connected().await;
@@ -145,7 +145,7 @@ async fn a_shim_that_ends_without_a_word_is_known_by_its_record() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_refused_leaves_nothing() {
+async fn a_refused_container_leaves_nothing() {
     let node = Node::start().await;
     let mut client = node.client().await;
     let before = client.info(v1::InfoRequest {}).await.unwrap().into_inner().remaining;
@@ -182,7 +182,7 @@ async fn what_is_refused_leaves_nothing() {
     shim.exits(0);
 }
 
-/// The launcher dies with the request in its hands.
+/// The launcher dies with a request.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_launcher_that_vanishes_leaves_nothing() {
     let node = Node::start().await;
@@ -197,7 +197,7 @@ async fn a_launcher_that_vanishes_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_launcher_what_runs_runs_on() {
+async fn containers_run_on_without_a_launcher() {
     let node = Node::start().await;
     let mut client = node.client().await;
     let (shim, _) = node.run(request("a")).await;
@@ -246,12 +246,12 @@ async fn the_same_request_is_the_same_container() {
     let again = run(secret_request("a", "x")).await.unwrap().unwrap().into_inner();
     assert!(!again.created && again.container.unwrap().state() == v1::State::Completed);
 
-    // All who ask meanwhile share the refusal too.
+    // Callers that come meanwhile get the refusal, too.
     let calls: Vec<_> = (0..4).map(|_| run(request("b"))).collect();
     let shim = node.launcher.launched().await;
     shim.refuses(Refused::new(Reason::Precondition, "does not fit"));
     for call in calls {
-        // One that came after the refusal is a new request: its shim is never told to go on, so it is refused too.
+        // A call that came after the refusal is a new request, which is refused, too.
         let answer = tokio::select! {
             answer = call => answer.unwrap(),
             late = node.launcher.launched() => {
@@ -263,7 +263,7 @@ async fn the_same_request_is_the_same_container() {
     }
 }
 
-/// A program that cannot be executed is the container's result, and Run answers when that is certain.
+/// A program that cannot be executed is the container's result, and Run answers when it is known.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_exec_is_a_result() {
     let node = Node::start().await;
@@ -329,7 +329,7 @@ async fn stop_signal_and_delete() {
     assert_eq!(kinds(&events), expected);
     assert!(events[6].result.as_ref().unwrap().stopped);
 
-    // What is completed stays so: stopping it again changes nothing, a signal finds no process.
+    // A completed container stays completed: Stop changes nothing, Signal finds no process.
     let (shim, _) = node.run(request("b")).await;
     shim.exits(0);
     wait(&mut client, "b").await;
@@ -339,7 +339,7 @@ async fn stop_signal_and_delete() {
     assert_eq!(client.signal(signal).await.unwrap_err().code(), Code::FailedPrecondition);
 }
 
-/// Who goes away in the middle of Run comes back to the same container.
+/// A caller that goes away during Run gets the same container when it comes back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_that_goes_away_leaves_the_container() {
     let node = Node::start().await;

@@ -1,4 +1,4 @@
-//! The daemon as it ships, between real clients and a launcher and shims of the tests' own making.
+//! Tests of the real daemon, with real clients, and a launcher and shims that the tests control.
 
 #![allow(clippy::unwrap_used)] // a step of the harness that fails fails its test
 

@@ -1,4 +1,4 @@
-//! What a daemon knows after the one before it ended, in order or not.
+//! Restarts of the daemon, in order and after a kill.
 
 use executor_core::lifecycle::State;
 use executor_core::record::Exit;
@@ -9,7 +9,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 
 use crate::harness::{Node, get, kinds, request, secret_request, until, wait};
 
-/// DESIGN 1: containers outlive the daemon; kill -9 loses none, nor an exit code.
+/// Containers outlive the daemon; kill -9 loses neither a container nor an exit code.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_daemon_finds_its_containers_again() {
     let mut node = Node::start().await;
@@ -21,12 +21,12 @@ async fn a_killed_daemon_finds_its_containers_again() {
     let mut client = node.client().await;
     let before = wait(&mut client, "completed").await;
     let cursor = client.info(v1::InfoRequest {}).await.unwrap().into_inner().cursor;
-    // Of this one the ledger is the only witness: it must have been written.
+    // Only the ledger has this one: it must have been written.
     let ledger = node.state_dir().join("ledger/executord.redb");
     let has = |what: &[u8]| std::fs::read(&ledger).unwrap().windows(what.len()).any(|window| window == what);
     until("the ledger is written", || has(br#""id":"vanished""#)).await;
     node.kill();
-    // While nobody looks, one ends in order, and one with its shim, of which nobody wrote a record.
+    // Meanwhile one container ends in order, and one vanishes with its shim, without an exit record.
     ended.exits(5);
     vanished.hangs_up();
     std::fs::remove_dir_all(node.run_dir().join("containers/vanished")).unwrap();
@@ -44,13 +44,13 @@ async fn a_killed_daemon_finds_its_containers_again() {
     let (total, left) = (info.total.unwrap(), info.remaining.unwrap());
     assert_eq!(total.containers - left.containers, 1, "one holds its capacity");
     assert!(info.cursor > cursor);
-    // Who followed the events goes on, and is told that some may be missing.
+    // A follower of the events continues, and learns that some may be missing.
     let follow = v1::WatchEventsRequest { after_cursor: cursor, ..Default::default() };
     let mut stream = client.watch_events(follow).await.unwrap().into_inner();
     let first = tokio_stream::StreamExt::next(&mut stream).await.unwrap().unwrap();
     assert!(first.gap && first.event.unwrap().cursor > cursor);
 
-    // The same request is still the same; its end is told by the shim that is connected again.
+    // The same request is still recognised; the shim that is connected again reports the end.
     let again = client.run(secret_request("lives", "x")).await.unwrap().into_inner();
     assert!(!again.created);
     assert_eq!(client.run(secret_request("lives", "y")).await.unwrap_err().code(), Code::AlreadyExists);
@@ -61,7 +61,7 @@ async fn a_killed_daemon_finds_its_containers_again() {
     assert_eq!(kinds(&node.events("lives", Kind::Completed).await), all);
 }
 
-/// The ledger's last moment is lost with a kill: what the disk and the shims tell is enough.
+/// Without the ledger the records on disk and the shims suffice.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_ledger_the_records_tell_everything() {
     let mut node = Node::start().await;
@@ -85,10 +85,10 @@ async fn without_a_ledger_the_records_tell_everything() {
     wait(&mut client, "lives").await;
 }
 
-/// The launcher comes later than the daemon, and brings the record of a container that the daemon never heard of: the
+/// The launcher starts later than the daemon, and writes the exit record of a container that is not in the ledger: the
 /// machine lost its power before the ledger was written.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_later_launcher_recorded_is_taken_in() {
+async fn an_exit_record_of_a_later_launcher_is_taken_in() {
     let mut node = Node::start().await;
     let (shim, _) = node.run(request("unheard")).await;
     let (other, _) = node.run(request("other")).await;
@@ -111,10 +111,9 @@ async fn what_a_later_launcher_recorded_is_taken_in() {
     drop(other);
 }
 
-/// Without a launcher nothing can be decided about a container without shim and record: it stays as it was last
-/// known until a launcher says that it has done what it could.
+/// Without a launcher a container without shim and record stays in its last state, until a launcher has finished it.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_knows_waits_for_the_launcher() {
+async fn a_container_without_a_shim_waits_for_the_launcher() {
     let mut node = Node::start().await;
     let (lost, _) = node.run(request("lost")).await;
     let (lives, _) = node.run(request("lives")).await;
@@ -122,10 +121,10 @@ async fn what_nobody_knows_waits_for_the_launcher() {
     node.terminate();
     lost.hangs_up();
     node.launcher.die();
-    // What a launcher does before it greets, the exit record aside, for which there was no room.
+    // A launcher does this before it greets; the exit record is missing, for which there was no room.
     let run_dir = node.run_dir().join("containers/lost");
     let finished_by_a_launcher = || std::fs::remove_dir_all(&run_dir).unwrap();
-    // Unprivileged daemons start no launcher; as root one would be started, and /bin/cat is none.
+    // An unprivileged daemon starts no launcher; as root it would, and /bin/cat is not a launcher.
     node.start_daemon_with(&["--launcher", "/bin/cat"]);
     if rustix::process::geteuid().is_root() {
         assert_eq!(node.ended().code(), Some(1));
@@ -151,7 +150,7 @@ async fn what_nobody_knows_waits_for_the_launcher() {
     wait(&mut client, "lives").await;
 }
 
-/// Cursors over clean stops and kills, as a client sees them.
+/// Cursors grow over clean stops and kills.
 #[tokio::test(flavor = "multi_thread")]
 async fn cursors_never_go_back() {
     let mut node = Node::start().await;
@@ -176,7 +175,7 @@ async fn cursors_never_go_back() {
     }
 }
 
-/// A daemon that ends leaves its containers; an ephemeral one takes them along, and its launcher.
+/// A daemon that stops leaves its containers; an ephemeral one ends them, and its launcher.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_daemon() {
     let mut node = Node::start().await;
@@ -217,7 +216,7 @@ async fn the_end_of_a_daemon() {
     assert_eq!(node.launcher.calls(), ["shutdown"]);
 }
 
-/// Two daemons on one state directory would each write what the other does not know.
+/// Two daemons on one state directory would each write state that the other does not know.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_daemon_is_refused_and_told_of_the_first() {
     let mut node = Node::start().await;

@@ -40,7 +40,7 @@ async fn a_log_is_followed_over_rotations_to_its_end() {
     shim.prints(&["4"]);
     let (texts, stream) = text(stream, 2).await;
     assert_eq!(texts, ["3\n", "4\n"]);
-    // What there is now, and no more.
+    // Without follow: the present entries alone.
     let now = client.stream_logs(logs("a", false)).await.unwrap().into_inner();
     assert_eq!(text(now, 99).await.0, ["1\n", "2\n", "3\n", "4\n"]);
     shim.prints(&["5"]);

@@ -34,7 +34,7 @@ pub(super) struct Archive {
 impl Archive {
     /// Reads the table.
     pub(super) fn open(path: &Path, what: &str) -> Result<Self, ImageError> {
-        let io = |error| ImageError::of_callers("read", path, error);
+        let io = |error| ImageError::caller_io("read", path, error);
         let unsupported = |why: &str| ImageError::Unsupported { what: what.to_owned(), why: why.to_owned() };
         let malformed = |why: String| ImageError::Malformed { what: what.to_owned(), why };
         let mut file = File::open(path).map_err(io)?;

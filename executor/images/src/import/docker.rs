@@ -8,7 +8,7 @@ use std::io::Read as _;
 use executor_core::image::{Algorithm, Digest, ImageReference, LAYERS_MAX};
 use serde::Deserialize;
 
-use super::{Found, Section, Source, required};
+use super::{FoundImage, Section, Source, required};
 use crate::documents::Documents;
 use crate::error::ImageError;
 use crate::hash::{self, Hasher};
@@ -33,7 +33,7 @@ pub(super) fn find(
     wanted: Option<&str>,
     image_bytes_max: u64,
     what: &str,
-) -> Result<Found, ImageError> {
+) -> Result<FoundImage, ImageError> {
     let malformed = |why: String| ImageError::Malformed { what: what.to_owned(), why };
     let images = required(source, "manifest.json", what)?;
     let images: Vec<Image> =
@@ -78,7 +78,7 @@ pub(super) fn find(
     let documents = Documents::of((digest, manifest), None, (config_digest, config), image_bytes_max, what)?;
     let names = image.repo_tags.unwrap_or_default().into_iter().take(IMAGES_MAX);
     let names = names.filter_map(|name| Some(ImageReference::parse_short(&name).ok()?.to_string())).collect();
-    Ok(Found { documents, files: image.layers, names })
+    Ok(FoundImage { documents, files: image.layers, names })
 }
 
 /// The image of a name; without one the only image.
@@ -112,7 +112,7 @@ fn describe(mut section: Section, name: &str) -> Result<serde_json::Value, Image
             break;
         }
         if size == 0 {
-            media_type = manifest::sniffed(&buffer[..n]);
+            media_type = manifest::sniff_media_type(&buffer[..n]);
         }
         hasher.update(&buffer[..n]);
         size += n as u64;

@@ -9,7 +9,7 @@ use oci_spec::image::{Descriptor, ImageIndex};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
-use super::{Found, Section, Source, required};
+use super::{FoundImage, Section, Source, required};
 use crate::documents::Documents;
 use crate::error::ImageError;
 use crate::hash;
@@ -32,14 +32,14 @@ impl Directory {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = openat(CWD, path, flags, Mode::empty());
         dir.map(|dir| Self { dir: dir.into(), path: path.to_owned() })
-            .map_err(|error| ImageError::of_callers("open directory", path, error.into()))
+            .map_err(|error| ImageError::caller_io("open directory", path, error.into()))
     }
 }
 
 impl Source for Directory {
     fn open(&mut self, name: &str) -> Result<Option<Section>, ImageError> {
         let path = self.path.join(name);
-        let io = |error: std::io::Error| ImageError::of_callers("open", &path, error);
+        let io = |error: std::io::Error| ImageError::caller_io("open", &path, error);
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file: File = match open_beneath(&self.dir, name, flags) {
             Ok(file) => file.into(),
@@ -84,7 +84,7 @@ pub(super) fn find(
     wanted: Option<&str>,
     image_bytes_max: u64,
     what: &str,
-) -> Result<Found, ImageError> {
+) -> Result<FoundImage, ImageError> {
     let index = required(source, "index.json", what)?;
     let Manifest::Index(index) = manifest::parse(&index, "", &format!("index.json of {what}"))? else {
         return Err(ImageError::Malformed {
@@ -99,22 +99,22 @@ pub(super) fn find(
         executor_core::image::ImageReference::parse_short(name).ok().map(|reference| reference.to_string())
     });
     let names: Vec<String> = names.take(1).collect();
-    let (mut digest, mut size) = manifest::named(&entry, what)?;
+    let (mut digest, mut size) = manifest::digest_and_size(&entry, what)?;
     let mut index_digest = None;
     for _ in 0..=INDEXES_MAX {
         let bytes = blob(source, &digest, size, what)?;
         match manifest::parse(&bytes, "", what)? {
             Manifest::Image(image) => {
-                let (config_digest, config_size) = manifest::named(image.config(), what)?;
+                let (config_digest, config_size) = manifest::digest_and_size(image.config(), what)?;
                 let config = blob(source, &config_digest, config_size, what)?;
                 let documents =
                     Documents::of((digest, bytes), index_digest, (config_digest, config), image_bytes_max, what)?;
                 let files = documents.layers.iter().map(|layer| path(&layer.digest)).collect();
-                return Ok(Found { documents, files, names });
+                return Ok(FoundImage { documents, files, names });
             }
             Manifest::Index(index) => {
                 index_digest.get_or_insert(digest);
-                (digest, size) = manifest::named(manifest::choose(&index, &Host::here(), what)?, what)?;
+                (digest, size) = manifest::digest_and_size(manifest::choose(&index, &Host::here(), what)?, what)?;
             }
         }
     }

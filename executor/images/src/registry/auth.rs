@@ -17,7 +17,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 use super::challenge::{self, Challenge};
 use super::{Registry, short};
 use crate::error::ImageError;
-use crate::http::{Answer, Ask, Origin};
+use crate::http::{Answer, HttpRequest, Origin};
 
 /// Longest answer of a token service.
 const ANSWER_MAX: usize = 64 << 10;
@@ -64,7 +64,7 @@ struct Token {
 
 impl Registry {
     /// Answers a registry's 401, so that the next request may go better. `shown` is what it was shown before.
-    pub(super) async fn introduce(
+    pub(super) async fn authenticate(
         &self,
         answer: &Answer,
         shown: Option<Authorization>,
@@ -129,7 +129,7 @@ impl Registry {
                 headers.extend(Authorization::basic(username, password).map(|basic| (AUTHORIZATION, basic.header())));
             }
         }
-        let ask = Ask { method, origin: &origin, path: &path, headers, body, named_by };
+        let ask = HttpRequest { method, origin: &origin, path: &path, headers, body, named_by };
         let mut answer = self.client.ask(ask).await.map_err(|error| self.failed(what, &origin, error))?;
         match answer.status {
             StatusCode::OK => {}

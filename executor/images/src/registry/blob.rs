@@ -107,8 +107,10 @@ impl Registry {
         let mut resumed = writing.written > 0;
         loop {
             progress(writing.written);
-            writing =
-                self.whole(wanted, writing, &progress).await.inspect_err(|error| keep_or_remove(partial, error))?;
+            writing = self
+                .fetch_rest(wanted, writing, &progress)
+                .await
+                .inspect_err(|error| keep_or_remove(partial, error))?;
             let (algorithm, done) = (wanted.digest.algorithm(), &mut writing);
             let got = std::mem::replace(&mut done.hasher, Hasher::new(algorithm)).finish();
             if got == wanted.digest {
@@ -128,7 +130,7 @@ impl Registry {
     }
 
     /// Fetches until the file has the blob's size.
-    async fn whole(
+    async fn fetch_rest(
         &self,
         wanted: &BlobRequest,
         mut writing: Writing,
@@ -138,14 +140,14 @@ impl Registry {
         while writing.written < wanted.size {
             let before = writing.written;
             let failure;
-            (writing, failure) = self.some(wanted, writing, progress).await?;
+            (writing, failure) = self.fetch_part(wanted, writing, progress).await?;
             let Some(failure) = failure else { continue };
             if writing.written > before {
                 attempts = 0;
                 backoff.reset();
             }
             (attempts, in_all) = (attempts + 1, in_all + 1);
-            if !failure.is_passing() || attempts >= ATTEMPTS || in_all >= ATTEMPTS_IN_ALL {
+            if !failure.is_transient() || attempts >= ATTEMPTS || in_all >= ATTEMPTS_IN_ALL {
                 return Err(failure);
             }
             tokio::time::sleep(backoff.pause()).await;
@@ -155,7 +157,7 @@ impl Registry {
 
     /// Makes one request for the missing part. Returns the file, with an error if it is not complete; errors of the
     /// disk end the download.
-    async fn some(
+    async fn fetch_part(
         &self,
         wanted: &BlobRequest,
         mut writing: Writing,

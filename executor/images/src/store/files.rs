@@ -1,14 +1,13 @@
 //! Files of the store: read within bounds, replaced as a whole.
 
 use std::fs::{DirBuilder, File};
-use std::io::{Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::io::Read as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use crate::error::ImageError;
+use executor_sys::replace::{PARTIAL, Replacement};
 
-/// What the names of files end with that are not whole yet.
-const UNFINISHED: &str = ".new";
+use crate::error::ImageError;
 
 pub(crate) fn make_dir(path: &Path) -> Result<(), ImageError> {
     let made = DirBuilder::new().mode(0o700).recursive(true).create(path);
@@ -30,7 +29,7 @@ pub(crate) fn list(dir: &Path) -> Result<Vec<PathBuf>, ImageError> {
     };
     for entry in entries {
         let path = entry.map_err(failed)?.path();
-        if path.as_os_str().as_encoded_bytes().ends_with(UNFINISHED.as_bytes()) {
+        if path.as_os_str().as_encoded_bytes().ends_with(PARTIAL.as_bytes()) {
             remove(&path);
         } else {
             paths.push(path);
@@ -55,23 +54,10 @@ pub(crate) fn read(path: &Path, most: u64) -> Result<Vec<u8>, ImageError> {
 
 /// Puts a file in place of another, or of none: by rename, so that it is one or the other. `durable`: on disk, too.
 pub(crate) fn replace(path: &Path, bytes: &[u8], durable: bool) -> Result<(), ImageError> {
-    let mut unfinished = path.as_os_str().to_owned();
-    unfinished.push(UNFINISHED);
-    let unfinished = PathBuf::from(unfinished);
     make_parent(path)?;
-    let written = (|| {
-        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&unfinished)?;
-        file.write_all(bytes)?;
-        if durable {
-            file.sync_all()?;
-        }
-        std::fs::rename(&unfinished, path)?;
-        if durable { sync_parent(path) } else { Ok(()) }
-    })();
-    written.map_err(|error| {
-        remove(&unfinished);
-        ImageError::io("write", path, error)
-    })
+    let replacement = Replacement::of(path);
+    let written = if durable { replacement.durable() } else { replacement }.write(bytes);
+    written.map(drop).map_err(|error| ImageError::io("write", path, error))
 }
 
 /// Removes a file. What cannot be removed is told, and found again later.

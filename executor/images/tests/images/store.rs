@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use executor_images::{ImageError, Policy, Wish};
+use executor_images::{ImageError, Policy, PruneRules};
 
 use crate::fake::Fake;
 use crate::shelf::Place;
@@ -41,12 +41,12 @@ async fn what_is_about_to_be_used_stays() {
     let resolved = place.images.resolve(&reference, Policy::IfMissing, None).await.unwrap();
     let name = reference.to_string();
     assert!(matches!(place.images.remove(&name, |_| None).await, Err(ImageError::InUse { .. })));
-    let all = Wish { unused_for: Some(Duration::ZERO), ..Wish::default() };
+    let all = PruneRules { unused_for: Some(Duration::ZERO), ..PruneRules::default() };
     let pruned = place.images.prune(all, |_| None).await.unwrap();
     assert!(pruned.images.is_empty() && pruned.in_use == 1);
     drop(resolved);
     assert_eq!(place.images.prune(all, |_| Some("c".into())).await.unwrap().in_use, 1);
-    let dry = place.images.prune(Wish { dry_run: true, ..all }, |_| None).await.unwrap();
+    let dry = place.images.prune(PruneRules { dry_run: true, ..all }, |_| None).await.unwrap();
     assert_eq!((dry.images.len(), dry.layers, place.images.list().len()), (1, 1, 1));
     let pruned = place.images.prune(all, |_| None).await.unwrap();
     assert_eq!((pruned.images.len(), pruned.layers), (1, 1));
@@ -65,7 +65,7 @@ async fn a_layer_that_is_mounted_stays_and_is_found_again() {
     assert_eq!(place.shelf.layers.lock().unwrap().len(), 1);
     let place = place.reopened();
     place.shelf.mounted.lock().unwrap().clear();
-    assert_eq!(place.images.prune(Wish::default(), |_| None).await.unwrap().layers, 1);
+    assert_eq!(place.images.prune(PruneRules::default(), |_| None).await.unwrap().layers, 1);
     assert!(place.shelf.layers.lock().unwrap().is_empty());
 }
 

@@ -4,13 +4,13 @@
 //!  get   stdout: what the path is, and then it and what is below it as an archive             (archive/get.rs)
 //!  put   stdin: an archive, which is unpacked below a directory; stdout: how much it was      (archive/put.rs)
 //! ```
-//! It is done by a process that came into the container like one that is executed there, and that executes nothing: it is
+//! A process does it that came into the container like one that is executed there, and that executes nothing: it is
 //! this program, so that no program and no library of the image has a part in it (CVE-2019-14271). It has the container's
 //! root, mounts, user, capabilities, filter and limits from its first step on, so that no link and no rename while it works
-//! leads to anything of the host's (CVE-2018-15664), and it reads and writes what the container's own user may. Nobody in the
-//! container may look into it.
+//! leads to anything of the host's (CVE-2018-15664), and it reads and writes what the container's own user may. Nobody in
+//! the container may look into it.
 //!
-//! What cannot be begun is told as a program that cannot be executed is. What fails later is told on standard error, in one
+//! A failure at the beginning is told like that of a program that cannot be executed, a later one on standard error, in one
 //! line, with the exit status 1. Files of the secret volume and of the kernel's file systems are left out.
 
 mod get;
@@ -31,20 +31,20 @@ use executor_sys::seqpacket::Seqpacket;
 use nix::sys::signal::{SigSet, Signal};
 use rustix::fs::Mode;
 
-use crate::dirs::plain;
+use crate::errors::plain;
 use crate::program::{StartFailure, confine};
 use crate::seccomp::Filter;
 
 /// Longest account of a failure, in bytes.
 const TOLD_MAX: usize = 4096;
 
-/// What is asked for.
+/// A request to copy files.
 pub(super) struct Asked {
     work: ArchiveWork,
     path: PathBuf,
     /// A link at the end of the path is followed.
     follow: bool,
-    /// What the path is, and no more.
+    /// Set where only the kind of the path is asked for.
     stat: bool,
 }
 
@@ -57,7 +57,7 @@ impl Failed {
     }
 }
 
-/// What is not copied while all else is, and why.
+/// Entries that are not copied, each with the reason.
 #[derive(Default)]
 struct LeftOut {
     told: Vec<String>,
@@ -77,13 +77,13 @@ impl LeftOut {
         }
     }
 
-    /// All of it in one line, if there is any.
+    /// Returns all entries in one line, as an error, if there are any.
     fn end(self) -> Result<(), Failed> {
         let more = self.count - self.told.len();
         match (self.count, more) {
             (0, _) => Ok(()),
-            (_, 0) => Err(Failed(format!("all else was copied, but not {}", self.told.join("; ")))),
-            _ => Err(Failed(format!("all else was copied, but not {}; and {more} more", self.told.join("; ")))),
+            (_, 0) => Err(Failed(format!("everything was copied except {}", self.told.join("; ")))),
+            _ => Err(Failed(format!("everything was copied except {}; and {more} more", self.told.join("; ")))),
         }
     }
 }
@@ -97,7 +97,7 @@ impl Asked {
     /// Reads a payload: the path, and flags as arguments.
     ///
     /// # Errors
-    /// It is malformed.
+    /// A malformed payload.
     pub(super) fn read(work: ArchiveWork, payload: &MemFile) -> Result<Self, StartFailure> {
         let asked = payload.read(|bytes| {
             let payload = ProcessPayload::decode(bytes)
@@ -137,7 +137,7 @@ impl Asked {
                 begun(&kept)?;
                 source.send(self.stat)
             }
-            ArchiveWork::Nothing => Err(Failed("it is not said which way to copy".into())), // the server refuses it
+            ArchiveWork::Nothing => Err(Failed("neither get nor put is named".into())), // the server refuses it
         };
         let Err(Failed(mut why)) = done else { process::exit_now(0) };
         why.truncate(why.floor_char_boundary(TOLD_MAX));
@@ -151,7 +151,7 @@ fn begun(kept: &[BorrowedFd<'_>]) -> Result<(), StartFailure> {
     process::close_all_but(kept).map_err(|error| StartFailure::new("close descriptors", error))
 }
 
-/// One of the three standard descriptors, to be read or written.
+/// Returns a standard descriptor, to be read or written.
 fn own(standard: BorrowedFd<'_>) -> io::Result<File> {
     let fd: OwnedFd = standard.try_clone_to_owned()?;
     Ok(fd.into())

@@ -3,7 +3,7 @@
 //! Everything is looked up by the container's first process, which its record names by pid, start time and boot: never by
 //! a bare pid, which could be another process' by now.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use executor_core::ident::ContainerId;
@@ -14,16 +14,19 @@ use executor_core::record::{ContainerRecord, Prepared};
 use executor_core::spec::Held;
 use executor_core::time::Timestamp;
 use executor_core::users::{self, ResolvedUser};
-use executor_core::validate::{CAPABILITIES, Violation, exec_user};
-use executor_sys::entry::{Identity, Namespaces, capability_set};
+use executor_core::validate::{Violation, exec_user};
+use executor_sys::capabilities;
+use executor_sys::entry::Namespaces;
 use executor_sys::mount::{Follow, open_dir, open_in_root};
+use executor_sys::privileges::Credentials;
+use executor_sys::ready::is_readable;
 use executor_sys::{identity, process};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, fstat};
 
 use crate::dirs::Dirs;
+use crate::errors::failed;
 use crate::host::Host;
-use crate::rootfs::{failed, read_small};
+use crate::rootfs::read_small;
 
 /// A container that runs.
 pub(super) struct Target {
@@ -32,11 +35,11 @@ pub(super) struct Target {
     /// Of its first process.
     pub(super) init: OwnedFd,
     pub(super) namespaces: Namespaces,
-    /// Its root directory.
+    /// Root directory.
     root: OwnedFd,
-    /// How its ids are mapped to the host's: `/proc/PID/uid_map` and `gid_map`.
+    /// Maps of its ids to the host's: `/proc/PID/uid_map` and `gid_map`.
     maps: [String; 2],
-    /// What its first process has, so that the kernel chooses among all of them as it chose before.
+    /// Score of its first process, so that the kernel chooses among all of them as before when memory runs out.
     pub(super) oom_score_adj: String,
 }
 
@@ -44,15 +47,14 @@ impl Target {
     /// Finds it.
     ///
     /// # Errors
-    /// It is not there, or not running.
+    /// Does not exist, or not running.
     pub(super) fn find(host: &Host, id: &ContainerId, created_at: Timestamp) -> Result<Self, Refused> {
         let record = Dirs::of(host, id).read_record().filter(|record| record.created_at == created_at);
-        let record =
-            record.ok_or_else(|| Refused::new(Reason::NotFound, format!("there is no container {id} that runs")))?;
+        let record = record.ok_or_else(|| Refused::new(Reason::NotFound, format!("no container {id} is running")))?;
         if !matches!(record.state, State::Running | State::Stopping) {
             return Err(not_running(id, &format!("is {}", record.state.name())));
         }
-        let ended = || not_running(id, "is coming to its end");
+        let ended = || not_running(id, "is ending");
         let prepared = record.prepared.clone().ok_or_else(ended)?;
         let pid = prepared.init.pid;
         // The descriptor first: what it stands for cannot change any more, and the record says whether it is meant.
@@ -68,7 +70,7 @@ impl Target {
         };
         let looked = look();
         // All of that was this process' own, if it has not ended meanwhile.
-        if has_ended(init.as_fd()) {
+        if is_readable(&init) {
             return Err(ended());
         }
         let (namespaces, root, maps, oom_score_adj) = looked.map_err(|error| match error.raw_os_error() {
@@ -81,7 +83,7 @@ impl Target {
     /// Whom the process runs as, by the container's own files.
     ///
     /// # Errors
-    /// There is no such user; it is not allowed at all.
+    /// No such user; it is not allowed at all.
     pub(super) fn user(&self, host: &Host, user: &str) -> Result<ResolvedUser, Refused> {
         let invalid = |violation| Refused::of_fields(Reason::Invalid, &[violation]);
         let Some(user) = exec_user(user, &host.policy).map_err(invalid)? else {
@@ -96,16 +98,18 @@ impl Target {
         })
     }
 
-    /// What a process of this user is within: as the container's own would be.
-    pub(super) fn identity(user: &ResolvedUser, held: &Held) -> Identity {
-        let numbers = CAPABILITIES.iter().enumerate().filter(|(_, name)| held.names.contains(*name));
-        Identity {
+    /// Returns the credentials of a process of this user: those that the container's own processes have.
+    ///
+    /// # Errors
+    /// A capability that this program does not know.
+    pub(super) fn credentials(user: &ResolvedUser, held: &Held) -> std::io::Result<Credentials> {
+        Ok(Credentials {
             uid: user.uid,
             gid: user.gid,
             groups: user.groups.clone(),
-            capabilities: capability_set(numbers.fold(0, |bits, (number, _)| bits | 1 << number)),
+            capabilities: capabilities::named(held.names.iter().copied())?,
             ambient: held.ambient,
-        }
+        })
     }
 
     /// File systems of its secret files, by where these are mounted.
@@ -144,11 +148,6 @@ impl Target {
 /// A container that is not there to execute anything in.
 pub(super) fn not_running(id: &ContainerId, how: &str) -> Refused {
     Refused::new(Reason::Precondition, format!("container {id} {how}: a process is executed in one that runs"))
-}
-
-pub(super) fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
 /// An id of a user namespace on the host, by lines of `inside outside count`.

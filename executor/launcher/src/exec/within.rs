@@ -1,7 +1,7 @@
 //! The two short-lived processes that make a process in a container.
 //!
 //! The first one joins the container's cgroups, enters its namespaces and gives up what the container does not have. The
-//! second one, made by it, is the first that the container can see. It has nothing of ours but its program, a sealed
+//! second one, made by it, is the first that the container can see. It has nothing of the executor's but its program, a sealed
 //! memory file, the socket over which it tells why it failed, and what it is to run; and the container's processes may
 //! look at none of that, for it allows no tracing until it has become the program.
 
@@ -12,8 +12,9 @@ use std::path::Path;
 
 use executor_core::limits::CORE_FILE_MAX;
 use executor_core::protocol::ArchiveWork;
-use executor_sys::entry::{self, Identity};
+use executor_sys::entry;
 use executor_sys::memfile::MemFile;
+use executor_sys::privileges::Credentials;
 use executor_sys::process::{self, Fork};
 use executor_sys::pty::{self, Terminal, Window};
 use executor_sys::seqpacket::Seqpacket;
@@ -26,31 +27,31 @@ use crate::host::Host;
 use crate::program::{Program, StartFailure};
 use crate::seccomp::Filter;
 
-/// What the first process says of the second one: its pid follows. No error number looks like it.
+/// Message of the first process about the second one: the pid follows. No error number looks like it.
 pub(super) const MADE: &[u8; 4] = b"made";
-/// What the second one says when it sends its terminal.
+/// Message of the second one with its terminal.
 pub(super) const TERMINAL: &[u8] = b"tty";
-/// What it waits for: the supervisor has a hold on it.
+/// Message that the second one waits for: the supervisor has a hold on it.
 pub(super) const GO: &[u8] = b"go";
 
-/// What is carried in.
+/// Everything that is needed to make a process in a container.
 pub(super) struct Entrant<'a> {
     pub(super) host: &'a Host,
     pub(super) filter: &'a Filter,
     pub(super) target: &'a Target,
-    pub(super) identity: &'a Identity,
+    pub(super) credentials: &'a Credentials,
     pub(super) home: &'a Path,
     /// The size of its terminal, where it gets one.
     pub(super) terminal: Option<Window>,
     pub(super) supervisor: u32,
-    /// Nothing is executed: files are copied.
+    /// Set where files are copied and nothing is executed.
     pub(super) archive: Option<ArchiveWork>,
     /// File systems of the container's secret files.
     pub(super) secret_devices: &'a [u64],
 }
 
 impl Entrant<'_> {
-    /// What the first process does. Comes back in no process.
+    /// Runs the first process. Does not return in any process.
     pub(super) fn run(self, socket: &Seqpacket, stdio: &[OwnedFd; 3], payload: &MemFile) -> ! {
         let failure = match self.enter(socket, stdio, payload) {
             Ok(Fork::Parent(pid)) => {
@@ -84,10 +85,10 @@ impl Entrant<'_> {
         pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).map_err(|error| ("standard input", error))?;
         process::close_all_but(&[socket.as_fd(), payload.as_fd(), init.as_fd()])
             .map_err(|error| ("close descriptors", error))?;
-        entry::enter(init.as_fd(), *namespaces, self.identity).map_err(|error| ("enter the container", error))
+        entry::enter(init.as_fd(), *namespaces, self.credentials).map_err(|error| ("enter the container", error))
     }
 
-    /// What the second process does. Comes back only with a failure.
+    /// Runs the second process. Returns only with a failure.
     fn execute(&self, socket: &Seqpacket, payload: &MemFile) -> Result<Infallible, StartFailure> {
         process::close_all_but(&[socket.as_fd(), payload.as_fd()])
             .map_err(|error| StartFailure::new("close descriptors", error))?;

@@ -11,28 +11,29 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use executor_core::idmap::{Block, Pool};
+use executor_sys::replace::Replacement;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::dirs::{at, make_dir};
-use crate::locks;
+use crate::errors::at;
+use crate::files::{ensure_dir, lock};
 use crate::log::{self, Level};
 
-/// Where launchers of one host tell one another.
+/// Directory of the claims of all launchers of a host.
 const DIR: &str = "/run/executor-ids";
 /// Largest file of claims.
 const CLAIM_MAX: u64 = 1 << 20;
-/// How long the lock may be another launcher's: it is held for a few system calls.
+/// Time that the lock may be another launcher's: it is held for a few system calls.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a launcher has claimed, as the others read it.
+/// Claim of a launcher, as the others read it.
 #[derive(Serialize, Deserialize)]
 struct Claim {
     run_dir: PathBuf,
@@ -48,8 +49,8 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// Takes up what an earlier launcher of the run directory claimed, as far as it lies in the pool or has ids of a container
-    /// that is still there. `used` are the ranges of those.
+    /// Takes up what an earlier launcher of the run directory claimed, as far as it lies in the pool or has ids of a
+    /// container that is still there. `used` are the ranges of those.
     ///
     /// # Errors
     /// The directory cannot be used.
@@ -58,10 +59,7 @@ impl Claims {
     }
 
     fn open_in(dir: &Path, run_dir: &Path, pool: &Pool, used: &BTreeSet<u32>) -> io::Result<Self> {
-        match make_dir(dir, 0o700, None) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => made?,
-        }
+        ensure_dir(dir, 0o700)?;
         let mut claims = Self { dir: dir.to_owned(), run_dir: run_dir.to_owned(), blocks: Vec::new() };
         let _lock = claims.lock()?;
         let used: Vec<Block> = used.iter().map(|start| Block::of_range(*start)).collect();
@@ -74,7 +72,7 @@ impl Claims {
         for (other, block) in claims.others()? {
             if blocks.iter().any(|own| own.overlaps(&block)) {
                 let told =
-                    format_args!("the ids {} to {} are claimed by {}, too", block.0, block.1 - 1, other.display());
+                    format_args!("ids {} to {} are claimed by {} as well", block.0, block.1 - 1, other.display());
                 log::line(Level::Error, "", told);
             }
         }
@@ -82,7 +80,7 @@ impl Claims {
         Ok(claims)
     }
 
-    /// What is claimed.
+    /// Returns the claimed blocks.
     pub(crate) fn blocks(&self) -> &[Block] {
         &self.blocks
     }
@@ -144,7 +142,7 @@ impl Claims {
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
         let file = options.open(&path).map_err(|error| at(&path, &error))?;
-        locks::exclusive(&file, PATIENCE).map_err(|error| at(&path, &error.into()))?;
+        lock(&file, PATIENCE).map_err(|error| at(&path, &error.into()))?;
         Ok(file)
     }
 
@@ -161,19 +159,18 @@ impl Claims {
                     others.extend(claim.blocks.into_iter().map(|block| (claim.run_dir.clone(), block)));
                 }
                 Ok(_) => fs::remove_file(&path).map_err(|error| at(&path, &error))?,
-                Err(error) => log::line(Level::Error, "", format_args!("no claim of ids: {}", at(&path, &error))),
+                Err(error) => {
+                    log::line(Level::Error, "", format_args!("a claim of ids cannot be read: {}", at(&path, &error)));
+                }
             }
         }
         Ok(others)
     }
 
     fn write(&mut self, blocks: Vec<Block>) -> io::Result<()> {
-        let (path, ahead) = (self.path(), self.path().with_extension("new"));
+        let path = self.path();
         let claim = Claim { run_dir: self.run_dir.clone(), blocks };
-        let mut options = OpenOptions::new();
-        options.create(true).truncate(true).write(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
-        let written = options.open(&ahead).and_then(|mut file| file.write_all(&serde_json::to_vec(&claim)?));
-        written.and_then(|()| fs::rename(&ahead, &path)).map_err(|error| at(&ahead, &error))?;
+        Replacement::of(&path).write(&serde_json::to_vec(&claim)?).map_err(|error| at(&path, &error))?;
         self.blocks = claim.blocks;
         Ok(())
     }

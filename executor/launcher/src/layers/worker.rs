@@ -1,19 +1,19 @@
 //! The process that unpacks a layer: it reads what anybody may have written, and can do little else.
 //!
-//! It has the blob, its own directory and the layers below open. It has no network, no other process's memory, no
+//! Open are the blob, its own directory and the layers below. The process has no network, no other process's memory, no
 //! mount but its own, and of root's capabilities those to make files of any owner, mode and attribute. `CAP_SYS_ADMIN` is
 //! among them, because the kernel asks for it where an attribute of the overlay is set; a filter takes from it
 //! everything else that it would open.
 
 use executor_core::protocol::Refused;
 use executor_layers::{Request, Store, UnpackError};
+use executor_sys::capabilities::Capability;
 use executor_sys::privileges::keep_root_with;
 use executor_sys::process;
 use executor_sys::seqpacket::Seqpacket;
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, setrlimit};
 use prost::Message;
-use rustix::thread::CapabilitySet;
 
 use super::{Work, limits, refused};
 use crate::seccomp::Filter;
@@ -22,6 +22,16 @@ use crate::seccomp::Filter;
 const MEMORY_MAX: u64 = 1 << 30;
 /// Descriptors: the layers below, and a few.
 const FILES_MAX: u64 = 256;
+
+/// Capabilities that are left.
+const KEPT: [Capability; 6] = [
+    Capability::CAP_CHOWN,
+    Capability::CAP_DAC_OVERRIDE,
+    Capability::CAP_FOWNER,
+    Capability::CAP_FSETID,
+    Capability::CAP_SETFCAP,
+    Capability::CAP_SYS_ADMIN,
+];
 
 /// System calls that are left: files by descriptor, memory, and the end.
 const CALLS: [i64; 67] = [
@@ -133,16 +143,8 @@ fn act(store: &Store, work: Work, parent: u32, devices: bool) -> Result<(), Unpa
 
 /// Gives up what is not needed from here on, for good.
 fn confine(devices: bool) -> std::io::Result<()> {
-    let mut kept = CapabilitySet::CHOWN
-        | CapabilitySet::DAC_OVERRIDE
-        | CapabilitySet::FOWNER
-        | CapabilitySet::FSETID
-        | CapabilitySet::SETFCAP
-        | CapabilitySet::SYS_ADMIN;
-    if devices {
-        kept |= CapabilitySet::MKNOD;
-    }
-    keep_root_with(kept)?;
+    let kept = KEPT.into_iter().chain(devices.then_some(Capability::CAP_MKNOD)).collect();
+    keep_root_with(&kept)?;
     let filter = Filter::of_calls(&CALLS).map_err(std::io::Error::other)?;
     filter.install().map_err(std::io::Error::other)
 }

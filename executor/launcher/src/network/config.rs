@@ -1,5 +1,6 @@
 //! The operator's networks: files of a directory, the first one in the order of their names unless one is named.
 
+use crate::errors::plain;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -7,15 +8,13 @@ use std::path::Path;
 
 use executor_core::cni::{CONFIG_MAX, Network, is_config_name};
 
-use crate::dirs::plain;
-
 /// Most entries of the directory.
 const ENTRIES_MAX: usize = 1000;
 
 /// The network of a name; the first one where it is empty.
 ///
 /// # Errors
-/// There is none, told with the files that could not be read: any of them may be the one.
+/// No such network, with the files that could not be read: any of them may be the one.
 pub(super) fn find(dir: &Path, name: &str) -> Result<Network, String> {
     let shown = dir.display();
     let mut faulty = Vec::new();
@@ -50,12 +49,12 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// What is configured here runs as root: nobody else may have written it.
+/// Reads a file that only root may have written: the plugins in it run as root.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let meta = file.metadata()?;
     if !meta.is_file() {
-        return Err(io::Error::other("is no file"));
+        return Err(io::Error::other("is not a regular file"));
     }
     if meta.uid() != 0 || meta.mode() & 0o022 != 0 {
         return Err(io::Error::other("can be written by others than root"));

@@ -59,7 +59,7 @@ fn own_addresses(host: Vec<IpAddr>, own: &[Address]) -> impl Iterator<Item = IpA
     host.into_iter().filter(|ip| own.iter().any(|address| address.network_has(*ip)))
 }
 
-/// What is let out, in this order.
+/// Returns the rules for what is let out, in this order.
 fn rules(own: &[Address], hosts: &[IpAddr]) -> Vec<Vec<Step>> {
     let mut rules =
         vec![vec![Step::Interface(LOOPBACK), Step::Accept], vec![Step::State(ESTABLISHED | RELATED), Step::Accept]];
@@ -80,7 +80,7 @@ fn rules(own: &[Address], hosts: &[IpAddr]) -> Vec<Vec<Step>> {
     rules
 }
 
-/// What goes to the network of an address.
+/// Returns a rule for what goes to the network of an address.
 fn to(network: Address, then: Step) -> Vec<Step> {
     let (family, offset, value) = match network.ip {
         IpAddr::V4(ip) => (IPV4, 16, ip.octets().to_vec()),

@@ -13,20 +13,17 @@ use executor_core::ident::ContainerId;
 use executor_sys::mount;
 use executor_sys::process::{self, Ended, Fork};
 
-use crate::dirs;
+use crate::files;
 use crate::host::Host;
 
-/// Where it is.
+/// Path.
 pub(super) fn path(host: &Host, id: &ContainerId) -> PathBuf {
     host.run_dir.join("netns").join(id.as_str())
 }
 
 /// Makes the directory.
 pub(super) fn make_dir(host: &Host) -> io::Result<()> {
-    match dirs::make_dir(&host.run_dir.join("netns"), 0o700, None) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        made => made,
-    }
+    files::ensure_dir(&host.run_dir.join("netns"), 0o700)
 }
 
 /// Gives the network namespace of a process its name.
@@ -37,7 +34,7 @@ pub(super) fn pin(host: &Host, id: &ContainerId, init: i32) -> io::Result<()> {
     in_host_mounts(host, || Ok(rustix::mount::mount_bind(format!("/proc/{init}/ns/net"), &path)?))
 }
 
-/// Whether there is a namespace behind the name.
+/// Returns whether there is a namespace behind the name.
 pub(super) fn is_pinned(host: &Host, id: &ContainerId) -> bool {
     let path = path(host, id);
     in_host_mounts(host, || {

@@ -4,13 +4,13 @@
 //! are those of `linux/netfilter/nf_tables.h`.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use executor_sys::ready::readable_by;
 use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 
-/// How long the kernel is given to answer.
+/// Time that the kernel is given to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// `AF_INET`, `AF_INET6` as nf_tables counts families.
 pub(super) const IPV4: u8 = 2;
@@ -25,9 +25,9 @@ const NESTED: u16 = 0x8000;
 /// A hook that a chain hangs on.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Hook {
-    /// What is passed on for others.
+    /// Packets that are forwarded.
     Forward,
-    /// What comes from processes.
+    /// Packets from processes.
     Output,
 }
 
@@ -70,8 +70,7 @@ pub(super) fn commit(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> io
     let mut buffer = vec![0; 64 << 10];
     let mut seen = 0;
     while seen < answers {
-        let timeout = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-        if poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&timeout))? == 0 {
+        if !readable_by(&socket, Instant::now() + PATIENCE)? {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let (length, _) = recv(&socket, &mut buffer[..], RecvFlags::empty())?;
@@ -131,7 +130,7 @@ fn encode(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> (Vec<u8>, usi
     (batch, answers)
 }
 
-/// One message. Those of the table ask to be acknowledged; the two ends of a batch have no sequence and do not.
+/// Encodes a message. Those of the table ask to be acknowledged; the two ends of a batch have no sequence and do not.
 fn message(kind: u16, sequence: u32, family: u8, resource: u16, body: &[u8]) -> Vec<u8> {
     const REQUEST: u16 = 0x1;
     const ACKNOWLEDGE_CREATE_APPEND: u16 = 0x4 | 0x400 | 0x800;

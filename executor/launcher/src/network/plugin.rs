@@ -1,4 +1,4 @@
-//! One call of a plugin: a program of the operator's, run as root on the host's side of things, within bounds.
+//! A call of a plugin: a program of the operator's, run as root on the host's side of things, within bounds.
 //!
 //! In go what it is asked and its configuration; out comes its answer as JSON, or a [`Fault`]. It gets a clean
 //! environment, no descriptor but its three, the host's mounts, and a cgroup by which it can be ended with everything
@@ -14,21 +14,21 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use executor_core::cni::{Attachment, INTERFACE, Plugin, PluginFailure, Verb, Version, plugin_failure, stdin};
+use executor_sys::events::Events;
 use executor_sys::process::{self, Ended, Fork, StringArray};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde_json::{Value, json};
 
 use super::KILL_PATIENCE;
-use crate::dirs::plain;
+use crate::errors::plain;
 use crate::host::Host;
 
 /// Longest answer, in bytes.
 const ANSWER_MAX: usize = 1 << 20;
-/// How much of its standard error is kept.
+/// Bytes of its standard error that are kept.
 const STDERR_KEPT: usize = 16 << 10;
-/// Where it finds programs like iptables.
+/// PATH for it, with programs like iptables.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Why a call was no success.
@@ -46,13 +46,13 @@ pub(super) enum Fault {
     /// It was killed.
     #[error("its answer has more than {ANSWER_MAX} bytes")]
     Flood,
-    /// It says so itself.
+    /// The plugin reported a failure.
     #[error("{}{}", .0.message, if .0.code == 0 { String::new() } else { format!(" (code {})", .0.code) })]
     Failed(PluginFailure),
-    /// It ended well and its answer is none.
-    #[error("its answer is no JSON object: {0}")]
+    /// The plugin succeeded with an answer that is not an object.
+    #[error("its answer is not a JSON object: {0}")]
     Garbage(String),
-    /// It could not be run.
+    /// The plugin could not be run.
     #[error("{what}: {why}", what = .0, why = plain(.1))]
     System(&'static str, io::Error),
 }
@@ -175,13 +175,19 @@ fn run(
     }
     let ended = process::wait_for(child).map_err(system("wait"))?;
     let (answer, complaint, in_time) = collected.map_err(system("output"))?;
-    match ended {
+    let late = (!in_time).then(|| began.elapsed());
+    judge(ended, answer, &complaint, late)
+}
+
+/// Returns the answer of a plugin that has ended, unless it failed, wrote too much, or was killed because it was late.
+fn judge(ended: Ended, answer: Vec<u8>, complaint: &[u8], late: Option<Duration>) -> Result<Vec<u8>, Fault> {
+    match (ended, late) {
         _ if answer.len() > ANSWER_MAX => Err(Fault::Flood),
-        _ if !in_time => Err(Fault::Late(began.elapsed())),
-        Ended::Code(0) => Ok(answer),
-        Ended::Code(_) => Err(Fault::Failed(plugin_failure(&answer, &complaint))),
-        Ended::Signal(signal) => {
-            Err(Fault::Failed(PluginFailure { code: 0, message: format!("it was ended by signal {signal}") }))
+        (_, Some(after)) => Err(Fault::Late(after)),
+        (Ended::Code(0), None) => Ok(answer),
+        (Ended::Code(_), None) => Err(Fault::Failed(plugin_failure(&answer, complaint))),
+        (Ended::Signal(signal), None) => {
+            Err(Fault::Failed(PluginFailure { code: 0, message: format!("was ended by signal {signal}") }))
         }
     }
 }
@@ -194,6 +200,15 @@ fn input(config: &Value) -> io::Result<File> {
     Ok(file)
 }
 
+/// Events while a plugin runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Event {
+    /// The plugin has ended.
+    Ended,
+    /// The plugin has written something, or closed its output.
+    Output,
+}
+
 /// Reads until the process has ended, says too much, or is late: the last is told by `false`.
 fn collect(child: i32, stdout: OwnedFd, stderr: OwnedFd, until: Instant) -> io::Result<(Vec<u8>, Vec<u8>, bool)> {
     let pidfd = process::pidfd(child)?;
@@ -203,20 +218,16 @@ fn collect(child: i32, stdout: OwnedFd, stderr: OwnedFd, until: Instant) -> io::
     }
     let (mut stdout, mut stderr) = (Some(File::from(stdout)), Some(File::from(stderr)));
     loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        if Instant::now() >= until {
             return Ok((answer, complaint, false)); // also where it never stops to say something
         }
-        let mut fds = vec![PollFd::new(&pidfd, PollFlags::IN)];
-        fds.extend([&stdout, &stderr].into_iter().flatten().map(|end| PollFd::new(end, PollFlags::IN)));
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        let mut events = Events::default();
+        events.read(pidfd.as_fd(), Event::Ended);
+        [&stdout, &stderr].into_iter().flatten().for_each(|end| events.read(end.as_fd(), Event::Output));
+        events.due([until]);
         // Seen before the last look at its output, so that nothing it wrote is missed. A child of its own that holds
         // the pipes is not waited for.
-        let ended = !fds[0].revents().is_empty();
+        let ended = events.wait()?.contains(&Event::Ended);
         drain(&mut stdout, &mut answer, ANSWER_MAX + 1)?;
         drain(&mut stderr, &mut complaint, STDERR_KEPT)?;
         if answer.len() > ANSWER_MAX {
@@ -246,4 +257,77 @@ fn drain(end: &mut Option<File>, kept: &mut Vec<u8>, most: usize) -> io::Result<
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn answers_are_judged_by_how_the_plugin_ended() {
+        let json = r#"{"code": 7, "msg": "no", "details": "range is full"}"#;
+        let flood = "x".repeat(ANSWER_MAX + 1);
+        let late = Some(Duration::from_secs(5));
+        let cases = [
+            (Ended::Code(0), "{}", "told", None, Ok("{}")),
+            (Ended::Code(0), "", "", None, Ok("")),
+            (Ended::Code(1), json, "ignored", None, Err("no: range is full (code 7)")),
+            (Ended::Code(1), "no JSON", "its last words\n", None, Err("its last words")),
+            (Ended::Code(127), "", "", None, Err("it said nothing")),
+            (Ended::Signal(11), "{}", "", None, Err("was ended by signal 11")),
+            (Ended::Signal(9), "{}", "", late, Err("no answer within 5 s")),
+            (Ended::Code(0), "{}", "", late, Err("no answer within 5 s")),
+            (Ended::Signal(9), &flood, "", late, Err("its answer has more than 1048576 bytes")),
+        ];
+        for (ended, answer, complaint, late, expected) in cases {
+            let judged = judge(ended, answer.into(), complaint.as_bytes(), late).map_err(|fault| fault.to_string());
+            assert_eq!(judged, expected.map(|bytes| bytes.as_bytes().to_vec()).map_err(str::to_owned), "{ended:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_an_object() {
+        assert_eq!(object(b"{\"a\": 1}").unwrap(), json!({"a": 1}));
+        for answer in ["", "[]", "null", "{", "{} {}"] {
+            let fault = object(answer.as_bytes()).unwrap_err().to_string();
+            assert!(fault.starts_with("its answer is not a JSON object"), "{answer}: {fault}");
+        }
+    }
+
+    #[test]
+    fn only_programs_that_nobody_else_can_write_are_run() {
+        let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let dirs = [first.path().to_owned(), second.path().to_owned()];
+        let find = |kind: &str| find(&dirs, kind).map_err(|fault| fault.to_string());
+        let write = |dir: &Path, name: &str, mode: u32| {
+            fs::write(dir.join(name), "").unwrap();
+            fs::set_permissions(dir.join(name), fs::Permissions::from_mode(mode)).unwrap();
+        };
+        assert!(find("bridge").unwrap_err().starts_with("there is no such program in "));
+        write(first.path(), "bridge", 0o644);
+        write(second.path(), "bridge", 0o777);
+        assert!(
+            find("bridge").unwrap_err().ends_with("can be written by others than root"),
+            "the first that is executable"
+        );
+        write(first.path(), "bridge", 0o755);
+        let is_root = fs::metadata(first.path()).unwrap().uid() == 0;
+        assert_eq!(find("bridge").is_ok(), is_root, "its owner is root");
+    }
+
+    #[test]
+    fn what_a_plugin_writes_is_kept_within_bounds() {
+        let (reading, writing) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+        let (mut end, mut kept) = (Some(File::from(reading)), Vec::new());
+        drain(&mut end, &mut kept, 10).unwrap();
+        assert!(end.is_some() && kept.is_empty(), "nothing yet");
+        rustix::io::write(&writing, b"more than ten bytes").unwrap();
+        drain(&mut end, &mut kept, 10).unwrap();
+        assert_eq!(kept, b"more than ");
+        drop(writing);
+        drain(&mut end, &mut kept, 10).unwrap();
+        assert!(end.is_none());
+    }
 }

@@ -24,7 +24,7 @@ impl Reserved {
     /// Takes every port, on its address or on all of them.
     ///
     /// # Errors
-    /// One is in use, or its address is not one of the host's.
+    /// A port is in use, or its address is not one of the host's.
     pub(super) fn of(ports: &[PublishedPort]) -> Result<Self, Trouble> {
         let mut sockets = Vec::new();
         for port in ports {

@@ -1,18 +1,18 @@
-//! What is needed to take containers off their networks: STATE_DIR/networks/ID.json, root's alone.
+//! Records to take containers off their networks: STATE_DIR/networks/ID.json, root's alone.
 //!
 //! Beside the containers' own directories and not in them: a plugin that fails at a container's end must not keep the
 //! container, and is tried again when that is long gone.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File};
+use std::io;
 use std::path::PathBuf;
 
 use executor_core::cni::Attachment;
 use executor_core::ident::ContainerId;
+use executor_sys::replace::Replacement;
 use rustix::fs::{FlockOperation, flock};
 
-use crate::dirs;
+use crate::files;
 use crate::host::Host;
 
 /// Largest file. A configuration and a result, which have less.
@@ -29,10 +29,7 @@ fn path(host: &Host, id: &ContainerId) -> PathBuf {
 
 /// Makes the directory.
 pub(super) fn make_dir(host: &Host) -> io::Result<()> {
-    match dirs::make_dir(&dir(host), 0o700, None) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        made => made,
-    }
+    files::ensure_dir(&dir(host), 0o700)
 }
 
 /// Looks whether a port that is asked for is another container's already. Until the lock that comes back is let go,
@@ -55,35 +52,20 @@ pub(super) fn look_at_ports(host: &Host, own: &Attachment) -> io::Result<Result<
 
 /// Writes it for the first time, so that it survives the machine, as what plugins keep on disk may.
 pub(super) fn write_first(host: &Host, attachment: &Attachment) -> io::Result<()> {
-    replace(host, attachment, File::sync_all)?;
-    File::open(dir(host))?.sync_all()
+    Replacement::of(&path(host, &attachment.id)).durable().write(&serde_json::to_vec(attachment)?).map(drop)
 }
 
 /// Writes it, replacing what was there.
 pub(super) fn write(host: &Host, attachment: &Attachment) -> io::Result<()> {
-    replace(host, attachment, |_| Ok(()))
-}
-
-fn replace(host: &Host, attachment: &Attachment, settle: impl Fn(&File) -> io::Result<()>) -> io::Result<()> {
-    let ahead = dir(host).join(format!(".{}", attachment.id));
-    let _ = fs::remove_file(&ahead);
-    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&ahead)?;
-    let written = serde_json::to_vec(attachment).map_err(io::Error::from).and_then(|bytes| file.write_all(&bytes));
-    written
-        .and_then(|()| settle(&file))
-        .and_then(|()| fs::rename(&ahead, path(host, &attachment.id)))
-        .inspect_err(|_| drop(fs::remove_file(&ahead)))
+    Replacement::of(&path(host, &attachment.id)).write(&serde_json::to_vec(attachment)?).map(drop)
 }
 
 /// Reads it; nothing where the container is on no network.
 pub(super) fn read(host: &Host, id: &ContainerId) -> io::Result<Option<Attachment>> {
-    let file = match OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path(host, id)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        file => file?,
-    };
-    let mut bytes = Vec::new();
-    file.take(BYTES_MAX).read_to_end(&mut bytes)?;
-    Ok(Some(serde_json::from_slice(&bytes)?))
+    match files::read_json(&path(host, id), BYTES_MAX) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        attachment => attachment.map(Some),
+    }
 }
 
 /// Removes it.

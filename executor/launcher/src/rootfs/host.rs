@@ -1,6 +1,6 @@
 //! `host`: a read-only view of the host's programs, for local debugging without an image.
 //!
-//! A tmpfs of ours with `/usr` and what belongs to it bound read-only, and an `/etc` with only what programs need
+//! A tmpfs with `/usr` and what belongs to it bound read-only, and an `/etc` with only what programs need
 //! to run: no host name, no password file, no configuration of the host is in it.
 
 use std::fs;
@@ -15,9 +15,9 @@ use rustix::mount::MountAttrFlags;
 
 use crate::ids::Ids;
 
-/// Where programs and libraries are. A symbolic link (`/bin -> usr/bin`) becomes the same link.
+/// Directories of programs and libraries. A symbolic link (`/bin -> usr/bin`) becomes the same link.
 const PROGRAMS: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-/// What programs look for below `/etc`, if the host has it: links of alternatives, the linker's cache, certificates.
+/// Entries of `/etc` that programs need, if the host has them: links of alternatives, the linker's cache, certificates.
 const ETC: [&str; 4] = ["alternatives", "ld.so.cache", "ld.so.conf.d", "ssl/certs"];
 /// Empty directories and their modes.
 const EMPTY: [(&str, u32); 11] = [

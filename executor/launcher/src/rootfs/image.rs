@@ -11,8 +11,9 @@ use executor_layers::{DiffId, Store, UnpackError};
 use executor_sys::mount::{Follow, attach, clone_tree, open_in_root};
 use rustix::fs::{Mode, OFlags};
 
-use super::{Tree, failed, overlay};
+use super::{Tree, overlay};
 use crate::dirs::Dirs;
+use crate::errors::failed;
 use crate::ids::Ids;
 
 /// Mounts the overlay of the image's layers, which must have been unpacked into the store. Tells what was left out of them.

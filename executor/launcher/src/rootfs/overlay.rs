@@ -13,8 +13,8 @@ use executor_core::protocol::{Reason, Refused};
 use executor_sys::mount::{attach, detach, open_dir};
 use executor_sys::overlay::{Upper, overlay};
 
-use super::failed;
 use crate::dirs::Dirs;
+use crate::errors::failed;
 use crate::ids::Ids;
 
 /// Mounts the overlay of `lower` at the container's stage. The root itself has the mode and the owner of `model`, as the

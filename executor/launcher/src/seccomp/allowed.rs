@@ -1,6 +1,6 @@
-//! Which system calls are allowed whatever their arguments are.
+//! System calls that are allowed whatever their arguments are.
 //!
-//! Held against Docker's default profile, for a container whose capabilities are a subset of ours (none of which
+//! Held against Docker's default profile, for a container whose capabilities are a subset of the default ones (none of which
 //! opens further calls there). `io_setup` alone is missing on purpose. Calls newer than the libc crate stand with their
 //! numbers, which are the same on every architecture from 424 on.
 
@@ -321,10 +321,10 @@ const ARCH: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ARCH: &[i64] = &[];
 
-/// All of them.
+/// Every allowed call.
 pub(super) static PLAIN: std::sync::LazyLock<Vec<i64>> = std::sync::LazyLock::new(|| [COMMON, ARCH].concat());
 
-/// What a capability opens, as Docker's profile has it: the kernel would refuse these calls without it anyway.
+/// Calls that a capability opens, as in Docker's profile: the kernel would refuse these calls without it anyway.
 pub(super) const BY_CAPABILITY: &[(&str, &[i64])] = &[
     ("CAP_DAC_READ_SEARCH", &[libc::SYS_open_by_handle_at]),
     (

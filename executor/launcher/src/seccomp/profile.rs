@@ -18,8 +18,8 @@ use super::{Filter, Rules, program};
 const RULES_MAX: usize = 1024;
 /// Most names in all of them.
 const NAMES_MAX: usize = 8192;
-/// Most conditions, each counted for each of its rule's calls: a program has 4,096 instructions, and what could never be one
-/// is not worked on.
+/// Most conditions, each counted for each of its rule's calls: a program has 4,096 instructions, and what could never be
+/// one is not worked on.
 const CONDITIONS_MAX: usize = 8192;
 /// Most names that are told in a warning.
 const TOLD_MAX: usize = 20;
@@ -30,7 +30,7 @@ const ERRNO_MAX: u32 = 4095;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProfileError {
     /// No JSON of this form.
-    #[error("is no profile: {0}")]
+    #[error("not a seccomp profile: {0}")]
     Form(#[from] serde_json::Error),
     /// Too much of something.
     #[error("has {0} {1}; at most {2}")]
@@ -169,7 +169,7 @@ fn programs(
 #[derive(Default)]
 struct Calls(BTreeMap<i64, Option<Vec<Conditions>>>);
 
-/// All must hold.
+/// Conditions that must all hold.
 type Conditions = Vec<SeccompCondition>;
 
 impl Calls {

@@ -1,4 +1,4 @@
-//! What the filters answer, worked out by running their programs: every call of this machine, without making one.
+//! Answers of the filters, worked out by running their programs: every call of this machine, without making one.
 
 use std::collections::BTreeSet;
 
@@ -87,7 +87,7 @@ const DENIED: &[&str] = &[
     "uprobe",
 ];
 
-/// What a classic BPF program answers to a call: the few instructions that seccomp programs are made of.
+/// Returns the answer of a classic BPF program to a call: the few instructions that seccomp programs are made of.
 fn run(program: &[sock_filter], call: i64, args: [u64; 6]) -> u32 {
     const AUDIT_ARCH: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
     let word = |offset: u32| match offset {
@@ -120,7 +120,7 @@ fn run(program: &[sock_filter], call: i64, args: [u64; 6]) -> u32 {
 const ALLOW: u32 = 0x7fff_0000;
 const ERRNO: u32 = 0x0005_0000;
 
-/// What the kernel would do: the strictest answer, of equally strict ones the last program's.
+/// Returns the answer of the kernel: the strictest one, of equally strict ones the last program's.
 fn answer(filter: &Filter, call: i64, args: [u64; 6]) -> u32 {
     let answers = filter.programs.iter().rev().map(|program| run(program, call, args));
     let strictness = |answer: &u32| (answer & 0xffff_0000).cast_signed(); // kill is negative, as in the kernel

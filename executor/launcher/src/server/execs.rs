@@ -11,35 +11,37 @@ use executor_core::protocol::{
 };
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Fork};
+use executor_sys::ready::is_readable;
 use executor_sys::seqpacket::Seqpacket;
 
-use super::{Server, has_ended, hung_up};
+use super::Server;
+use crate::errors::failed;
 use crate::exec;
-use crate::rootfs::failed;
 
 /// A supervisor.
 pub(super) struct Supervisor {
     container: ContainerId,
     pub(super) pid: i32,
     pidfd: OwnedFd,
-    /// It hands over its process here.
+    /// Connection over which the supervisor hands over its process.
     lifeline: Option<Seqpacket>,
     process: Option<OwnedFd>,
 }
 
 impl Supervisor {
-    /// What to wait for.
+    /// Descriptors to wait for.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.pidfd.as_fd()).chain(self.lifeline.iter().map(AsFd::as_fd))
     }
 
     fn hear(&mut self) {
         let mut buffer = [0; 8];
-        while let Some(Ok(Some((_, fds)))) = self.lifeline.as_ref().map(|lifeline| lifeline.recv(&mut buffer)) {
-            self.process = fds.into_iter().next().or(self.process.take());
-        }
-        if self.lifeline.as_ref().is_some_and(hung_up) {
-            self.lifeline = None;
+        while let Some(lifeline) = &self.lifeline {
+            match lifeline.recv(&mut buffer) {
+                Ok(Some((_, fds))) => self.process = fds.into_iter().next().or(self.process.take()),
+                Ok(None) => self.lifeline = None,
+                Err(_) => return, // nothing more has come
+            }
         }
     }
 }
@@ -50,7 +52,7 @@ impl Server {
         let work = ArchiveWork::try_from(archive.work).ok();
         match (work.filter(|work| *work != ArchiveWork::Nothing), archive.exec) {
             (work @ Some(_), Some(exec)) => self.exec(exec, work, fds),
-            _ => Err(Refused::new(Reason::Invalid, "it is not said what to copy")),
+            _ => Err(Refused::new(Reason::Invalid, "an archive request names get or put, and a process")),
         }
     }
 
@@ -64,7 +66,7 @@ impl Server {
         let id: ContainerId =
             exec.container_id.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("container id: {bad}")))?;
         let Ok([session, payload]) = <[OwnedFd; 2]>::try_from(fds) else {
-            return Err(Refused::new(Reason::Invalid, "an exec comes with two descriptors"));
+            return Err(Refused::new(Reason::Invalid, "an exec needs two descriptors: session and payload"));
         };
         let invalid = |error: io::Error| Refused::new(Reason::Invalid, error.to_string());
         let payload = MemFile::from_fd_to_wipe(payload, BYTES_MAX as u64).map_err(invalid)?;
@@ -73,7 +75,7 @@ impl Server {
         let in_container = self.execs.iter().filter(|exec| exec.container == id).count();
         if in_container >= EXECS_MAX || self.execs.len() >= EXECS_MAX_IN_ALL {
             let why = format!(
-                "{in_container} processes are executed in container {id} and {} in all; at most {EXECS_MAX} and \
+                "{in_container} processes run in container {id} by exec and {} in all; at most {EXECS_MAX} and \
                  {EXECS_MAX_IN_ALL}",
                 self.execs.len()
             );
@@ -101,7 +103,7 @@ impl Server {
     pub(super) fn look_after_execs(&mut self) {
         self.execs.retain_mut(|exec| {
             exec.hear();
-            if !has_ended(&exec.pidfd) {
+            if !is_readable(&exec.pidfd) {
                 return true;
             }
             exec.hear(); // its last words

@@ -1,4 +1,4 @@
-//! What the daemon asks.
+//! Requests of the daemon.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,22 +15,23 @@ use executor_secrets::TagKey;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Fork};
 use executor_sys::pulse::Pulse;
+use executor_sys::ready::is_readable;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 
-use super::{Server, has_ended};
+use super::Server;
 use crate::dirs::Dirs;
+use crate::errors::failed;
 use crate::layers::Client;
 use crate::log::{self, Level};
 use crate::network::{self, Patience};
-use crate::rootfs::failed;
 use crate::shim;
 use crate::watched::{Shim, Watch};
 
-/// Largest request: ids, a tag and a key, or the digests of 127 layers. On the stack, so that a shim, which is forked in the middle of one, does not
-/// keep it for as long as its container lives.
+/// Largest request: ids, a tag and a key, or the digests of 127 layers. On the stack, so that a shim, which is forked in
+/// the middle of one, does not keep it for as long as its container lives.
 const REQUEST_MAX: usize = 8192;
-/// How long a shim may take from its last word to its end.
+/// Time that a shim may take from its last word to its end.
 const LAST_STEPS: Duration = Duration::from_secs(5);
 /// And from its fork until it listens, before a daemon is welcomed all the same.
 const SHIM_PATIENCE: Duration = Duration::from_secs(20);
@@ -78,7 +79,7 @@ impl Server {
                 return if client.answer(refused) { Ok(true) } else { Err(Gone) };
             }
         };
-        let unknown = || Refused::new(Reason::Invalid, "a request that this launcher does not know");
+        let unknown = || Refused::new(Reason::Invalid, "unknown request: this launcher is older than the daemon");
         let asked = call.ok_or_else(unknown).and_then(|call| {
             let Some(patience) = self.waits_for_a_shim(&call) else { return Ok(Some((call, fds))) };
             if self.deferred.len() >= DEFERRED_MAX {
@@ -108,9 +109,10 @@ impl Server {
         }
     }
 
-    /// How long a request may wait for a shim that is about to listen, or to end; `None` where it need not wait.
+    /// Returns the time that a request may wait for a shim that is about to listen, or to end; `None` where it need not
+    /// wait.
     fn waits_for_a_shim(&self, call: &LauncherCall) -> Option<Duration> {
-        let shim = |id: &str| self.shims.get(&id.parse::<ContainerId>().ok()?).filter(|shim| !has_ended(&shim.pidfd));
+        let shim = |id: &str| self.shims.get(&id.parse::<ContainerId>().ok()?).filter(|shim| !is_readable(&shim.pidfd));
         match call {
             // It takes a shim a moment from its fork to there, and a daemon that is welcomed meanwhile would take it for
             // lost.
@@ -188,14 +190,17 @@ impl Server {
         let id: ContainerId =
             launch.container_id.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("container id: {bad}")))?;
         self.hear_shims();
-        if self.shims.get(&id).is_some_and(|shim| has_ended(&shim.pidfd)) {
+        if self.shims.get(&id).is_some_and(|shim| is_readable(&shim.pidfd)) {
             self.shim_has_ended(&id);
         }
         if self.shims.contains_key(&id) {
-            return Err(Refused::new(Reason::Exists, format!("container {id} is there already")));
+            return Err(Refused::new(Reason::Exists, format!("container {id} exists already")));
         }
         let Ok([connection, plan, process, files]) = <[OwnedFd; 4]>::try_from(fds) else {
-            return Err(Refused::new(Reason::Invalid, "a launch comes with four descriptors"));
+            return Err(Refused::new(
+                Reason::Invalid,
+                "a launch needs four descriptors: connection, plan, process, files",
+            ));
         };
         let invalid = |error: io::Error| Refused::new(Reason::Invalid, error.to_string());
         let connection = Seqpacket::from_peer(connection).map_err(invalid)?;
@@ -270,7 +275,7 @@ impl Server {
     fn remove(&mut self, id: &str) -> Result<LauncherAnswer, Refused> {
         let id: ContainerId =
             id.parse().map_err(|bad| Refused::new(Reason::Invalid, format!("container id: {bad}")))?;
-        if self.shims.get(&id).is_some_and(|shim| has_ended(&shim.pidfd)) {
+        if self.shims.get(&id).is_some_and(|shim| is_readable(&shim.pidfd)) {
             self.shim_has_ended(&id);
         }
         if self.host.containers_run().join(id.as_str()).exists() {
@@ -278,7 +283,7 @@ impl Server {
         }
         // One more try, where a plugin failed at its end.
         if let Err(why) = network::detach(&self.host, &id, Patience::brief(&self.host)) {
-            log::line(Level::Error, id.as_str(), format_args!("it was not taken off its network: {why}"));
+            log::line(Level::Error, id.as_str(), format_args!("not detached from its network: {why}"));
         }
         match Dirs::of(&self.host, &id).remove_state() {
             Ok(()) => Ok(LauncherAnswer::Done(Done {})),

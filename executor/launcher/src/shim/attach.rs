@@ -2,8 +2,8 @@
 //! reads.
 //!
 //! A client that is lossless is to the process what the reader of a pipe is: while it does not read, nothing more is read
-//! from the process ([`Attached::holds_up`]), which waits when its pipes are full. So does a process whose run asked for its
-//! reader to be awaited, for [`RETURN_TIME`] at most. Nothing else waits: commands, signals and other clients are
+//! from the process ([`Attached::holds_up`]), which waits when its pipes are full. So does a process whose run asked for
+//! its reader to be awaited, for [`RETURN_TIME`] at most. Nothing else waits: commands, signals and other clients are
 //! attended to all the while. A client that goes away lets the process go on; one whose daemon went away is expected back
 //! for the same time, and goes on where it was.
 //!
@@ -19,20 +19,21 @@ use std::time::{Duration, Instant};
 
 use executor_core::logline::Stream;
 use executor_core::protocol::{ATTACHED_PACKET_MAX, Attach, FromShim, Reason, Refused, ToShim, position_packet};
+use executor_sys::events::Events;
 use executor_sys::pty::{self, Window as TerminalSize};
+use executor_sys::ready::hung_up;
 use executor_sys::seqpacket::Seqpacket;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use window::Window;
 use zeroize::Zeroizing;
 
 /// Clients at a time.
 const CLIENTS_MAX: usize = 16;
-/// What is kept for a client beyond what its socket holds. A lossless one holds the process up then.
+/// Most bytes that are kept for a client beyond what its socket holds. A lossless one holds the process up then.
 const QUEUE_MAX: u64 = 256 << 10;
-/// What is kept of what a client that may come back was sent: all that can be on its way to it. Sockets, the daemon's and
-/// its HTTP/2 library's queues hold about 1.2 MiB.
+/// Bytes that are kept of what a client that may come back was sent: all that can be on its way to it. Sockets, the
+/// daemon's and its HTTP/2 library's queues hold about 1.2 MiB.
 const REPLAY_MAX: u64 = 2 << 20;
-/// How long a reader is awaited: a new one, or one whose daemon went away. Clients give up on a daemon after 30 s.
+/// Time that a reader is awaited: a new one, or one whose daemon went away. Clients give up on a daemon after 30 s.
 const RETURN_TIME: Duration = Duration::from_secs(30);
 /// Bytes of output that are kept for the first client.
 const BACKLOG_MAX: u64 = 64 << 10;
@@ -59,13 +60,13 @@ pub(super) struct Attached {
     over: bool,
 }
 
-/// Where input goes.
+/// Destination of input.
 #[derive(Default)]
 pub(super) enum Sink {
     /// Nowhere: the process takes none, or takes no more.
     #[default]
     None,
-    /// Its terminal.
+    /// Terminal.
     Terminal(OwnedFd),
     /// A pipe.
     Pipe(OwnedFd),
@@ -79,13 +80,13 @@ struct Client {
     resumable: bool,
     /// The place of the next byte that it is to be sent.
     next: u64,
-    /// It must be told where it is, and that it missed this much.
+    /// Bytes that the client missed, where it must be told so and where it is.
     untold: Option<u64>,
-    /// It was told that the output has ended.
+    /// Set when the client was told that the output has ended.
     ended: bool,
-    /// It said that it has what it wants.
+    /// Set when the client said that it has what it wants.
     left: bool,
-    /// Nothing can be sent to it. What it sent is still heard.
+    /// Set when nothing can be sent to the client. What it sent is still heard.
     broken: bool,
 }
 
@@ -140,10 +141,9 @@ impl Attached {
     /// Takes a client.
     ///
     /// # Errors
-    /// There are too many; another one sends input; there is no such place in the output.
+    /// Too many clients; another one sends input; there is no such place in the output.
     pub(super) fn take(&mut self, asked: &Attach, fds: Vec<OwnedFd>) -> Result<(), Refused> {
-        let fd =
-            fds.into_iter().next().ok_or_else(|| Refused::new(Reason::Invalid, "a client comes with a descriptor"))?;
+        let fd = fds.into_iter().next().ok_or_else(|| Refused::new(Reason::Invalid, "an attach needs a descriptor"))?;
         let socket = Seqpacket::from_peer(fd).map_err(|error| Refused::new(Reason::Invalid, error.to_string()))?;
         if let Some(place) = asked.resume_at.filter(|place| *place > self.window.end()) {
             let why = format!("resume_at: is {place}; the process has written {} bytes", self.window.end());
@@ -155,7 +155,7 @@ impl Attached {
         }
         if asked.input && self.clients.iter().any(|client| client.input) {
             if !asked.take_over {
-                return Err(Refused::new(Reason::Precondition, "another client sends input; it can be taken over"));
+                return Err(Refused::new(Reason::Precondition, "another client sends input: detach it, or take over"));
             }
             self.clients.retain(|client| {
                 if client.input {
@@ -250,20 +250,26 @@ impl Attached {
             || self.absent.iter().any(|absent| full(absent.next))
     }
 
-    /// When somebody is no longer awaited.
+    /// Returns when the next client is no longer awaited.
     pub(super) fn due(&self) -> Option<Instant> {
         self.awaited.into_iter().chain(self.absent.iter().map(|absent| absent.until)).min()
     }
 
-    /// What to wait for.
-    pub(super) fn fds(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let clients = self.clients.iter().map(|client| {
-            let heard = if self.pending.is_empty() { PollFlags::IN } else { PollFlags::RDHUP };
-            let sends = client.wants_to_send(&self.window, self.over);
-            PollFd::new(&client.socket, heard | if sends { PollFlags::OUT } else { PollFlags::empty() })
-        });
-        let sink = self.sink.fd().filter(|_| !self.pending.is_empty());
-        clients.chain(sink.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::OUT)))
+    /// Registers the clients, and where their input goes, for a turn of a loop.
+    pub(super) fn register<'fd, T: Copy>(&'fd self, events: &mut Events<'fd, T>, token: T) {
+        for client in &self.clients {
+            let socket = client.socket.as_fd();
+            match self.pending.is_empty() {
+                true => events.read(socket, token),
+                false => events.hangup(socket, token),
+            }
+            if client.wants_to_send(&self.window, self.over) {
+                events.write(socket, token);
+            }
+        }
+        if let Some(sink) = self.sink.fd().filter(|_| !self.pending.is_empty()) {
+            events.write(sink, token);
+        }
     }
 
     /// Sends what was kept, takes what came, forgets who did not come back. Never waits.
@@ -362,12 +368,13 @@ impl Attached {
         self.trim();
     }
 
-    /// Nobody is left who must still get something: lossless clients have gone, with all of it where they could have it.
+    /// Returns whether no client must still get something: lossless clients have gone, with all of it where they could have
+    /// it.
     pub(super) fn is_settled(&self) -> bool {
         self.awaited.is_none() && self.absent.is_empty() && !self.clients.iter().any(|client| client.lossless)
     }
 
-    /// Nobody is left who could still get something.
+    /// Returns whether no client could still get something.
     pub(super) fn is_delivered(&self) -> bool {
         self.is_settled() && self.clients.iter().all(|client| client.ended || client.broken)
     }
@@ -388,19 +395,13 @@ fn client_is_gone(client: &Client) -> Option<Absent> {
     returns.then(|| Absent { next: client.next, until: Instant::now() + RETURN_TIME })
 }
 
-/// Looks for a goodbye among what a client sent that is gone. What it sent as input before goes nowhere: the process does not
-/// read it.
+/// Looks for a goodbye among what a client sent that is gone. What it sent as input before goes nowhere: the process does
+/// not read it.
 fn hear_the_last(client: &mut Client) {
     let mut buffer = Zeroizing::new([0; ATTACHED_PACKET_MAX]);
     while let Ok(Some((1.., _))) = client.socket.recv(&mut *buffer) {
         client.left |= ToShim::of(buffer[0]) == Some(ToShim::Leave);
     }
-}
-
-fn hung_up(socket: &Seqpacket) -> bool {
-    let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use executor_core::protocol::{
     Signal, Stop, state_number,
 };
 use executor_secrets::volume::Volume;
+use executor_sys::events::Events;
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
 use nix::sys::socket::{getsockopt, sockopt};
@@ -44,12 +45,14 @@ pub(super) struct Control {
 /// A peer.
 struct Connection {
     socket: Seqpacket,
-    /// It connected as root. Of a socket that somebody passed that cannot be told: its credentials may be of whoever
-    /// bound the other end.
+    /// The peer is gone, or does not read. Commands that it sent before still count, unanswered.
+    gone: bool,
+    /// Set where the peer connected as root. Never set for a socket that was passed: its credentials may be those of
+    /// whoever bound the other end.
     root: bool,
 }
 
-/// What a peer asks of the container.
+/// A command of a peer.
 pub(super) enum Command {
     /// End it.
     Stop(Stop),
@@ -69,7 +72,7 @@ pub(super) struct Asked {
     answer: Answer,
 }
 
-/// Where an answer goes.
+/// Destination of an answer.
 pub(super) struct Answer {
     sequence: u64,
     connection: usize,
@@ -89,7 +92,7 @@ impl Control {
         }
         Self {
             listener: None,
-            connections: vec![Connection { socket: connection, root: false }],
+            connections: vec![Connection { socket: connection, gone: false, root: false }],
             lifeline: Some(lifeline),
             volume: None,
             state: State::Initializing,
@@ -98,7 +101,7 @@ impl Control {
         }
     }
 
-    /// What is told of the shim's pace.
+    /// Returns the shim's pace.
     pub(super) fn pace(&self) -> &Pace {
         &self.pace
     }
@@ -121,9 +124,7 @@ impl Control {
         let bytes = reached_report(state);
         self.tell_launcher(&bytes);
         for connection in &mut self.connections {
-            if connection.socket.send(&bytes, &[]).is_err() {
-                abandon(connection);
-            }
+            connection.gone |= connection.socket.send(&bytes, &[]).is_err();
         }
     }
 
@@ -153,12 +154,13 @@ impl Control {
         }
     }
 
-    /// What to wait for.
-    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    /// Registers the connections for a turn of a loop.
+    pub(super) fn register<'fd, T: Copy>(&'fd self, events: &mut Events<'fd, T>, token: T) {
         let listener = self.listener.iter().map(AsFd::as_fd);
-        listener
-            .chain(self.connections.iter().map(|connection| connection.socket.as_fd()))
-            .chain(self.lifeline.iter().map(AsFd::as_fd))
+        let connections = self.connections.iter().filter(|connection| !connection.gone);
+        let lifeline = self.lifeline.iter().map(AsFd::as_fd);
+        let all = listener.chain(connections.map(|connection| connection.socket.as_fd())).chain(lifeline);
+        all.for_each(|fd| events.read(fd, token));
     }
 
     /// Takes connections and reads what came. Never waits.
@@ -166,23 +168,18 @@ impl Control {
         self.accept();
         self.look_at_lifeline();
         let mut asked = Vec::new();
-        let mut gone = Vec::new();
-        for index in 0..self.connections.len() {
+        for index in (0..self.connections.len()).filter(|index| !self.connections[*index].gone).collect::<Vec<_>>() {
             for _ in 0..ROUND_MAX {
                 match receive(&self.connections[index].socket) {
                     Ok(Some((request, fds))) => asked.extend(self.take(index, request, fds)),
                     Ok(None) => break,
                     Err(Gone) => {
-                        gone.push(index);
+                        // It keeps its place, so that the indices in `asked` stay right until they are answered.
+                        self.connections[index].gone = true;
                         break;
                     }
                 }
             }
-        }
-        // A command of a peer that went away right after it still counts, unanswered: its connection is only
-        // replaced by a closed end here, so that the indices in `asked` stay right until they are answered.
-        for index in gone {
-            abandon(&mut self.connections[index]);
         }
         asked
     }
@@ -196,15 +193,16 @@ impl Control {
         let report = ShimReport { sequence: to.sequence, news: Some(news) }.encode_to_vec();
         let fds: Vec<BorrowedFd<'_>> = file.iter().map(AsFd::as_fd).collect();
         let connection = self.connections.get(to.connection);
-        let sent = connection.is_some_and(|connection| connection.socket.send(&report, &fds).is_ok()); // one that is gone asks again
+        // One that is gone asks again.
+        let sent = connection.is_some_and(|peer| !peer.gone && peer.socket.send(&report, &fds).is_ok());
         if let Some(Err(error)) = file.filter(|_| !sent).map(|file| file.wipe()) {
-            log::line(Level::Error, "", format_args!("an answer that nobody took was not wiped: {error}"));
+            log::line(Level::Error, "", format_args!("an undelivered answer was not wiped: {error}"));
         }
     }
 
-    /// Forgets connections that are gone. Called when nothing is left to answer.
+    /// Forgets connections that are gone. To be called when nothing is left to answer.
     pub(super) fn tidy(&mut self) {
-        self.connections.retain(|connection| !hung_up(&connection.socket));
+        self.connections.retain(|connection| !connection.gone);
     }
 
     fn accept(&mut self) {
@@ -217,17 +215,21 @@ impl Control {
             }
             socket.set_nonblocking(true);
             if socket.send(&reached_report(self.state), &[]).is_ok() {
-                self.connections.push(Connection { socket, root: uid == Ok(0) });
+                self.connections.push(Connection { socket, gone: false, root: uid == Ok(0) });
             }
         }
     }
 
     /// The launcher asks for nothing but a turn of the loop on its line, and that is one.
     fn look_at_lifeline(&mut self) {
+        let Some(lifeline) = &self.lifeline else { return };
         let mut buffer = [0; 64];
-        while let Some(Ok(Some(_))) = self.lifeline.as_ref().map(|lifeline| lifeline.recv(&mut buffer)) {}
-        if self.lifeline.as_ref().is_some_and(hung_up) {
-            self.lifeline = None;
+        loop {
+            match lifeline.recv(&mut buffer) {
+                Ok(Some(_)) => {}
+                Ok(None) => return self.lifeline = None,
+                Err(_) => return, // nothing more has come
+            }
         }
     }
 
@@ -244,7 +246,7 @@ impl Control {
             Some(ShimCall::ReadSecrets(asked)) => Command::ReadSecrets(asked),
             Some(ShimCall::Attach(asked)) => Command::Attach(asked, fds),
             None => {
-                let refused = Refused::new(Reason::Invalid, "a request that this shim does not know");
+                let refused = Refused::new(Reason::Invalid, "unknown request: this shim is older than its peer");
                 let report = ShimReport { sequence: request.sequence, news: Some(ShimNews::Refused(refused)) };
                 let _ = self.connections[connection].socket.send(&report.encode_to_vec(), &[]);
                 return None;
@@ -255,7 +257,7 @@ impl Control {
 
     /// The handle goes to root alone: the daemon must not be able to read the files.
     fn share_with(&self, connection: usize, sequence: u64) {
-        let Connection { socket, root } = &self.connections[connection];
+        let Connection { socket, root, .. } = &self.connections[connection];
         let (news, fds) = match &self.volume {
             Some(volume) if *root => (ShimNews::Done(Done {}), vec![volume.as_fd(), self.pace.as_fd()]),
             Some(_) => (ShimNews::Refused(Refused::new(Reason::Precondition, "for the launcher only")), Vec::new()),
@@ -275,14 +277,6 @@ fn reached_report(state: State) -> Vec<u8> {
 /// The peer is gone, or speaks something else.
 struct Gone;
 
-/// Lets a peer go, and keeps its place: commands that were read are answered by their connection's index.
-fn abandon(connection: &mut Connection) {
-    if let Ok((closed, _)) = Seqpacket::pair() {
-        closed.set_nonblocking(true);
-        *connection = Connection { socket: closed, root: false };
-    }
-}
-
 /// The next request, if one is there, and what came with it.
 fn receive(connection: &Seqpacket) -> Result<Option<(ShimRequest, Vec<OwnedFd>)>, Gone> {
     let mut buffer = [0; 4096];
@@ -294,7 +288,7 @@ fn receive(connection: &Seqpacket) -> Result<Option<(ShimRequest, Vec<OwnedFd>)>
             match fds {
                 Ok(fds) => Ok(Some((request, fds))),
                 Err(error) => {
-                    let refused = crate::rootfs::failed("descriptors of a request", &error);
+                    let refused = crate::errors::failed("descriptors of a request", &error);
                     let report = ShimReport { sequence: request.sequence, news: Some(ShimNews::Refused(refused)) };
                     connection.send(&report.encode_to_vec(), &[]).map(|()| None).map_err(|_| Gone)
                 }
@@ -303,12 +297,4 @@ fn receive(connection: &Seqpacket) -> Result<Option<(ShimRequest, Vec<OwnedFd>)>
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(_) => Err(Gone),
     }
-}
-
-fn hung_up(connection: &Seqpacket) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut poll_fd = [PollFd::new(connection, PollFlags::RDHUP)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut poll_fd, Some(&now)).is_ok()
-        && poll_fd[0].revents().intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR)
 }

@@ -3,26 +3,26 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use executor_core::idmap::IdMap;
 use executor_core::protocol::{Reason, Refused};
 use executor_core::users::ResolvedUser;
 use executor_sys::memfile::MemFile;
 use executor_sys::process;
+use executor_sys::ready::readable_by;
 use executor_sys::seqpacket::Seqpacket;
 use libcontainer::container::Container;
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use oci_spec::runtime::Spec;
-use rustix::event::{PollFd, PollFlags, poll};
 
 use super::executor::{Init, TERMINAL};
 use super::stdio::Log;
 use crate::dirs::Dirs;
+use crate::errors::{failed, failed_by};
 use crate::log;
 use crate::program::{FAILURE_MAX, StartFailure};
-use crate::rootfs::{failed, failed_by};
 use crate::seccomp::Filter;
 
 /// The name of every container to libcontainer, each below a directory of its own.
@@ -70,7 +70,7 @@ pub(super) fn create(
         .map(|builder| builder.with_stdin(stdin).with_stdout(stdout).with_stderr(stderr).with_executor(init))
         .and_then(|builder| builder.as_init(&bundle).with_systemd(false).with_detach(true).build())
         .map_err(|error| {
-            reap(); // an init that failed half-way stays a zombie of ours
+            reap(); // an init that failed half-way stays a zombie of this process
             failed_by(format!("create: {}", log::chain(&error)))
         })?;
     let pid =
@@ -119,16 +119,10 @@ impl Created {
 
     /// Waits until init says something, or nothing more.
     fn await_word(&self) -> io::Result<()> {
-        let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
-        let patience = rustix::event::Timespec { tv_sec: START_PATIENCE.as_secs() as i64, tv_nsec: 0 };
-        loop {
-            match poll(&mut ready, Some(&patience)) {
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-                Ok(0) => return Err(io::Error::other(format!("nothing within {} s", START_PATIENCE.as_secs()))),
-                Ok(_) => return Ok(()),
-            }
+        if readable_by(&self.socket, Instant::now() + START_PATIENCE)? {
+            return Ok(());
         }
+        Err(io::Error::other(format!("no answer within {} s", START_PATIENCE.as_secs())))
     }
 
     /// Ends init, if it has not ended, and takes it.
@@ -147,5 +141,5 @@ pub(super) fn kill(pid: i32) {
 
 /// Takes every child that has ended.
 pub(super) fn reap() {
-    while let Ok(Some(_)) = process::reap_one(None) {}
+    while let Ok(Some(_)) = process::reap_one(|_| false) {}
 }

@@ -1,9 +1,10 @@
-//! The secret inputs, for the holder of the container's runtime token (secrets.md, rule 4).
+//! The secret inputs, for the holder of the container's runtime token.
 //!
 //! In goes the digest of a token that somebody presented to the daemon; out comes a memory file with the values, read
 //! straight from the volume into it. The shim knows the token by its digest alone: a daemon that was taken over gets
 //! nothing without a token that a container gave it.
 
+use crate::errors::failed;
 use std::io;
 
 use executor_core::disclosure::Manifest;
@@ -14,8 +15,6 @@ use executor_core::record::ContainerRecord;
 use executor_secrets::TokenDigest;
 use executor_secrets::volume::{Stored, Volume};
 use executor_sys::memfile::MemFile;
-
-use crate::rootfs::failed;
 
 /// Answers with what the container has now: its files are those of the generation in force; those that its process may
 /// change, as they came.

@@ -1,7 +1,7 @@
 //! The last steps of a container's init, after libcontainer and before the program: what this project's
 //! `Executor` does.
 //!
-//! It runs in the cloned process, inside the container, without privilege. It waits for the process payload on a
+//! `Init` runs in the cloned process, inside the container, without privilege. It waits for the process payload on a
 //! socket, takes its terminal where it is to have one, and becomes the program ([`crate::program`]). What fails is told
 //! over the same socket; its end of it closes when execve succeeds.
 
@@ -22,7 +22,7 @@ use oci_spec::runtime::Spec;
 use crate::program::{Program, StartFailure};
 use crate::seccomp::Filter;
 
-/// What init says when it sends its terminal. Shorter than any failure.
+/// Message of init with its terminal. Shorter than any failure.
 pub(super) const TERMINAL: &[u8] = b"tty";
 
 /// Becomes the container's process.
@@ -32,11 +32,11 @@ pub(super) struct Init {
     pub socket: Arc<Seqpacket>,
     /// Whom it runs as: gives HOME where the request does not.
     pub user: Arc<ResolvedUser>,
-    /// What it may call.
+    /// Filter on its system calls.
     pub filter: Arc<Filter>,
-    /// It gets a terminal of its own.
+    /// Set where it gets a terminal of its own.
     pub terminal: bool,
-    /// It stays, and a child of it becomes the program.
+    /// Set where it stays, and a child of it becomes the program.
     pub stays: bool,
 }
 
@@ -59,7 +59,8 @@ impl Init {
     }
 
     /// Comes back in a child. The first process itself has read nothing of what is run, closes all that it has, is
-    /// confined like the program, and its memory, which is a copy of the shim's, can be looked at by nobody in the container.
+    /// confined like the program, and its memory, which is a copy of the shim's, can be looked at by nobody in the
+    /// container.
     fn stay(&self) -> Result<(), StartFailure> {
         let failed = |error: io::Error| StartFailure::new("begin as an init", error);
         process::hold_signals().map_err(failed)?;
@@ -108,7 +109,7 @@ impl Executor for Init {
         process::exit_now(127)
     }
 
-    /// What to run is not known yet when libcontainer asks.
+    /// Accepts everything: what to run is not known yet when libcontainer asks.
     fn validate(&self, _: &Spec) -> Result<(), ExecutorValidationError> {
         Ok(())
     }

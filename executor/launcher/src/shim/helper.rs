@@ -3,6 +3,7 @@
 //! Out comes that it was done, or what failed and on what. A helper does not outlive its shim: what it would still
 //! write then nobody would wipe. The secret files that it writes it passes to the shim while they are open.
 
+use crate::errors::plain;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -10,8 +11,6 @@ use executor_core::protocol::{Reason, Refused};
 use executor_secrets::volume::Pass;
 use executor_sys::process::{self, Ended, Fork};
 use executor_sys::seqpacket::Seqpacket;
-
-use crate::dirs::plain;
 
 /// Longest account of a failure, in bytes.
 const TOLD_MAX: usize = 8192;
@@ -27,7 +26,7 @@ pub(super) enum NotDone {
     Failed {
         /// The system's error number; 0 where there is none.
         errno: i32,
-        /// All of it in one line.
+        /// The whole failure in one line.
         words: String,
     },
     /// The kernel killed the helper, which it does when the cgroup's memory is used up.
@@ -92,7 +91,9 @@ pub(super) fn run_passing(
             let words = String::from_utf8_lossy(words).into_owned();
             Err(NotDone::Failed { errno: i32::from_le_bytes(*errno), words })
         }
-        (ended, _) => Err(NotDone::Failed { errno: 0, words: format!("a helper ended with {ended:?}") }),
+        (ended, _) => {
+            Err(NotDone::Failed { errno: 0, words: format!("a helper process ended unexpectedly ({ended:?})") })
+        }
     }
 }
 
@@ -108,7 +109,7 @@ impl From<NotDone> for Refused {
         match not_done {
             NotDone::Killed => Self::new(Reason::Internal, "a helper was killed"),
             NotDone::Failed { errno: libc::ENOSPC | libc::ENOMEM, words } => Self::new(Reason::Exhausted, words),
-            NotDone::Failed { words, .. } => crate::rootfs::failed_by(words),
+            NotDone::Failed { words, .. } => crate::errors::failed_by(words),
         }
     }
 }

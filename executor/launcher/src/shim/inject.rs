@@ -2,8 +2,9 @@
 //!
 //! The helper is forked from the shim, joins the container's memory accounting (so that the files' pages count
 //! against the container's own limit), writes the files into the detached volume straight from the memory file,
-//! enters the container's namespaces and moves the views, read-only where nothing else is asked for, into place. It is gone before the container
-//! starts. It also brings loopback up and writes the kernel's settings, which need the same namespaces.
+//! enters the container's namespaces and moves the views, read-only where nothing else is asked for, into place. It is gone
+//! before the container starts. It also brings loopback up and writes the kernel's settings, which need the same
+//! namespaces.
 //!
 //! Where the container has a runtime token, the helper makes it, writes it as one of the files and hands its digest back:
 //! no process that lives on has ever held it. It then keeps the other secret inputs in the volume, and shows the
@@ -41,15 +42,15 @@ const CONSOLE: &str = "/dev/console";
 /// Relative to /dev.
 const FIRST_TERMINAL: &str = "pts/0";
 
-/// What is carried into a container.
+/// Everything that is carried into a container.
 pub(super) struct Injection<'a> {
     pub(super) host: &'a Host,
     pub(super) plan: &'a Plan,
     pub(super) cgroup: &'a Path,
     pub(super) init: i32,
-    /// What is known of it: its user, where its files go.
+    /// User of the container and places of its files.
     pub(super) prepared: &'a Prepared,
-    /// What its users and groups are on the host.
+    /// Map of its users and groups to the host's.
     pub(super) id_map: IdMap,
     pub(super) volume: Option<&'a Volume>,
     pub(super) process: &'a MemFile,
@@ -110,7 +111,9 @@ impl Injection<'_> {
             not_done => not_done.into(),
         })?;
         match (self.plan.token_file(), TokenDigest::from_bytes(&told)) {
-            (Some(_), None) => Err(Refused::new(Reason::Internal, "the helper told no digest of the token")),
+            (Some(_), None) => {
+                Err(Refused::new(Reason::Internal, "the helper process returned no digest of the token"))
+            }
             (_, token) => Ok(token),
         }
     }
@@ -206,7 +209,7 @@ impl Injection<'_> {
         volume.keep_inputs(&process.secrets(main).map_err(malformed)?, files)
     }
 
-    /// What the container gets to see of the volume; attached in the shim's namespace first where the kernel cannot clone
+    /// Returns the container's views of the volume; attached in the shim's namespace first where the kernel cannot clone
     /// it detached.
     fn views(&self, volume: &Volume) -> Result<Views, Failed> {
         let views = || -> io::Result<Views> {
@@ -241,7 +244,7 @@ impl Injection<'_> {
 /// Views of a volume.
 #[derive(Default)]
 struct Views {
-    /// One for each mount point.
+    /// Views, one for each mount point.
     mounts: Vec<OwnedFd>,
     /// Of the generations that their links lead to, where there are any.
     generations: Option<OwnedFd>,
@@ -272,8 +275,8 @@ fn dev() -> io::Result<OwnedFd> {
     open_in_root(root.as_fd(), Path::new(DEV), OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), Follow::NoLinks)
 }
 
-/// Whether a container may ask for inputs that are no files, or for files that it may change, so that these are kept in its
-/// volume.
+/// Returns whether a container may ask for inputs that are not files, or for files that it may change: these are kept in
+/// its volume.
 pub(crate) fn keeps_inputs(plan: &Plan) -> bool {
     let manifest = Manifest::of(plan);
     let more = manifest.inputs() > 0 || (plan.layout() == Layout::Writable && !manifest.files.is_empty());

@@ -1,14 +1,15 @@
 //! The last of a container's output, to clients who read more slowly than the process wrote: it has ended, and its secrets
 //! may be wiped already, but its end is not told before lossless clients have everything.
 //!
-//! They have as much time as they need. After a Stop they have what is left of its grace period, and [`LAST_WORDS`] at least;
-//! so have all other clients.
+//! Clients have as much time as they need. After a Stop they have what is left of its grace period, [`LAST_WORDS`] at
+//! least; so have all other clients.
 
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use executor_core::protocol::{Reason, Refused};
+use executor_sys::events::Events;
 use executor_sys::process::SignalEvents;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::attach::Attached;
 use super::control::{Command, Control};
@@ -18,7 +19,7 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Longest wait in one go.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// What goes on between the end of a process and the end of its container.
+/// The time between the end of a process and the end of its container.
 pub(super) struct Last<'a> {
     clients: &'a mut Attached,
     grace: Duration,
@@ -29,30 +30,28 @@ pub(super) struct Last<'a> {
 }
 
 impl<'a> Last<'a> {
-    /// Of a container with this grace period, whose process has just ended; `stop_at` is when the time of an earlier stop is
-    /// over.
+    /// Of a container with this grace period, whose process has just ended; `stop_at` is when the time of an earlier stop
+    /// is over.
     pub(super) fn new(clients: &'a mut Attached, grace: Duration, stop_at: Option<Instant>) -> Self {
         Self { clients, grace, stop_at, stop_asked: None, ended: Instant::now() }
     }
 
-    /// When the time of a stop is over that came since the process ended.
+    /// Returns when the time of a stop is over that came since the process ended.
     pub(super) fn stop_asked(&self) -> Option<Instant> {
         self.stop_asked
     }
 
-    /// What to wait for.
-    pub(super) fn fds<'b>(
-        &'b self,
-        control: &'b Control,
-        signals: &'b SignalEvents,
-    ) -> impl Iterator<Item = PollFd<'b>> + 'b {
-        let commands = control.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        std::iter::once(PollFd::new(signals, PollFlags::IN)).chain(commands).chain(self.clients.fds())
-    }
-
-    /// When something is due.
-    pub(super) fn due(&self) -> Option<Instant> {
-        self.clients.due().into_iter().chain(self.stop_asked).min()
+    /// Registers signals, commands, clients and what is due for a turn of a loop.
+    pub(super) fn register<'fd>(
+        &'fd self,
+        events: &mut Events<'fd, ()>,
+        control: &'fd Control,
+        signals: &'fd SignalEvents,
+    ) {
+        events.read(signals.as_fd(), ());
+        control.register(events, ());
+        self.clients.register(events, ());
+        events.due(self.clients.due().into_iter().chain(self.stop_asked));
     }
 
     /// Attends to clients, commands, and the end of the machine. Never waits.
@@ -94,14 +93,12 @@ impl<'a> Last<'a> {
             if self.clients.is_delivered() || is_late || (self.clients.is_settled() && least <= now) {
                 return;
             }
-            let slow = self.clients.is_settled().then_some(least);
-            let next = [self.due(), stop, slow].into_iter().flatten().min();
-            let left = next.map_or(WAIT_MAX, |at| at.saturating_duration_since(now).min(WAIT_MAX));
-            let left = left + Duration::from_millis(1);
-            let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            let mut fds: Vec<PollFd<'_>> = self.fds(control, signals).collect();
+            let mut events = Events::default();
+            self.register(&mut events, control, signals);
+            events.due(stop.into_iter().chain(self.clients.is_settled().then_some(least)));
+            events.due([now + WAIT_MAX]);
             control.pace().rest();
-            let _ = poll(&mut fds, Some(&timeout)); // interrupted: looked at again
+            let _ = events.wait(); // what happened is looked at
         }
     }
 }

@@ -1,19 +1,17 @@
-//! Which of a plan's limits and privileges this host can hold.
+//! Limits and privileges of a plan that this host can enforce or give.
 //!
-//! What it cannot is refused by the field's name, or told as a warning where the operator wants that
+//! Others are refused by the field's name, or told as a warning where the operator wants that
 //! (`unenforceable_limits`). A number of open files above the host's own limit is lowered to it, and told: the container
 //! gets less than it asked for, never more.
-
-use std::collections::BTreeSet;
 
 use executor_core::plan::{Limits, Plan, UserNamespace};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::spec::Held;
 use executor_core::validate::{Unenforceable, Violation};
+use executor_sys::capabilities::is_in_bounding_set;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::host::Host;
-use crate::rootfs::failed;
 
 /// Descriptors of a shim beside its container's files: connections, clients, pipes.
 const DESCRIPTORS: u64 = 256;
@@ -26,7 +24,7 @@ pub(super) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
     let mut held = |controller: &str, field: &str, limit: u64| {
         let is_held = limit == 0 || controllers.contains(controller);
         if !is_held {
-            let why = format!("cannot be held: this host has no cgroup controller {controller}");
+            let why = format!("cannot be enforced: this host has no cgroup controller {controller}");
             lacking.push(Violation::new(field, why));
         }
         is_held
@@ -39,8 +37,7 @@ pub(super) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
     limits.cpu_weight = if held("cpu", "limits.cpu_weight", asked.cpu_weight.into()) { asked.cpu_weight } else { 0 };
     limits.io_weight = if held("io", "limits.io_weight", asked.io_weight.into()) { asked.io_weight } else { 0 };
     if limits.memory_bytes > 0 && !host.hierarchies.holds_swap() {
-        let why =
-            "cannot be held: this host has swap and does not account it (boot with swapaccount=1, or use cgroup v2)";
+        let why = "cannot be enforced: this host has swap and does not account it (boot with swapaccount=1, or use cgroup v2)";
         lacking.push(Violation::new("limits.memory_bytes", why));
     }
     if !lacking.is_empty() && host.policy.unenforceable_limits == Unenforceable::Refuse {
@@ -73,16 +70,12 @@ pub(super) fn can_be_given(plan: &Plan, held: &Held) -> Result<(), Refused> {
     if plan.isolation.user_namespace == UserNamespace::Own {
         return Ok(());
     }
-    let status = std::fs::read_to_string("/proc/self/status").map_err(|error| failed("/proc/self/status", &error))?;
-    let bounding = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapBnd:")?.trim(), 16).ok());
-    let bounding = bounding.unwrap_or(0);
-    let known = executor_core::validate::CAPABILITIES.iter().enumerate();
-    let ours: BTreeSet<&str> = known.filter(|(number, _)| bounding >> number & 1 == 1).map(|(_, name)| *name).collect();
-    let lacking: Vec<&str> = held.names.difference(&ours).copied().collect();
+    let can_give = |name: &str| name.parse().is_ok_and(is_in_bounding_set);
+    let lacking: Vec<&str> = held.names.iter().copied().filter(|name| !can_give(name)).collect();
     if lacking.is_empty() {
         return Ok(());
     }
     let field = if plan.isolation.privileged { "privileged" } else { "capabilities.add" };
-    let why = format!("the launcher does not hold {} itself, and cannot give it", lacking.join(", "));
+    let why = format!("the launcher lacks {} itself", lacking.join(", "));
     Err(Refused::of_fields(Reason::Precondition, &[Violation::new(field, why)]))
 }

@@ -1,6 +1,6 @@
 //! /etc/hostname, /etc/hosts and /etc/resolv.conf of a container, written into its root before it runs.
 //!
-//! They are its own: whatever the image has in their places, a symbolic link to outside among it, is replaced in the
+//! The files are its own: whatever the image has in their places, a symbolic link to outside among it, is replaced in the
 //! container's writable layer, and the container may change them. The root is untrusted, so that every path is opened as
 //! if it were `/`, and no link is followed. What an image has that cannot be replaced stays, and a warning tells.
 
@@ -18,9 +18,9 @@ use executor_sys::mount::{Follow, open_in_root};
 use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fchown, openat, unlinkat};
 use rustix::io::Errno;
 
-use crate::dirs::plain;
+use crate::errors::{failed, plain};
 use crate::network::OnNetwork;
-use crate::rootfs::{Tree, failed};
+use crate::rootfs::Tree;
 
 const ETC: &str = "/etc";
 
@@ -79,7 +79,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Puts a file of ours in the place of whatever has this name, but for a directory.
+/// Puts a new file in the place of whatever has this name, except a directory.
 fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
     match unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}

@@ -1,13 +1,13 @@
-//! What a run leaves behind: captured when its process has ended, before its secrets are wiped.
+//! Outputs of a run: captured when its process has ended, before its secrets are wiped.
 //!
 //! ```text
 //!  walk    a forked helper: enters the container's mount namespace, becomes the process's user, looks at what was
 //!          declared and passes each file on as a descriptor                                       (outputs/walk.rs)
 //!  store   the shim: judges each descriptor again and copies it into the state directory           (outputs/store.rs)
 //! ```
-//! So whoever looks at what the container made has no privilege, and whoever writes never enters the container. Nothing
-//! of the container lives any more while that goes on, so that nothing it looks at changes. Never captured: symbolic
-//! links, and what is behind one on the way; secret files, by the device of their file system, whatever name leads
+//! The process that looks at what the container made has no privilege, and the one that writes never enters the container.
+//! Nothing of the container lives any more while that goes on, so that nothing it looks at changes. Never captured:
+//! symbolic links, and what is behind one on the way; secret files, by the device of their file system, whatever name leads
 //! there; what is no regular file; what the process's user may not read; what exceeds the bounds (core's `outputs`). Each
 //! is told with its reason.
 //!
@@ -26,30 +26,31 @@ use std::time::{Duration, Instant};
 use executor_core::outputs::OutputsList;
 use executor_core::plan::{OutputSource, Plan, PlannedOutputs, UserNamespace};
 use executor_core::record::{ContainerRecord, OutputsRecord};
+use executor_sys::events::Events;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended, SignalEvents};
+use executor_sys::ready::{is_readable, readable_by};
 use executor_sys::seqpacket::Seqpacket;
 use executor_sys::userns;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::fstat;
 
 use super::control::Control;
 use super::last::Last;
-use crate::dirs::plain;
+use crate::errors::plain;
 use crate::finish::Remains;
 use crate::host::Host;
 use crate::log::{self, Level};
 use store::Store;
 use walk::{Found, Walk};
 
-/// How long the end of a container waits for its outputs.
+/// Time that the end of a container waits for its outputs.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long what is left of a container is given to die.
+/// Time that what is left of a container is given to die.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 /// And a helper that was killed.
 const HELPER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What there is to capture from: taken while init lives.
+/// Source of the outputs: taken while init lives.
 pub(super) struct Source {
     planned: PlannedOutputs,
     namespaces: io::Result<Namespaces>,
@@ -57,9 +58,9 @@ pub(super) struct Source {
 
 /// Of the container whose outputs they are.
 pub(super) struct Namespaces {
-    /// Its files.
+    /// Files.
     pub(super) mount: OwnedFd,
-    /// Its ids, where they are not the host's.
+    /// Ids, where they are not the host's.
     pub(super) user: Option<OwnedFd>,
 }
 
@@ -93,7 +94,7 @@ pub(super) fn capture(
             let id = record.plan.id.as_str();
             log::line(Level::Error, id, format_args!("the outputs were not captured: {why}"));
             if let Err(error) = remains.dirs.remove_outputs() {
-                log::line(Level::Error, id, format_args!("half of the outputs was not removed: {error}"));
+                log::line(Level::Error, id, format_args!("partially captured outputs were not removed: {error}"));
             }
             OutputsRecord { failure: Some(why), ..OutputsRecord::default() }
         }
@@ -190,14 +191,13 @@ impl Helper {
         }
     }
 
-    /// What it says; `None` where nothing is there yet.
+    /// Returns the next message; `None` where there is none yet.
     fn hear(&self) -> Result<Option<(Found, Option<OwnedFd>)>, String> {
-        let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
-        if !poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|count| count > 0) {
+        if !is_readable(&self.socket) {
             return Ok(None);
         }
         let mut buffer = vec![0; walk::MESSAGE_MAX];
-        let lost = || "the helper that looks for it ended".to_owned();
+        let lost = || "the helper process that captures outputs ended".to_owned();
         let (length, fds) = self.socket.recv(&mut buffer).map_err(|error| plain(&error))?.ok_or_else(lost)?;
         let found = serde_json::from_slice(&buffer[..length]).map_err(|error| error.to_string())?;
         Ok(Some((found, fds.into_iter().next())))
@@ -211,17 +211,15 @@ impl Helper {
     fn end(self, id: &str) {
         let Ok(pidfd) = process::pidfd(self.pid) else { return };
         let _ = process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
-        let mut ended = [PollFd::new(&pidfd, PollFlags::IN)];
-        let patience = Timespec { tv_sec: HELPER_PATIENCE.as_secs() as i64, tv_nsec: 0 };
-        if poll(&mut ended, Some(&patience)).is_ok_and(|count| count > 0) {
+        if readable_by(&pidfd, Instant::now() + HELPER_PATIENCE).unwrap_or(false) {
             let _: io::Result<Ended> = process::wait_for(self.pid);
         } else {
-            log::line(Level::Error, id, "the helper that looks for outputs does not end");
+            log::line(Level::Error, id, "the helper process that captures outputs cannot be killed");
         }
     }
 }
 
-/// What else goes on meanwhile: commands, clients, the end of the machine, the clock.
+/// Everything that is attended to meanwhile: commands, clients, the end of the machine, the clock.
 struct Attention<'a, 'b> {
     control: &'a mut Control,
     signals: &'a SignalEvents,
@@ -232,14 +230,12 @@ struct Attention<'a, 'b> {
 impl Attention<'_, '_> {
     /// Waits until the helper speaks or something else happens. Says why it is over, where it is.
     fn wait(&mut self, helper: &Seqpacket) -> Option<&'static str> {
-        let mut fds = vec![PollFd::new(helper, PollFlags::IN)];
-        fds.extend(self.last.fds(self.control, self.signals));
-        let ends = self.last.due().map_or(self.ends, |due| due.min(self.ends));
-        let left = ends.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let mut events = Events::default();
+        events.read(helper.as_fd(), ());
+        self.last.register(&mut events, self.control, self.signals);
+        events.due([self.ends]);
         self.control.pace().rest();
-        let _ = poll(&mut fds, Some(&timeout)); // what happened is looked at below
-        drop(fds);
+        let _ = events.wait(); // what happened is looked at
         self.look()
     }
 

@@ -1,4 +1,4 @@
-//! What a shim tells of its own pace, so that the launcher can tell one that works from one that is frozen.
+//! Signs of a shim's own pace, so that the launcher can tell one that works from one that is frozen.
 //!
 //! Each turn of a loop has the time that the operator gives it (`launcher.watchdog_seconds`), for whatever a disk may
 //! take. What has bounds of its own is given them beside that.

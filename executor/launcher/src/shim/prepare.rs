@@ -1,18 +1,31 @@
 //! From a plan to a container that stands: each step undone when a later one fails, so that a refusal leaves
 //! nothing and the id is free.
+//!
+//! ```text
+//!  admit      the plan judged, the id taken                                          Admitted
+//!  record     record, control socket, log                                            Recorded
+//!  assemble   root file system, user, places of files                                Assembled
+//!  create     specification, libcontainer, network, names                            Waiting
+//!  inject     secret files, runtime token                                            Injected
+//!  finish     what is masked in the output; the record says that it is created       Built
+//! ```
+//! Each stage is a type, and the step to the next consumes it. What is to be undone is kept beside them, in [`Site`].
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use executor_core::ident::ContainerId;
+use executor_core::idmap::IdMap;
 use executor_core::lifecycle::State;
 use executor_core::limits::WRITABLE_ENTRIES;
-use executor_core::placement::VolumeSize;
+use executor_core::placement::{MountPoint, VolumeSize};
 use executor_core::plan::{Plan, WritableFiles};
 use executor_core::protocol::{PLAN_MAX, Reason, Refused};
 use executor_core::record::{ContainerRecord, Prepared, RECORD_VERSION};
 use executor_core::time::Timestamp;
+use executor_core::users::ResolvedUser;
 use executor_core::validate::{Violation, recheck};
 use executor_core::{placement, spec};
 use executor_secrets::TokenDigest;
@@ -26,14 +39,15 @@ use super::watch::Watch;
 use super::{Ready, create, inject, limits, names, stdio, update};
 use crate::dirs::Dirs;
 use crate::disk;
+use crate::errors::failed;
 use crate::finish::{Remains, Rotated, SHIM, now};
 use crate::host::Host;
 use crate::ids::Ids;
 use crate::network;
-use crate::rootfs::{Tree, failed};
+use crate::rootfs::Tree;
 use crate::seccomp::Filter;
 
-/// What is asked for, but for the secrets.
+/// A request for a container, without the secrets.
 pub(super) struct Request {
     pub(super) id: ContainerId,
     pub(super) plan: MemFile,
@@ -44,7 +58,7 @@ pub(super) struct Request {
     pub(super) begun: Timestamp,
 }
 
-/// Prepares a container.
+/// Prepares a container: stage after stage, and back where one fails.
 pub(super) fn prepare(
     host: &Host,
     filter: &Arc<Filter>,
@@ -52,59 +66,66 @@ pub(super) fn prepare(
     inputs: Vec<MemFile>,
     control: &mut Control,
 ) -> Result<Ready, Refused> {
-    let begun = request.begun;
     let admitted = admit(host, request);
-    let (record, dirs, ids) = match admitted {
+    let (dirs, cgroup) = match &admitted {
+        Ok(admitted) => (admitted.dirs.clone(), admitted.record.cgroup.clone()),
+        Err(_) => (Dirs::nowhere(), PathBuf::new()),
+    };
+    let remains = Remains { by: SHIM, dirs, cgroup, volumes: Vec::new(), inputs, rotated: Rotated::default() };
+    let mut site = Site { init: None, remains };
+    let admitted = match admitted {
         Ok(admitted) => admitted,
         Err(refused) => {
-            let mut remains = Remains {
-                by: SHIM,
-                dirs: Dirs::nowhere(),
-                cgroup: PathBuf::new(),
-                volumes: Vec::new(),
-                inputs,
-                rotated: Rotated::default(),
-            };
-            let _ = remains.wipe(""); // logged
+            let _ = site.remains.wipe(""); // logged
             return Err(refused);
         }
     };
-    let id = record.plan.id.clone();
-    let mut site = Site {
-        init: None,
-        remains: Remains {
-            by: SHIM,
-            dirs,
-            cgroup: record.cgroup.clone(),
-            volumes: Vec::new(),
-            inputs,
-            rotated: Rotated::default(),
-        },
-    };
-    match build(host, filter, record, ids, &mut site, control) {
-        Ok(Built { record, container, ports, log, token, watch }) => {
-            let generations = update::Generations::default();
-            Ok(Ready { record, remains: site.remains, container, _ports: ports, log, watch, token, begun, generations })
-        }
+    let id = request.id.as_str();
+    match admitted.build(host, filter, &mut site, control) {
+        Ok(Built { record, container, ports, log, token, watch }) => Ok(Ready {
+            record,
+            remains: site.remains,
+            container,
+            _ports: ports,
+            log,
+            watch,
+            token,
+            begun: request.begun,
+            generations: update::Generations::default(),
+        }),
         Err(refused) => {
-            if let Some(init) = site.init {
-                create::kill(init);
-            }
-            unmount(&site.remains.dirs);
-            site.remains.discard(host, id.as_str());
+            site.undo(host, id);
             Err(refused)
         }
     }
 }
 
-/// What there is to undo.
+/// Everything that is to be undone after a failure.
 struct Site {
+    /// Pid of init, once there is one.
     init: Option<i32>,
     remains: Remains,
 }
 
+impl Site {
+    fn undo(mut self, host: &Host, id: &str) {
+        if let Some(init) = self.init {
+            create::kill(init);
+        }
+        unmount(&self.remains.dirs);
+        self.remains.discard(host, id);
+    }
+}
+
+/// Stage 1: a plan that the policy allows, and an id that is taken.
+struct Admitted {
+    record: ContainerRecord,
+    dirs: Dirs,
+    ids: Ids,
+}
+
 /// Reads and judges the plan, and takes the id.
-fn admit(host: &Host, request: &Request) -> Result<(ContainerRecord, Dirs, Ids), Refused> {
+fn admit(host: &Host, request: &Request) -> Result<Admitted, Refused> {
     let internal =
         |what: &str, error: &dyn std::fmt::Display| Refused::new(Reason::Internal, format!("{what}: {error}"));
     if request.plan.len() as u64 > PLAN_MAX {
@@ -127,7 +148,7 @@ fn admit(host: &Host, request: &Request) -> Result<(ContainerRecord, Dirs, Ids),
     let dirs = Dirs::of(host, &plan.id);
     dirs.create().map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {
-            Refused::new(Reason::Exists, format!("container {} is there already", plan.id))
+            Refused::new(Reason::Exists, format!("container {} exists already", plan.id))
         }
         _ => failed("", &error),
     })?;
@@ -155,23 +176,13 @@ fn admit(host: &Host, request: &Request) -> Result<(ContainerRecord, Dirs, Ids),
         files_updated_at: None,
         id_range_start: request.id_range.filter(|_| ids.map().is_mapped()),
     };
-    Ok((record, dirs, ids))
+    Ok(Admitted { record, dirs, ids })
 }
 
 /// A mount namespace of the shim's own: what is mounted in it goes when the shim goes, and the host never sees it.
 fn isolate() -> std::io::Result<()> {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
     Ok(())
-}
-
-/// What was made.
-struct Built {
-    record: ContainerRecord,
-    container: create::Created,
-    ports: Option<network::Reserved>,
-    log: stdio::Log,
-    token: Option<TokenDigest>,
-    watch: Watch,
 }
 
 /// The Docker daemon's socket, where the container asked for it. Which one that is is the launcher's own configuration.
@@ -183,145 +194,226 @@ fn docker_socket<'a>(host: &'a Host, plan: &Plan) -> Result<Option<&'a Path>, Re
     match std::fs::metadata(path) {
         Ok(meta) if meta.file_type().is_socket() => Ok(Some(path)),
         found => {
-            let why = found.map_or_else(|error| error.to_string(), |_| "it is no socket".to_owned());
+            let why = found.map_or_else(|error| error.to_string(), |_| "not a socket".to_owned());
             let why = format!("{} cannot be given to a container: {why}", path.display());
             Err(Refused::of_fields(Reason::Precondition, &[Violation::new("docker_socket", why)]))
         }
     }
 }
 
-/// Makes the container, step by step.
-fn build(
-    host: &Host,
-    filter: &Arc<Filter>,
-    mut record: ContainerRecord,
+/// Stage 2: a container with a record, a control socket and a log.
+struct Recorded {
+    record: ContainerRecord,
+    dirs: Dirs,
     ids: Ids,
-    site: &mut Site,
-    control: &mut Control,
-) -> Result<Built, Refused> {
-    let mut dirs = site.remains.dirs.clone();
-    dirs.write_first_record(&record).map_err(|error| failed("state directory", &error))?;
-    control.listen(&dirs).map_err(|error| failed("control socket", &error))?;
-    dirs.keep_room(&record).map_err(|error| failed("state directory", &error))?;
-    let mut log = stdio::Log::create(&dirs, &record.plan, host.log_bytes_max).map_err(|error| failed("log", &error))?;
+    log: stdio::Log,
+}
 
-    let project = record.id_range_start;
-    let (layer, unheld) = disk::lay_out(&host.policy, &record.plan, &dirs, project)?;
-    dirs.layer = layer;
-    let mut tree = Tree::assemble(host, &record.plan, &dirs, &ids)?;
-    tree.make_room_for_tmpfs(&record.plan)?;
-    let user = Arc::new(tree.resolve_user(&record.plan)?);
-    let file_groups = tree.file_groups(&record.plan)?;
-    if record.plan.token_file().is_some() {
-        tree.make_runtime_dir(&record.plan)?;
+/// Stage 3: its root file system stands.
+struct Assembled {
+    recorded: Recorded,
+    tree: Tree,
+    user: Arc<ResolvedUser>,
+    file_groups: BTreeMap<String, u32>,
+    mounts: Vec<MountPoint>,
+    /// Warning of a limit on its disk that cannot be enforced.
+    unheld: Option<String>,
+}
+
+/// Stage 4: its init waits to be started, on its network.
+struct Waiting {
+    record: ContainerRecord,
+    dirs: Dirs,
+    log: stdio::Log,
+    container: create::Created,
+    id_map: IdMap,
+    ports: Option<network::Reserved>,
+    prepared: Prepared,
+}
+
+/// Stage 5: its secret files are in place.
+struct Injected {
+    waiting: Waiting,
+    token: Option<TokenDigest>,
+}
+
+/// Stage 6: a container that can be started.
+struct Built {
+    record: ContainerRecord,
+    container: create::Created,
+    ports: Option<network::Reserved>,
+    log: stdio::Log,
+    token: Option<TokenDigest>,
+    watch: Watch,
+}
+
+impl Admitted {
+    fn build(
+        self,
+        host: &Host,
+        filter: &Arc<Filter>,
+        site: &mut Site,
+        control: &mut Control,
+    ) -> Result<Built, Refused> {
+        let waiting = self.record(host, control)?.assemble(host)?.create(host, filter, site)?;
+        // Only now, with init cloned, is there a descriptor through which a secret can be reached.
+        waiting.inject(host, site, control)?.finish(host, site, control)
     }
-    names::make_dir(&tree)?;
-    let mounts = tree.place(&record.plan, &host.policy.files_root, &user)?;
 
-    let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
-    warnings.extend(unheld);
-    warnings.extend_from_slice(tree.warnings());
-    let nofile = limits.nofile;
-    let namespace = ids.namespace_path();
-    let resolved = spec::Resolved {
-        rootfs: &dirs.stage,
-        user: &user,
-        limits: &limits,
-        cgroup: &record.cgroup,
-        swap_limit: host.hierarchies.swap_limit(),
-        socket_limit: host.hierarchies.socket_limit(),
-        user_namespace: namespace.as_deref(),
-        docker_socket: docker_socket(host, &record.plan)?,
-    };
-    let spec = spec::build(&record.plan, &resolved)
-        .map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
-    let held = spec::held(&record.plan.isolation, user.uid);
-    limits::can_be_given(&record.plan, &held)?;
-    let (filter, unknown) = Filter::of(filter, &record.plan.isolation, &held)?;
-    warnings.extend(unknown);
-    let first = (record.plan.terminal, record.plan.surroundings.init);
-    let container = create::create(&dirs, &spec, &user, filter, &mut log, ids.map(), first)?;
-    let id_map = ids.map();
-    drop(ids);
-    site.init = Some(container.pid());
-    let network = network::attach(host, &record, container.pid())?;
-    names::write(&tree, &record.plan, network.as_ref(), &mut warnings)?;
-    drop(tree); // not before: see `Tree`
-    host.hierarchies.forbid_swap(&record.cgroup).map_err(|error| failed("memory.swap.max", &error))?;
+    fn record(self, host: &Host, control: &mut Control) -> Result<Recorded, Refused> {
+        let Self { record, dirs, ids } = self;
+        dirs.write_first_record(&record).map_err(|error| failed("state directory", &error))?;
+        control.listen(&dirs).map_err(|error| failed("control socket", &error))?;
+        dirs.keep_room(&record).map_err(|error| failed("state directory", &error))?;
+        let log = stdio::Log::create(&dirs, &record.plan, host.log_bytes_max).map_err(|error| failed("log", &error))?;
+        Ok(Recorded { record, dirs, ids, log })
+    }
+}
 
-    // Only now, with init cloned, is there a descriptor through which a secret can be reached.
-    let volume = if mounts.is_empty() {
-        None
-    } else {
-        let mut size = placement::volume_size(&record.plan.files, host.page);
-        if inject::keeps_inputs(&record.plan) {
+impl Recorded {
+    fn assemble(mut self, host: &Host) -> Result<Assembled, Refused> {
+        let (plan, project) = (&self.record.plan, self.record.id_range_start);
+        let (layer, unheld) = disk::lay_out(&host.policy, plan, &self.dirs.state, project)?;
+        self.dirs.layer = layer;
+        let mut tree = Tree::assemble(host, plan, &self.dirs, &self.ids)?;
+        tree.make_room_for_tmpfs(plan)?;
+        let user = Arc::new(tree.resolve_user(plan)?);
+        let file_groups = tree.file_groups(plan)?;
+        if plan.token_file().is_some() {
+            tree.make_runtime_dir(plan)?;
+        }
+        names::make_dir(&tree)?;
+        let mounts = tree.place(plan, &host.policy.files_root, &user)?;
+        Ok(Assembled { recorded: self, tree, user, file_groups, mounts, unheld })
+    }
+}
+
+impl Assembled {
+    fn create(self, host: &Host, filter: &Arc<Filter>, site: &mut Site) -> Result<Waiting, Refused> {
+        let Self { recorded: Recorded { record, dirs, ids, mut log }, tree, user, file_groups, mounts, unheld } = self;
+        let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
+        warnings.extend(unheld);
+        warnings.extend_from_slice(tree.warnings());
+        let namespace = ids.namespace_path();
+        let resolved = spec::Resolved {
+            rootfs: &dirs.stage,
+            user: &user,
+            limits: &limits,
+            cgroup: &record.cgroup,
+            swap_limit: host.hierarchies.swap_limit(),
+            socket_limit: host.hierarchies.socket_limit(),
+            user_namespace: namespace.as_deref(),
+            docker_socket: docker_socket(host, &record.plan)?,
+        };
+        let spec = spec::build(&record.plan, &resolved)
+            .map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
+        let held = spec::held(&record.plan.isolation, user.uid);
+        limits::can_be_given(&record.plan, &held)?;
+        let (filter, unknown) = Filter::of(filter, &record.plan.isolation, &held)?;
+        warnings.extend(unknown);
+        let first = (record.plan.terminal, record.plan.surroundings.init);
+        let container = create::create(&dirs, &spec, &user, filter, &mut log, ids.map(), first)?;
+        let id_map = ids.map();
+        drop(ids);
+        site.init = Some(container.pid());
+        let network = network::attach(host, &record, container.pid())?;
+        names::write(&tree, &record.plan, network.as_ref(), &mut warnings)?;
+        drop(tree); // not before: see `Tree`
+        host.hierarchies.forbid_swap(&record.cgroup).map_err(|error| failed("memory.swap.max", &error))?;
+        let (network, ports) = network.map(|network| (network.record, network.reserved)).unzip();
+        let prepared = Prepared {
+            init: identity::of(container.pid()).map_err(|error| failed("/proc", &error))?,
+            user: (*user).clone(),
+            mounts,
+            file_groups,
+            volume: None,
+            nofile: limits.nofile,
+            warnings,
+            network,
+            at: now(),
+        };
+        Ok(Waiting { record, dirs, log, container, id_map, ports, prepared })
+    }
+}
+
+impl Waiting {
+    fn inject(mut self, host: &Host, site: &mut Site, control: &mut Control) -> Result<Injected, Refused> {
+        let volume = self.volume(host, site, control)?;
+        self.prepared.volume = volume.as_ref().map(Volume::kind);
+        site.remains.volumes.extend(volume);
+        let injection = inject::Injection {
+            host,
+            plan: &self.record.plan,
+            cgroup: &self.record.cgroup,
+            init: self.container.pid(),
+            prepared: &self.prepared,
+            id_map: self.id_map,
+            volume: site.remains.volumes.first(),
+            process: &site.remains.inputs[0],
+            files: &site.remains.inputs[1],
+            staging: &self.dirs.run.join("bundle"),
+        };
+        let token = injection.carry_out()?;
+        if let (Some(WritableFiles { bytes_max }), Some(volume)) =
+            (self.record.plan.writable_files, site.remains.volumes.first())
+        {
+            let room = VolumeSize { bytes: bytes_max.next_multiple_of(host.page), inodes: WRITABLE_ENTRIES };
+            volume.leave_room(room).map_err(|error| failed("secret file system", &error))?;
+        }
+        Ok(Injected { waiting: self, token })
+    }
+
+    /// Makes the file system of the secret files, where there are any, and gives the launcher its handle.
+    fn volume(&self, host: &Host, site: &Site, control: &mut Control) -> Result<Option<Volume>, Refused> {
+        if self.prepared.mounts.is_empty() {
+            return Ok(None);
+        }
+        let plan = &self.record.plan;
+        let mut size = placement::volume_size(&plan.files, host.page);
+        if inject::keeps_inputs(plan) {
             // Their number and their names are known, their sizes are not: together they are less than the payload.
             size = size.and_a_file_of(site.remains.inputs[0].len() as u64, host.page);
         }
         let volume = Volume::create(size).map_err(|error| failed("secret file system", &error))?;
-        limits::allow_descriptors(record.plan.files.len());
+        limits::allow_descriptors(plan.files.len());
         control.share_volume(&volume);
-        Some(volume)
-    };
-    let kind = volume.as_ref().map(Volume::kind);
-    site.remains.volumes.extend(volume);
-    let (attached, ports) = network.map(|network| (network.record, network.reserved)).unzip();
-    let prepared = Prepared {
-        init: identity::of(container.pid()).map_err(|error| failed("/proc", &error))?,
-        user: (*user).clone(),
-        mounts,
-        file_groups,
-        volume: kind,
-        nofile,
-        warnings,
-        network: attached,
-        at: now(),
-    };
-    let injection = inject::Injection {
-        host,
-        plan: &record.plan,
-        cgroup: &record.cgroup,
-        init: container.pid(),
-        prepared: &prepared,
-        id_map,
-        volume: site.remains.volumes.first(),
-        process: &site.remains.inputs[0],
-        files: &site.remains.inputs[1],
-        staging: &dirs.run.join("bundle"),
-    };
-    let token = injection.carry_out()?;
-    if let (Some(WritableFiles { bytes_max }), Some(volume)) =
-        (record.plan.writable_files, site.remains.volumes.first())
-    {
-        let room = VolumeSize { bytes: bytes_max.next_multiple_of(host.page), inodes: WRITABLE_ENTRIES };
-        volume.leave_room(room).map_err(|error| failed("secret file system", &error))?;
+        Ok(Some(volume))
     }
-    let [process, files] = &site.remains.inputs[..] else {
-        return Err(Refused::new(Reason::Internal, "a launch has two payloads"));
-    };
-    let read_token = || match (site.remains.volumes.first(), record.plan.token_file()) {
-        (Some(volume), Some(_)) => {
-            let stored = volume.current(&prepared.mounts, record.plan.files.len() - 1, record.plan.layout())?;
-            let mut token = Zeroizing::new(vec![0; stored.len()]);
-            stored.read_into(&mut token)?;
-            Ok(Some(token))
-        }
-        _ => Ok(None),
-    };
-    let watch = read_token()
-        .and_then(|token| Watch::begin(&record.plan, &host.policy.files_root, process, files, token))
-        .map_err(|error| failed("secrets to be masked", &error))?;
-    let redactor = watch.redactor();
-    let mut warnings = prepared.warnings.clone();
-    warnings.extend_from_slice(redactor.warnings());
-    log.mask(redactor);
+}
 
-    record.prepared = Some(Prepared { warnings, at: now(), ..prepared });
-    record.files_generation = u64::from(kind.is_some());
-    record.state = State::Created;
-    dirs.write_record(&record).map_err(|error| failed("run directory", &error))?;
-    control.reached(State::Created);
-    Ok(Built { record, container, ports, log, token, watch })
+impl Injected {
+    fn finish(self, host: &Host, site: &Site, control: &mut Control) -> Result<Built, Refused> {
+        let Self { waiting: Waiting { mut record, dirs, mut log, container, ports, mut prepared, .. }, token } = self;
+        let [process, files] = &site.remains.inputs[..] else {
+            return Err(Refused::new(Reason::Internal, "a launch has two payloads"));
+        };
+        let watch = read_token(&record.plan, &prepared, site.remains.volumes.first())
+            .and_then(|token| Watch::begin(&record.plan, &host.policy.files_root, process, files, token))
+            .map_err(|error| failed("secrets to be masked", &error))?;
+        let redactor = watch.redactor();
+        prepared.warnings.extend_from_slice(redactor.warnings());
+        log.mask(redactor);
+        prepared.at = now();
+        record.files_generation = u64::from(prepared.volume.is_some());
+        record.prepared = Some(prepared);
+        record.state = State::Created;
+        dirs.write_record(&record).map_err(|error| failed("run directory", &error))?;
+        control.reached(State::Created);
+        Ok(Built { record, container, ports, log, token, watch })
+    }
+}
+
+/// Reads the runtime token, where the container has one: the last of its files.
+fn read_token(
+    plan: &Plan,
+    prepared: &Prepared,
+    volume: Option<&Volume>,
+) -> std::io::Result<Option<Zeroizing<Vec<u8>>>> {
+    let (Some(volume), Some(_)) = (volume, plan.token_file()) else { return Ok(None) };
+    let stored = volume.current(&prepared.mounts, plan.files.len() - 1, plan.layout())?;
+    let mut token = Zeroizing::new(vec![0; stored.len()]);
+    stored.read_into(&mut token)?;
+    Ok(Some(token))
 }
 
 /// ramfs, which takes the place of a tmpfs without `noswap`, has neither a size nor a way to tell a hole from zeros.

@@ -1,29 +1,30 @@
-//! What a container prints, masked, into its log file.
+//! The output of a container, masked, into its log file.
 //!
 //! Secrets are masked before a byte leaves this process (see [`super::watch`]). What may be the beginning of one is
 //! held back until it is decided, or until nothing came for a moment.
 //!
-//! The file is bounded: at its limit it becomes `log.1` and a new one begins, which says how much came before it. A file has
-//! its name only when its owner and mode are right: executord opens it at any time. A disk that is full loses output and
-//! says so in the log when there is room again; it never stops the container. What attached clients get does not go through
-//! the file (see [`super::attach`]).
+//! The file is bounded: at its limit it becomes `log.1` and a new one begins, which says how much came before it. A file
+//! has its name only when its owner and mode are right: executord opens it at any time. A disk that is full loses output
+//! and says so in the log when there is room again; it never stops the container. What attached clients get does not go
+//! through the file (see [`super::attach`]).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use executor_core::logline::{CHUNK_MAX, Entry, Place, Stream, split, write, write_place};
 use executor_core::plan::{Plan, Redaction};
 use executor_core::protocol::{Attach, Reason, Refused};
 use executor_secrets::redact::{self, Redactor};
-use rustix::event::PollFd;
+use executor_sys::events::Events;
 use rustix::fs::{Gid, Mode, OFlags, Uid, fchown};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::attach::{Attached, Sink};
-use crate::dirs::{Dirs, plain};
+use crate::dirs::Dirs;
+use crate::errors::plain;
 use crate::finish::now;
 use crate::log::{self, Level};
 
@@ -41,7 +42,7 @@ pub(super) struct Log {
     size: u64,
     header: u64,
     size_max: u64,
-    /// Where the log is in the whole of the output.
+    /// Place of the log's end in the whole of the output.
     place: Place,
     source: String,
     suppressed: bool,
@@ -54,12 +55,12 @@ pub(super) struct Log {
     lost: u64,
 }
 
-/// One of the container's outputs.
+/// An output of the container.
 struct Pipe {
     stream: Stream,
     file: File,
     masked: redact::Stream,
-    /// When what is held back goes out, if nothing comes.
+    /// Time when what is held back goes out, if nothing comes.
     flush_at: Option<Instant>,
 }
 
@@ -70,7 +71,7 @@ impl Log {
         let main = plan.main();
         Ok(Self {
             id: plan.id.to_string(),
-            file: begin_file(dirs, &path, &[])?,
+            file: dirs.replacement(&path).write(&[])?,
             dirs: dirs.clone(),
             path,
             size: 0,
@@ -121,7 +122,7 @@ impl Log {
     pub(super) fn keep_terminal(&mut self, terminal: OwnedFd) {
         match terminal.try_clone() {
             Ok(sink) => self.attached.expect(Sink::Terminal(sink)),
-            Err(error) => log::line(Level::Error, &self.id, format_args!("nobody can type: {error}")),
+            Err(error) => log::line(Level::Error, &self.id, format_args!("the terminal takes no input: {error}")),
         }
         let masked = redact::Stream::default();
         self.pipes.push(Pipe { stream: Stream::Stdout, file: File::from(terminal), masked, flush_at: None });
@@ -140,25 +141,27 @@ impl Log {
         self.attached.attend();
     }
 
-    /// When a client has had its time.
+    /// Returns when a client has had its time.
     pub(super) fn clients_due(&self) -> Option<Instant> {
         self.attached.due()
     }
 
-    /// What to wait for of clients.
-    pub(super) fn client_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
-        self.attached.fds()
+    /// Registers the clients for a turn of a loop.
+    pub(super) fn register_clients<'fd, T: Copy>(&'fd self, events: &mut Events<'fd, T>, token: T) {
+        self.attached.register(events, token);
     }
 
-    /// What to wait for.
-    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    /// Registers the process's output for a turn of a loop, unless a client holds it up.
+    pub(super) fn register_output<'fd, T: Copy>(&'fd self, events: &mut Events<'fd, T>, token: T) {
         let pipes = if self.attached.holds_up() { &[] } else { &self.pipes[..] };
-        pipes.iter().map(|pipe| pipe.file.as_fd())
+        pipes.iter().for_each(|pipe| events.read(pipe.file.as_fd(), token));
     }
 
-    /// Takes some of what is there, of each stream. Tells whether there may be more.
-    pub(super) fn pump(&mut self) -> bool {
-        !self.attached.holds_up() && self.take_some()
+    /// Takes some of what is there, of each stream, unless a client holds it up.
+    pub(super) fn pump(&mut self) {
+        if !self.attached.holds_up() {
+            self.take_some();
+        }
     }
 
     /// Takes all that is there: nothing more comes, and nobody is waited for.
@@ -166,6 +169,7 @@ impl Log {
         while self.take_some() {}
     }
 
+    /// Takes some of each stream. Returns whether there may be more.
     fn take_some(&mut self) -> bool {
         let mut more = false;
         let mut pipes = std::mem::take(&mut self.pipes);
@@ -202,7 +206,7 @@ impl Log {
         self.redactor.text(words)
     }
 
-    /// When something that is held back is due.
+    /// Returns when something that is held back is due.
     pub(super) fn flush_at(&self) -> Option<Instant> {
         self.pipes.iter().filter_map(|pipe| pipe.flush_at).min()
     }
@@ -284,7 +288,7 @@ impl Log {
             Ok(()) => (self.place, self.lost) = (place, 0),
             Err(error) => {
                 if told == 0 {
-                    let why = format_args!("output is lost: {}: {}", self.path.display(), plain(&error));
+                    let why = format_args!("output was lost: {}: {}", self.path.display(), plain(&error));
                     log::line(Level::Warning, &self.id, why);
                 }
                 // What told of earlier losses is written again.
@@ -320,21 +324,8 @@ impl Log {
         }
         let mut header = Vec::new();
         write_place(now(), self.place, &mut header);
-        self.file = begin_file(&self.dirs, &self.path, &header)?;
+        self.file = self.dirs.replacement(&self.path).write(&header)?;
         (self.size, self.header) = (header.len() as u64, header.len() as u64);
         Ok(())
     }
-}
-
-/// Makes a file that gets its name when its owner, its mode and its first line are there.
-fn begin_file(dirs: &Dirs, path: &Path, header: &[u8]) -> io::Result<File> {
-    let ahead = path.with_file_name(".log");
-    match std::fs::remove_file(&ahead) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = dirs.open_new(&ahead)?;
-    file.write_all(header)?;
-    std::fs::rename(&ahead, path)?;
-    Ok(file)
 }

@@ -7,9 +7,9 @@ use executor_core::lifecycle::State;
 use executor_core::plan::MAIN_PROCESS;
 use executor_core::protocol::{Reason, Refused, Signal};
 use executor_core::record::Exit;
+use executor_sys::events::Events;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Ended, SignalEvents};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::control::{Command, Control};
 use super::{Ready, disclosure, save, update};
@@ -26,6 +26,21 @@ pub(super) const SIGNALS: [nix::sys::signal::Signal; 4] = [
 /// Longest wait in one go, so that a deadline that was computed wrongly cannot matter for ever.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
+/// Events of the loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    /// The container's first process has ended.
+    InitEnded,
+    /// A signal came: a child of the shim has ended, or the shim is to end.
+    Signal,
+    /// The process has written something.
+    Output,
+    /// The daemon or the launcher says something, or connects.
+    Control,
+    /// An attached client sends, can be sent to, or is gone.
+    Client,
+}
+
 /// Stays until the container's process has ended and all that it printed was taken. Tells how it ended and, where it was
 /// stopped, when its time is over.
 pub(super) fn until_the_end(
@@ -37,31 +52,40 @@ pub(super) fn until_the_end(
     let mut kill_at: Option<Instant> = None;
     let mut stop_at: Option<Instant> = None;
     loop {
-        let ended = wait(ready, control, signals, kill_at);
-        while let Ok(Some(signal)) = signals.next() {
-            if signal == libc::SIGTERM || signal == libc::SIGINT {
-                // Somebody ends the shim itself: the machine is going down. Its container ends in order.
-                let grace = ready.record.plan.grace;
-                stop(host, ready, control, grace, &mut kill_at);
+        let events = wait(ready, control, signals, kill_at);
+        let has = |event| events.contains(&event);
+        if has(Event::Signal) {
+            while let Ok(Some(signal)) = signals.next() {
+                if signal == libc::SIGTERM || signal == libc::SIGINT {
+                    // Somebody ends the shim itself: the machine is going down. Its container ends in order.
+                    let grace = ready.record.plan.grace;
+                    stop(host, ready, control, grace, &mut kill_at);
+                }
             }
+            while let Ok(Some(_)) = process::reap_one(|pid| pid == ready.container.pid()) {}
         }
-        for asked in control.read() {
-            let (command, answer) = asked.split();
-            let result = carry_out(host, command, ready, control, &mut kill_at);
-            control.answer(&answer, result);
+        if has(Event::Control) {
+            for asked in control.read() {
+                let (command, answer) = asked.split();
+                let result = carry_out(host, command, ready, control, &mut kill_at);
+                control.answer(&answer, result);
+            }
         }
         control.tidy();
         stop_at = kill_at.or(stop_at);
-        ready.log.pump();
+        if has(Event::Output) {
+            ready.log.pump();
+        }
         ready.log.flush_idle();
-        ready.log.attend_clients();
+        if has(Event::Client) || ready.log.clients_due().is_some_and(|at| at <= Instant::now()) {
+            ready.log.attend_clients();
+        }
         update::wipe_due(ready);
         if kill_at.is_some_and(|at| Instant::now() >= at) {
             signal_init(ready, libc::SIGKILL);
             kill_at = None;
         }
-        while let Ok(Some(_)) = process::reap_one(Some(ready.container.pid())) {}
-        if ended {
+        if has(Event::InitEnded) {
             break;
         }
     }
@@ -77,21 +101,20 @@ pub(super) fn until_the_end(
     (exit, stop_at)
 }
 
-/// Waits until something happens. Tells whether init has ended.
-fn wait(ready: &Ready, control: &Control, signals: &SignalEvents, kill_at: Option<Instant>) -> bool {
-    let mut fds = vec![PollFd::new(ready.container.pidfd(), PollFlags::IN), PollFd::new(signals, PollFlags::IN)];
-    fds.extend(ready.log.fds().chain(control.fds()).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-    fds.extend(ready.log.client_fds());
-    let next =
-        [kill_at, ready.log.flush_at(), ready.log.clients_due(), ready.generations.due()].into_iter().flatten().min();
-    let left = next.map_or(WAIT_MAX, |at| at.saturating_duration_since(Instant::now()).min(WAIT_MAX));
-    // A millisecond more than asked, so that the deadline has passed when the wait ends.
-    let left = left + Duration::from_millis(1);
-    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+/// Waits until something happens, or is due.
+fn wait(ready: &Ready, control: &Control, signals: &SignalEvents, kill_at: Option<Instant>) -> Vec<Event> {
+    let mut events = Events::default();
+    events.read(ready.container.pidfd().as_fd(), Event::InitEnded);
+    events.read(signals.as_fd(), Event::Signal);
+    ready.log.register_output(&mut events, Event::Output);
+    control.register(&mut events, Event::Control);
+    ready.log.register_clients(&mut events, Event::Client);
+    let due = [kill_at, ready.log.flush_at(), ready.log.clients_due(), ready.generations.due()];
+    events.due(due.into_iter().flatten().chain([Instant::now() + WAIT_MAX]));
     control.pace().rest();
-    let polled = poll(&mut fds, Some(&timeout));
+    let ready = events.wait();
     control.pace().turn();
-    polled.is_ok() && !fds[0].revents().is_empty() // or interrupted
+    ready.unwrap_or_default() // the next turn waits again
 }
 
 fn carry_out(
@@ -119,7 +142,7 @@ fn carry_out(
                 ));
             }
             if !(1..=64).contains(&signal) {
-                return Err(Refused::new(Reason::Invalid, format!("{signal} is no signal")));
+                return Err(Refused::new(Reason::Invalid, format!("signal {signal} is not between 1 and 64")));
             }
             signal_init(ready, signal);
             Ok(None)

@@ -1,9 +1,9 @@
 //! Settings of the kernel for a container's own namespaces.
 //!
-//! They are written through a proc file system that is mounted for this alone: detached, so that nothing of an image and
-//! no other container can lie on the way (CVE-2025-52881), by a helper that ends before anything of the container runs.
-//! Which namespace a setting belongs to is told by who opens it: the helper has entered the container's. It writes as the
-//! root of the container's user namespace, which may change what is the container's own and nothing else.
+//! The settings are written through a proc file system that is mounted for this alone: detached, so that nothing of an
+//! image and no other container can lie on the way (CVE-2025-52881), by a helper that ends before anything of the container
+//! runs. A setting belongs to the namespaces of the process that opens it: the helper has entered the container's. It
+//! writes as the root of the container's user namespace, which may change what is the container's own and nothing else.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -20,7 +20,7 @@ use super::helper::Failed;
 /// nobody else has these ports there.
 const PORTS: (&str, &str) = ("net.ipv4.ip_unprivileged_port_start", "0");
 
-/// What is to be written, and through what.
+/// Settings to be written, and the proc file system that they are written through.
 pub(super) struct Settings<'a> {
     proc: OwnedFd,
     wanted: Vec<(&'a str, &'a str)>,
@@ -67,7 +67,7 @@ impl<'a> Settings<'a> {
     }
 }
 
-/// What stands before the failure of a setting.
+/// Prefix of the failure of a setting.
 pub(super) const FAILED: &str = "sysctl ";
 
 fn failed(name: &str) -> String {

@@ -23,7 +23,7 @@ use executor_core::plan::{Plan, PlannedFile};
 use executor_core::protocol::{PLAN_MAX, Reason, Refused, UPDATE_FDS};
 use executor_core::record::{ContainerRecord, Prepared, RECORD_MAX};
 use executor_core::update::{FileUpdate, Next, Placed, forbidden};
-use executor_core::validate::{Violation, recheck};
+use executor_core::validate::{Policy, Violation, recheck};
 use executor_secrets::volume::{Pass, Replaced, Rotation, Volume};
 use executor_sys::memfile::MemFile;
 use executor_sys::mount::{self, open_dir};
@@ -34,21 +34,22 @@ use super::helper::{self, Failed, NotDone};
 use super::inject::{access, owner, with_contents};
 use super::stdio::Log;
 use super::watch::Watch;
+use crate::errors::failed;
 use crate::finish::now;
 use crate::host::Host;
 use crate::log::{self, Level};
-use crate::rootfs::{failed, file_groups};
+use crate::rootfs::file_groups;
 use swap::Swap;
 
-/// How long an old generation stays. A program that opens two files through one directory of it does so within
+/// Time that an old generation stays. A program that opens two files through one directory of it does so within
 /// microseconds; half a second lets one through that is not scheduled meanwhile, and is short enough for an old
 /// credential to be gone before anybody counts on it.
 const LINGER: Duration = Duration::from_millis(500);
-/// When a generation is tried again on a file of which somebody has a lease.
+/// Time until a generation is wiped again of which some process has a lease on a file.
 const LEASED: Duration = Duration::from_secs(1);
 /// Most old generations at a time: with [`LINGER`], 64 updates a second can go on for ever.
 const LINGERING_MAX: usize = 32;
-/// What part of its memory old generations of a container may hold.
+/// Part of its memory that old generations of a container may hold, as a divisor.
 const LINGERING_SHARE: u64 = 8;
 /// Bytes that the kernel takes for a file beside its pages, rounded up: inode, entry, links.
 const FILE_OVERHEAD: u64 = 2048;
@@ -76,7 +77,7 @@ struct Lingering {
 }
 
 impl Generations {
-    /// When the next old generation is to be wiped.
+    /// Returns when the next old generation is to be wiped.
     pub(super) fn due(&self) -> Option<Instant> {
         self.0.iter().map(|old| old.due).min()
     }
@@ -122,7 +123,7 @@ pub(super) fn carry_out(host: &Host, ready: &mut Ready, update: Update) -> Resul
     let result = if (0..=64).contains(&signal) {
         judge(host, ready, &list).and_then(|judged| replace(host, ready, &judged, &contents))
     } else {
-        Err(Refused::new(Reason::Invalid, format!("{signal} is no signal")))
+        Err(Refused::new(Reason::Invalid, format!("signal {signal} is not between 1 and 64")))
     };
     if let Err(error) = contents.wipe() {
         let id = ready.record.plan.id.as_str();
@@ -134,7 +135,7 @@ pub(super) fn carry_out(host: &Host, ready: &mut Ready, update: Update) -> Resul
 /// The list as JSON, and the contents.
 fn take(fds: Vec<OwnedFd>) -> Result<(MemFile, MemFile), Refused> {
     let Ok([list, contents]) = <[OwnedFd; UPDATE_FDS.len()]>::try_from(fds) else {
-        return Err(Refused::new(Reason::Invalid, "an update comes with two descriptors"));
+        return Err(Refused::new(Reason::Invalid, "an update needs two descriptors: list and contents"));
     };
     let invalid = |error: io::Error| Refused::new(Reason::Invalid, error.to_string());
     let contents = MemFile::from_fd_to_wipe(contents, BYTES_MAX as u64).map_err(invalid)?;
@@ -151,36 +152,11 @@ struct Judged {
 
 /// Judges an update by what there is, and by the policy that the launcher read: whatever the daemon said of it.
 fn judge(host: &Host, ready: &Ready, list: &MemFile) -> Result<Judged, Refused> {
-    let invalid = |error: &dyn std::fmt::Display| Refused::new(Reason::Invalid, format!("update: {error}"));
     let record = &ready.record;
-    if record.state != State::Running {
-        let why = format!("container {} is {}: files are replaced while it runs", record.plan.id, record.state.name());
-        return Err(Refused::new(Reason::Precondition, why));
-    }
-    if let Some(why) = forbidden(&record.plan) {
-        return Err(Refused::new(Reason::Precondition, why));
-    }
+    may_be_updated(record)?;
     let parsed = list.read(|bytes| serde_json::from_slice::<FileUpdate>(bytes)).map_err(|error| invalid(&error))?;
     let update = parsed.map_err(|error| invalid(&error))?;
-    if update.base_generation != record.files_generation {
-        let why = format!("the files are of generation {}, not {}", record.files_generation, update.base_generation);
-        return Err(Refused::new(Reason::Stale, why));
-    }
-    update.check(&record.plan).map_err(|error| invalid(&error))?;
-    let plan = Plan { files: update.files.clone(), ..record.plan.clone() };
-    recheck(&plan, &host.policy).map_err(|violations| Refused::of_fields(Reason::Invalid, &violations))?;
-    let unfit = |violations: Vec<Violation>| Refused::of_fields(Reason::Precondition, &violations);
-    let mounts = record.prepared.as_ref().map_or(&[][..], |prepared| &prepared.mounts);
-    let placed = update.place(&record.plan, mounts).map_err(unfit)?;
-    if placed.changes.is_empty() {
-        return Err(invalid(&"nothing changes"));
-    }
-    if !mount::attaches_beneath() {
-        let alone = singles(&update, &placed);
-        if !alone.is_empty() {
-            return Err(unfit(alone));
-        }
-    }
+    let (plan, placed) = place(record, &update, &host.policy, mount::attaches_beneath)?;
     let with_files = |prepared: Prepared| -> Result<Prepared, Refused> {
         let root = open_dir(&ready.remains.dirs.stage).map_err(|error| failed("rootfs", &error))?;
         let file_groups = file_groups(root.as_fd(), &plan.files, prepared.file_groups, record.id_map())?;
@@ -195,6 +171,46 @@ fn judge(host: &Host, ready: &Ready, list: &MemFile) -> Result<Judged, Refused> 
         ..record.clone()
     };
     Ok(Judged { update, placed, record })
+}
+
+fn invalid(error: &dyn std::fmt::Display) -> Refused {
+    Refused::new(Reason::Invalid, format!("update: {error}"))
+}
+
+/// Refuses updates of a container that is not running, or whose files are never updated.
+fn may_be_updated(record: &ContainerRecord) -> Result<(), Refused> {
+    if record.state != State::Running {
+        let why = format!("container {} is {}: files are replaced while it runs", record.plan.id, record.state.name());
+        return Err(Refused::new(Reason::Precondition, why));
+    }
+    forbidden(&record.plan).map_or(Ok(()), |why| Err(Refused::new(Reason::Precondition, why)))
+}
+
+/// Returns the plan with the new list of files, and where they are placed.
+fn place(
+    record: &ContainerRecord,
+    update: &FileUpdate,
+    policy: &Policy,
+    replaces_mounts: impl FnOnce() -> bool,
+) -> Result<(Plan, Placed), Refused> {
+    if update.base_generation != record.files_generation {
+        let why = format!("the files are of generation {}, not {}", record.files_generation, update.base_generation);
+        return Err(Refused::new(Reason::Stale, why));
+    }
+    update.check(&record.plan).map_err(|error| invalid(&error))?;
+    let plan = Plan { files: update.files.clone(), ..record.plan.clone() };
+    recheck(&plan, policy).map_err(|violations| Refused::of_fields(Reason::Invalid, &violations))?;
+    let unfit = |violations: Vec<Violation>| Refused::of_fields(Reason::Precondition, &violations);
+    let mounts = record.prepared.as_ref().map_or(&[][..], |prepared| &prepared.mounts);
+    let placed = update.place(&record.plan, mounts).map_err(unfit)?;
+    if placed.changes.is_empty() {
+        return Err(invalid(&"no file changes"));
+    }
+    let alone = singles(update, &placed);
+    if !alone.is_empty() && !replaces_mounts() {
+        return Err(unfit(alone));
+    }
+    Ok((plan, placed))
 }
 
 /// A violation for each file that is mounted by itself, on a kernel that cannot replace one.
@@ -220,7 +236,11 @@ fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) 
     let overhead = FILE_OVERHEAD * update.files.len() as u64;
     make_room(host, ready, old, new + overhead)?;
     keep_records(ready, record)?;
-    let volume = ready.remains.volumes.first().ok_or_else(|| Refused::new(Reason::Internal, "there is no volume"))?;
+    let volume = ready
+        .remains
+        .volumes
+        .first()
+        .ok_or_else(|| Refused::new(Reason::Internal, "the container has no secret files"))?;
     grow(host, volume, &record.plan)?;
 
     let id = record.plan.id.as_str();
@@ -259,7 +279,11 @@ fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) 
                 discard(id, rotation);
             }
             Err(error) => {
-                log::line(Level::Error, id, format_args!("a swap could not be taken back: {}", error.message));
+                log::line(
+                    Level::Error,
+                    id,
+                    format_args!("the old secret files could not be put back: {}", error.message),
+                );
             }
         }
         return Err(refused);
@@ -302,27 +326,47 @@ fn withdraw(watch: &mut Watch, log: &mut Log) {
     log.mask(watch.redactor());
 }
 
-/// Whether there is room for another generation: among those that linger, and in the container's memory.
+/// Refuses an update for which there is no room: among the generations that linger, or in the container's memory.
 fn make_room(host: &Host, ready: &Ready, old: u64, new: u64) -> Result<(), Refused> {
     let record = &ready.record;
-    let lingering = ready.generations.0.len();
-    let busy = || {
-        let why = format!(
-            "{lingering} earlier generations of the files of container {} are still there for programs that have just \
-             looked them up; they go within {} ms",
-            record.plan.id,
-            LINGER.as_millis()
-        );
-        Err(Refused::new(Reason::Busy, why))
-    };
-    let share = record.plan.limits.memory_bytes / LINGERING_SHARE;
-    if lingering >= LINGERING_MAX || (lingering > 0 && ready.generations.bytes() + old > share) {
-        return busy();
+    let lingering = (ready.generations.0.len(), ready.generations.bytes());
+    match room(lingering, old, new, record.plan.limits.memory_bytes, || host.hierarchies.memory_room(&record.cgroup)) {
+        Room::Enough => Ok(()),
+        Room::None => Err(no_memory(record, new)),
+        Room::Later => {
+            let why = format!(
+                "{} earlier generations of the files of container {} are still there for programs that have just \
+                 looked them up; they go within {} ms",
+                lingering.0,
+                record.plan.id,
+                LINGER.as_millis()
+            );
+            Err(Refused::new(Reason::Busy, why))
+        }
     }
-    match host.hierarchies.memory_room(&record.cgroup) {
-        Some(room) if room < new && lingering > 0 => busy(),
-        Some(room) if room < new => Err(no_memory(record, new)),
-        _ => Ok(()),
+}
+
+/// Room for another generation.
+#[derive(Debug, PartialEq, Eq)]
+enum Room {
+    Enough,
+    /// Enough, when generations that linger have gone.
+    Later,
+    /// None in the container's memory.
+    None,
+}
+
+/// Looks for room for `new` bytes, beside the generations that linger (their number and bytes) and `old` bytes that will
+/// linger next. `memory` is the container's limit, `free` what is free of it, where there is one.
+fn room(lingering: (usize, u64), old: u64, new: u64, memory: u64, free: impl FnOnce() -> Option<u64>) -> Room {
+    let (count, bytes) = lingering;
+    if count >= LINGERING_MAX || (count > 0 && bytes + old > memory / LINGERING_SHARE) {
+        return Room::Later;
+    }
+    match free() {
+        Some(free) if free < new && count > 0 => Room::Later,
+        Some(free) if free < new => Room::None,
+        _ => Room::Enough,
     }
 }
 
@@ -386,12 +430,133 @@ fn write(
     if head == payload::head(update.changed.len()) {
         Ok(())
     } else {
-        Err(Failed("contents".into(), io::Error::other("they were taken back")))
+        Err(Failed("contents".into(), io::Error::other("they were overwritten meanwhile")))
     }
 }
 
 fn discard(id: &str, rotation: Rotation<'_>) {
     if let Err(error) = rotation.discard() {
         log::line(Level::Error, id, format_args!("files of a failed update stay until the container's end: {error}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_core::ident::ProcessIdentity;
+    use executor_core::placement::{Content, MountPoint};
+    use executor_core::record::RECORD_VERSION;
+    use executor_core::time::Timestamp;
+    use executor_core::users::ResolvedUser;
+    use executor_core::validate::{Draft, UpdateDraft, validate, validate_update};
+
+    use super::*;
+
+    fn record() -> ContainerRecord {
+        let files = ["db/user", "db/password", "/etc/key"].map(|path| ("f".to_owned(), path, 10).into());
+        let draft = Draft { id: "c1", path: "/bin/true", files: files.into(), ..Draft::default() };
+        let directory = vec![(0, "db/user".into()), (1, "db/password".into())];
+        let point = |target: &str, content| MountPoint { target: target.into(), content, in_fresh_mount: false };
+        let shim = ProcessIdentity { pid: 1, start_time: 1, boot_id: String::new() };
+        let user = ResolvedUser { uid: 0, gid: 0, groups: Vec::new(), home: "/".into() };
+        let prepared = Prepared {
+            init: shim.clone(),
+            user,
+            mounts: vec![
+                point("/etc/cf-service-bindings", Content::Directory(directory)),
+                point("/etc/key", Content::File(2)),
+            ],
+            file_groups: Default::default(),
+            volume: None,
+            nofile: 0,
+            warnings: Vec::new(),
+            network: None,
+            at: Timestamp(2),
+        };
+        ContainerRecord {
+            version: RECORD_VERSION,
+            plan: validate(&draft, &Policy::default()).expect("a plan"),
+            request_tag: String::new(),
+            created_at: Timestamp(1),
+            begun_at: Timestamp(1),
+            state: State::Running,
+            shim,
+            cgroup: "c1".into(),
+            prepared: Some(prepared),
+            started_at: Some(Timestamp(2)),
+            stopped: false,
+            exit: None,
+            files_generation: 3,
+            files_updated_at: None,
+            id_range_start: None,
+        }
+    }
+
+    fn update(files: &[&str], removed: &[&str]) -> FileUpdate {
+        let files = files.iter().enumerate().map(|(index, path)| (format!("files[{index}]"), *path, 1).into());
+        let draft = UpdateDraft { files: files.collect(), removed: removed.to_vec(), signal: 0 };
+        let planned = validate_update(&draft, &record().plan, &Policy::default()).expect("an update");
+        FileUpdate { base_generation: 3, files: planned.files, changed: planned.changed }
+    }
+
+    #[test]
+    fn updates_are_judged_by_what_there_is() {
+        let one = || update(&["db/password"], &[]);
+        let stale = FileUpdate { base_generation: 2, ..one() };
+        let nothing = FileUpdate { base_generation: 3, files: record().plan.files, changed: Vec::new() };
+        let forged = {
+            let mut forged = one();
+            forged.files[0].size += 1;
+            forged
+        };
+        let refused = |reason, words: &'static str| Err((reason, words));
+        let cases = [
+            ("one file", one(), true, Ok(1)),
+            ("a file by itself", update(&["/etc/key"], &[]), true, Ok(1)),
+            ("both", update(&["/etc/key", "db/user"], &[]), true, Ok(2)),
+            ("a removal", update(&[], &["db/user"]), false, Ok(1)),
+            ("stale", stale, true, refused(Reason::Stale, "generation 3, not 2")),
+            ("nothing", nothing, true, refused(Reason::Invalid, "no file changes")),
+            ("a file that was not changed is another", forged, true, refused(Reason::Invalid, "update: ")),
+            ("an old kernel", update(&["/etc/key"], &[]), false, refused(Reason::Precondition, "Linux 6.5")),
+            ("no mount point", update(&["/srv/x"], &[]), true, refused(Reason::Precondition, "files[0].path")),
+        ];
+        for (name, update, replaces_mounts, expected) in cases {
+            match (place(&record(), &update, &Policy::default(), || replaces_mounts), expected) {
+                (Ok((plan, placed)), Ok(changes)) => {
+                    assert_eq!((plan.files, placed.changes.len()), (update.files, changes), "{name}");
+                }
+                (Err(refused), Err((reason, words))) => {
+                    assert_eq!(refused.reason(), reason, "{name}: {refused:?}");
+                    assert!(format!("{refused:?}").contains(words), "{name}: {refused:?}");
+                }
+                (judged, _) => panic!("{name}: {judged:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_container_that_runs_is_updated() {
+        for state in [State::Created, State::Stopping, State::Wiping] {
+            let refused = may_be_updated(&ContainerRecord { state, ..record() }).expect_err("it does not run");
+            assert!(refused.message.contains("files are replaced while it runs"), "{}", refused.message);
+        }
+        assert!(may_be_updated(&record()).is_ok());
+    }
+
+    #[test]
+    fn generations_that_linger_have_bounds() {
+        let memory = 8000; // 1000 of it for generations that linger
+        let cases = [
+            ("the first one", (0, 0), 5000, 100, Some(100), Room::Enough),
+            ("no limit", (0, 0), 100, u64::MAX, None, Room::Enough),
+            ("too large for the container", (0, 0), 100, 101, Some(100), Room::None),
+            ("too large until others go", (1, 10), 100, 101, Some(100), Room::Later),
+            ("within the share", (3, 900), 100, 1, Some(1), Room::Enough),
+            ("beyond the share", (3, 901), 100, 1, Some(1), Room::Later),
+            ("too many", (LINGERING_MAX, 0), 0, 0, Some(1), Room::Later),
+        ];
+        for (name, lingering, old, new, free, expected) in cases {
+            assert_eq!(room(lingering, old, new, memory, || free), expected, "{name}");
+        }
     }
 }

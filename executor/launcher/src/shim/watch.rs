@@ -1,4 +1,4 @@
-//! What a shim must know of a container's secrets in order to mask them in its output (secrets.md, redaction).
+//! Values of a container's secrets, which its shim must know in order to mask them in its output.
 //!
 //! Values are read out of the memory files that the container is started with, after its init was cloned, and stay
 //! in this process until the container has ended: secret variables, secret arguments, files that are not public, the
@@ -21,13 +21,13 @@ const UPDATES: u64 = 8;
 /// The values that are masked.
 pub(super) struct Watch {
     mode: Redaction,
-    /// Where relative paths of files lie.
+    /// Root of relative paths of files.
     root: PathBuf,
     inputs: Vec<Value>,
     files: Vec<Value>,
     /// Of files that are about to come into force.
     announced: Vec<Value>,
-    /// How many updates there were.
+    /// Number of updates.
     updates: u64,
 }
 
@@ -95,7 +95,7 @@ impl Watch {
         Ok(())
     }
 
-    /// What was announced is in force now, and these are all the files that there are.
+    /// Puts the announced values in force. These are all the files that there are.
     pub(super) fn confirm(&mut self, all: &[PlannedFile]) {
         if self.mode == Redaction::None {
             return;
@@ -112,23 +112,23 @@ impl Watch {
         self.files.append(&mut self.announced);
     }
 
-    /// What was announced does not come into force.
+    /// Drops the announced values.
     pub(super) fn withdraw(&mut self) {
         self.announced.clear();
     }
 
-    /// There is nothing to be masked.
+    /// Returns whether there is nothing to be masked.
     pub(super) fn is_empty(&self) -> bool {
         self.inputs.is_empty() && self.files.is_empty() && self.announced.is_empty()
     }
 
-    /// What masks them. Of two values with one name the newer one comes first.
+    /// Returns the redactor of these values. Of two values with one name the newer one comes first.
     pub(super) fn redactor(&self) -> Redactor {
         let values = self.inputs.iter().chain(self.announced.iter().rev()).chain(self.files.iter().rev());
         Redactor::new(self.mode, values.map(|value| Watched { name: &value.name, value: &value.value }))
     }
 
-    /// What stands for a file in the log: its path, without the root that relative paths lie below.
+    /// Returns the name of a file in the log: its path, without the root that relative paths lie below.
     fn name(&self, file: &PlannedFile) -> String {
         file.path.strip_prefix(&self.root).unwrap_or(&file.path).display().to_string()
     }

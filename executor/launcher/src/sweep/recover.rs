@@ -4,21 +4,20 @@
 //! each place where the files or their generations show, makes that writable (it is another mount; the container's own
 //! stay as they are), and hands it back. What is wiped through it is the very same file system.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use executor_core::record::{ContainerRecord, VolumeKind};
 use executor_secrets::volume::{SOURCE, Volume};
 use executor_sys::identity;
 use executor_sys::mount::{self, Follow, clone_tree, open_dir, open_in_root, set_writable};
+use executor_sys::mountinfo::{self, Mount};
 use executor_sys::process::{self, Fork};
 use executor_sys::seqpacket::{FDS_MAX, Seqpacket};
-use rustix::fs::{Mode, OFlags, fstat, makedev};
+use rustix::fs::{Mode, OFlags, fstat};
 
 use crate::host::Host;
 use crate::log::{self, Level};
@@ -26,7 +25,7 @@ use crate::log::{self, Level};
 /// Looks at the container's mounts, where it moves them while they are looked at.
 const ATTEMPTS: u32 = 100;
 
-/// How long the way through the container may take: its root may be on a server that does not answer.
+/// Time that the way through the container may take: its root may be on a server that does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Handles on the volume of a container whose init still lives. Empty where there is none, or it cannot be reached:
@@ -45,7 +44,7 @@ pub(super) fn volumes(host: &Host, record: &ContainerRecord) -> Vec<Volume> {
             log::line(
                 Level::Error,
                 record.plan.id.as_str(),
-                format_args!("its secret files cannot be reached: {error}"),
+                format_args!("the secret files cannot be reached: {error}"),
             );
             Vec::new()
         }
@@ -90,15 +89,11 @@ fn send_handles(init: i32, socket: &Seqpacket) -> io::Result<()> {
     let root = open_dir(Path::new("/"))?;
     let mut attempts = 0..ATTEMPTS;
     loop {
-        let mut text = String::new();
+        let mut text = Vec::new();
         table.rewind()?;
-        table.read_to_string(&mut text)?;
-        match text
-            .lines()
-            .filter_map(Place::parse)
-            .map(|place| place.open(root.as_fd()))
-            .collect::<io::Result<Vec<_>>>()
-        {
+        table.read_to_end(&mut text)?;
+        let places = mountinfo::parse(&text).into_iter().filter(|mount| mount.source == SOURCE);
+        match places.map(|place| open(&place, root.as_fd())).collect::<io::Result<Vec<_>>>() {
             Ok(shown) => return shown.iter().try_for_each(|shown| send(shown.as_fd(), socket)),
             // It was moved or covered meanwhile: what covers it is taken away, and the table is read again.
             Err(error) if attempts.next().is_none() => return Err(error),
@@ -107,57 +102,18 @@ fn send_handles(init: i32, socket: &Seqpacket) -> io::Result<()> {
     }
 }
 
-/// A place where secret files, their generations or what the container may ask for again are mounted.
-struct Place {
-    path: PathBuf,
-    device: u64,
-}
-
-impl Place {
-    /// Reads a line of mountinfo (proc_pid_mountinfo(5)); nothing where it is another file system's.
-    fn parse(line: &str) -> Option<Self> {
-        let (mount, filesystem) = line.split_once(" - ")?;
-        if filesystem.split(' ').nth(1)? != SOURCE {
-            return None;
-        }
-        let mut fields = mount.split(' ');
-        let (major, minor) = fields.nth(2)?.split_once(':')?;
-        let device = makedev(major.parse().ok()?, minor.parse().ok()?);
-        Some(Self { path: unescaped(fields.nth(1)?), device })
+/// Opens a place where secret files, their generations or what the container may ask for again are mounted. Takes away
+/// what is mounted over it, as the runtime socket's directory is.
+///
+/// # Errors
+/// Does not exist any more, or was covered.
+fn open(place: &Mount, root: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let shown = open_in_root(root, &place.point, OFlags::PATH, Mode::empty(), Follow::NoLinks)?;
+    if fstat(&shown)?.st_dev == place.device {
+        return Ok(shown);
     }
-
-    /// Opens it. Takes away what is mounted over it, as the runtime socket's directory is.
-    ///
-    /// # Errors
-    /// It is not there any more, or was covered.
-    fn open(&self, root: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-        let shown = open_in_root(root, &self.path, OFlags::PATH, Mode::empty(), Follow::NoLinks)?;
-        if fstat(&shown)?.st_dev == self.device {
-            return Ok(shown);
-        }
-        mount::detach(&self.path)?;
-        Err(io::Error::other(format!("{} is covered", self.path.display())))
-    }
-}
-
-/// A path as mountinfo writes it: a space, a tab, a line break and a backslash as a backslash and three octal digits.
-fn unescaped(text: &str) -> PathBuf {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, more)) = rest.split_first() {
-        let escaped = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok();
-        match more.get(..3).filter(|_| first == b'\\').and_then(escaped) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &more[3..];
-            }
-            None => {
-                bytes.push(first);
-                rest = more;
-            }
-        }
-    }
-    PathBuf::from(OsString::from_vec(bytes))
+    mount::detach(&place.point)?;
+    Err(io::Error::other(format!("{} is covered", place.point.display())))
 }
 
 /// A second mount of what is shown, writable.
@@ -166,20 +122,4 @@ fn send(shown: BorrowedFd<'_>, socket: &Seqpacket) -> io::Result<()> {
     let handle = clone_tree(shown, Path::new(""), false)?;
     set_writable(handle.as_fd())?;
     socket.send(b"handle", &[handle.as_fd()])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_are_read_as_the_kernel_writes_them() {
-        let line = "131 90 0:52 /files /root/a\\040b\\134c ro,nosuid - tmpfs executor-secrets rw,size=12k";
-        let place = Place::parse(line).unwrap();
-        assert_eq!((place.path, place.device), (PathBuf::from("/root/a b\\c"), makedev(0, 52)));
-        for other in [line.replace("executor-secrets", "tmpfs"), line.replace("0:52", "0"), String::new()] {
-            assert!(Place::parse(&other).is_none(), "{other}");
-        }
-        assert_eq!(unescaped("/a\\04"), PathBuf::from("/a\\04"), "not an escape");
-    }
 }

@@ -7,9 +7,9 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ftruncate, linkat, mknodat, op
 use rustix::io::{Errno, pwrite};
 
 use super::parents::attributes;
-use super::{Marks, There, Tree, joined, keeping_time, look, mark_at, mark_fd, marks_of};
+use super::{Existing, Marks, Tree, joined, keeping_time, look, mark_at, mark_fd, marks_of};
 use crate::UnpackError;
-use crate::error::Told;
+use crate::error::Context;
 use crate::error::shown;
 
 /// Block size for copying a file of the layers below, in bytes.
@@ -31,7 +31,7 @@ impl Writing {
             match pwrite(&self.file, bytes, at) {
                 Err(Errno::INTR) => {}
                 written => {
-                    let written = written.told(|| format!("file `{}`", shown(&self.path)))?;
+                    let written = written.context(|| format!("file `{}`", shown(&self.path)))?;
                     bytes = &bytes[written..];
                     at += written as u64;
                 }
@@ -45,7 +45,7 @@ impl Writing {
     /// # Errors
     /// The disk.
     pub fn finish(self, size: u64, marks: &Marks) -> Result<(), UnpackError> {
-        ftruncate(&self.file, size).told(|| format!("file `{}`", shown(&self.path)))?;
+        ftruncate(&self.file, size).context(|| format!("file `{}`", shown(&self.path)))?;
         mark_fd(&self.file, marks, &self.path)
     }
 }
@@ -63,7 +63,7 @@ impl Tree {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             Ok(openat(&dir, name, flags, Mode::RUSR | Mode::WUSR)?)
         });
-        let file = file.told(|| format!("file `{}`", shown(&path)))?;
+        let file = file.context(|| format!("file `{}`", shown(&path)))?;
         Ok(Writing { file, path })
     }
 
@@ -116,7 +116,7 @@ impl Tree {
         make: impl FnOnce() -> std::io::Result<()>,
     ) -> Result<(), UnpackError> {
         let made = keeping_time(dir, || Self::clear(dir, name).and_then(|()| make()));
-        made.told(|| format!("`{}`", shown(path)))?;
+        made.context(|| format!("`{}`", shown(path)))?;
         mark_at(dir, name, marks, symlink, path)
     }
 
@@ -124,7 +124,7 @@ impl Tree {
     /// that only the layers below have is brought up into this one, within `most` bytes; how many it took is told.
     ///
     /// # Errors
-    /// There is no such file, or it is a directory; the disk.
+    /// Existing is no such file, or it is a directory; the disk.
     pub fn hard_link(&mut self, path: &[&[u8]], target: &[&[u8]], most: u64) -> Result<u64, UnpackError> {
         let refused = |why: &str| {
             UnpackError::entry(&joined(path), format!("is a hard link to `{}`, {why}", shown(&joined(target))))
@@ -133,13 +133,13 @@ impl Tree {
         let (last, dirs) = target.split_last().ok_or_else(|| refused("which is the root directory"))?;
         let walked = self.walk(dirs, false)?;
         let there = match &walked.dir {
-            Some(dir) => look(dir.as_fd(), last).told(failed)?,
-            None => There::Nothing,
+            Some(dir) => look(dir.as_fd(), last).context(failed)?,
+            None => Existing::Nothing,
         };
         let (from, copied) = match (there, walked.dir) {
-            (There::Directory, _) => return Err(refused("which is a directory")),
-            (There::Symlink | There::Other, Some(dir)) => (dir, 0),
-            (There::Whiteout, _) => return Err(refused("which this layer removes")),
+            (Existing::Directory, _) => return Err(refused("which is a directory")),
+            (Existing::Symlink | Existing::Other, Some(dir)) => (dir, 0),
+            (Existing::Whiteout, _) => return Err(refused("which this layer removes")),
             (_, _) if walked.hidden => return Err(refused("which does not exist")),
             _ => {
                 let names: Vec<&[u8]> = walked.path.iter().map(Vec::as_slice).chain([*last]).collect();
@@ -170,15 +170,15 @@ impl Tree {
     fn bring_up(&mut self, path: &[&[u8]], most: u64) -> Result<Option<u64>, UnpackError> {
         let full = joined(path);
         let failed = || format!("`{}` of the layers below", shown(&full));
-        let Some((dir, name, stat)) = self.parents.find(&full).told(failed)? else { return Ok(None) };
-        let marks = marks_of(&stat, attributes(&dir, name).told(failed)?);
+        let Some((dir, name, stat)) = self.parents.find(&full).context(failed)? else { return Ok(None) };
+        let marks = marks_of(&stat, attributes(&dir, name).context(failed)?);
         self.found.depends = true;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 return Err(UnpackError::entry(&full, "is a directory, and a hard link leads to it"));
             }
             FileType::Symlink => {
-                let target = readlinkat(&dir, name, Vec::new()).told(failed)?;
+                let target = readlinkat(&dir, name, Vec::new()).context(failed)?;
                 self.symlink(path, target.as_bytes(), &marks)?;
             }
             FileType::RegularFile => {
@@ -187,15 +187,15 @@ impl Tree {
                     return Err(UnpackError::limit(&full, "bytes of files", size, most));
                 }
                 let from = openat(&dir, name, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
-                let from = from.told(failed)?;
+                let from = from.context(failed)?;
                 let mut writing = self.file(path)?;
                 let (mut buffer, mut at) = (vec![0; BLOCK], 0);
                 // Its holes are not read, and stay holes.
-                while let Some(stored) = holes::next_stored(&from, at).told(failed)? {
+                while let Some(stored) = holes::next_stored(&from, at).context(failed)? {
                     at = stored.start;
                     while at < stored.end {
                         let most = usize::try_from(stored.end - at).unwrap_or(BLOCK).min(BLOCK);
-                        let read = rustix::io::pread(&from, &mut buffer[..most], at).told(failed)?;
+                        let read = rustix::io::pread(&from, &mut buffer[..most], at).context(failed)?;
                         if read == 0 {
                             break;
                         }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::{Marks, OVERLAY, XATTR_MAX, held, marks_of, open_beneath, xattr_names};
 use crate::UnpackError;
 use crate::archive::Xattrs;
-use crate::error::Told;
+use crate::error::Context;
 
 /// The layers below.
 pub struct Parents {
@@ -48,11 +48,11 @@ impl Parents {
         let failed = || "the layers below".to_owned();
         let view = match layers {
             [] => None,
-            [one] => Some(open(*one, ".").told(failed)?),
+            [one] => Some(open(*one, ".").context(failed)?),
             many => {
-                let place = open(parent, name).told(failed)?;
-                overlay(many, None, place.as_fd()).told(failed)?;
-                Some(open(parent, name).told(failed)?)
+                let place = open(parent, name).context(failed)?;
+                overlay(many, None, place.as_fd()).context(failed)?;
+                Some(open(parent, name).context(failed)?)
             }
         };
         Ok(Self { view })

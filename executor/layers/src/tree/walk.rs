@@ -7,9 +7,9 @@ use rustix::fs::{OFlags, readlinkat};
 use rustix::io::Errno;
 
 use super::parents::Below;
-use super::{DIR_MODE, Marks, There, Tree, is_opaque, look, make_dir, mark_fd, open_beneath, open_dir};
+use super::{DIR_MODE, Existing, Marks, Tree, is_opaque, look, make_dir, mark_fd, open_beneath, open_dir};
 use crate::UnpackError;
-use crate::error::Told;
+use crate::error::Context;
 use crate::error::shown;
 
 /// Symbolic links on the way to one directory. The kernel's own limit is 40; umoci's is this.
@@ -43,7 +43,7 @@ impl Tree {
         let wanted = names.join(&b'/');
         let failed = || format!("the way to `{}`", shown(&wanted));
         let mut walk = Walk {
-            dir: Some(open_dir(self.root.as_fd(), b".").told(failed)?),
+            dir: Some(open_dir(self.root.as_fd(), b".").context(failed)?),
             path: Vec::new(),
             hidden_from: self.found.opaque.then_some(0),
             links: 0,
@@ -52,7 +52,7 @@ impl Tree {
         while let Some(name) = left.pop_front() {
             let link = match name.as_slice() {
                 b"" | b"." => None,
-                b".." => self.up(&mut walk).map(|()| None).told(failed)?,
+                b".." => self.up(&mut walk).map(|()| None).context(failed)?,
                 name => self.step(&mut walk, name, make)?,
             };
             let Some(link) = link else { continue };
@@ -62,7 +62,7 @@ impl Tree {
             }
             if link.starts_with(b"/") {
                 walk.path.clear();
-                self.go_to(&mut walk).told(failed)?;
+                self.go_to(&mut walk).context(failed)?;
             }
             for name in link.split(|byte| *byte == b'/').rev() {
                 left.push_front(name.to_vec());
@@ -77,20 +77,20 @@ impl Tree {
         let full = full.collect::<Vec<_>>().join(&b'/');
         let failed = || format!("directory `{}`", shown(&full));
         let there = match &walk.dir {
-            Some(dir) => look(dir.as_fd(), name).told(failed)?,
-            None => There::Nothing,
+            Some(dir) => look(dir.as_fd(), name).context(failed)?,
+            None => Existing::Nothing,
         };
         let mut marks = Marks { mode: DIR_MODE, ..Marks::default() };
         match there {
-            There::Symlink => {
-                let dir = walk.dir.as_ref().ok_or(Errno::NOENT).told(failed)?;
-                return Ok(Some(readlinkat(dir, name, Vec::new()).told(failed)?.into_bytes()));
+            Existing::Symlink => {
+                let dir = walk.dir.as_ref().ok_or(Errno::NOENT).context(failed)?;
+                return Ok(Some(readlinkat(dir, name, Vec::new()).context(failed)?.into_bytes()));
             }
-            There::Directory => {}
-            There::Nothing => {
+            Existing::Directory => {}
+            Existing::Nothing => {
                 let below = match walk.hidden_from {
                     Some(_) => Below::Nothing,
-                    None => self.parents.look(&full).told(failed)?,
+                    None => self.parents.look(&full).context(failed)?,
                 };
                 // Whatever the answer is: on other layers it can be another.
                 self.found.depends |= make && walk.hidden_from.is_none();
@@ -100,22 +100,22 @@ impl Tree {
                     Below::Nothing | Below::Other => {}
                 }
             }
-            There::Whiteout | There::Other => walk.hidden_from = walk.hidden_from.or(Some(walk.path.len() + 1)),
+            Existing::Whiteout | Existing::Other => walk.hidden_from = walk.hidden_from.or(Some(walk.path.len() + 1)),
         }
         walk.path.push(name.to_vec());
         let Some(dir) = walk.dir.take() else { return Ok(None) };
-        if !matches!(there, There::Directory) {
+        if !matches!(there, Existing::Directory) {
             if !make {
                 return Ok(None);
             }
-            make_dir(&dir, name, &there).told(failed)?;
-            let made = open_dir(dir.as_fd(), name).told(failed)?;
+            make_dir(&dir, name, &there).context(failed)?;
+            let made = open_dir(dir.as_fd(), name).context(failed)?;
             mark_fd(&made, &marks, &full)?;
             walk.dir = Some(made);
             return Ok(None);
         }
-        let opened = open_dir(dir.as_fd(), name).told(failed)?;
-        if walk.hidden_from.is_none() && is_opaque(&opened).told(failed)? {
+        let opened = open_dir(dir.as_fd(), name).context(failed)?;
+        if walk.hidden_from.is_none() && is_opaque(&opened).context(failed)? {
             walk.hidden_from = Some(walk.path.len());
         }
         walk.dir = Some(opened);

@@ -8,9 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use executor_sys::tree::remove;
 use rustix::fs::{Dir, FileType, Mode, mknodat};
 
-use super::{There, Tree, is_opaque, joined, keeping_time, look, make_opaque, open_dir};
+use super::{Existing, Tree, is_opaque, joined, keeping_time, look, make_opaque, open_dir};
 use crate::UnpackError;
-use crate::error::Told;
+use crate::error::Context;
 use crate::error::shown;
 
 impl Tree {
@@ -26,9 +26,9 @@ impl Tree {
         if walked.path.is_empty() {
             self.found.opaque = true;
         } else {
-            make_opaque(&dir).told(failed)?;
+            make_opaque(&dir).context(failed)?;
         }
-        drop_whiteouts(&dir).told(failed)
+        drop_whiteouts(&dir).context(failed)
     }
 
     /// Hides what the layers below have at a path.
@@ -42,29 +42,29 @@ impl Tree {
         let walked = self.walk(dirs, false)?;
         let below = walked.path.join(&b'/');
         // In a directory that has nothing below it, readdir would show the whiteout itself.
-        let void = walked.hidden || !self.parents.has_directory(&below).told(failed)?;
+        let void = walked.hidden || !self.parents.has_directory(&below).context(failed)?;
         let there = match &walked.dir {
-            Some(dir) => look(dir.as_fd(), name).told(failed)?,
-            None => There::Nothing,
+            Some(dir) => look(dir.as_fd(), name).context(failed)?,
+            None => Existing::Nothing,
         };
         match there {
-            There::Whiteout | There::Symlink | There::Other => return Ok(()),
-            There::Directory if void => return Ok(()),
-            There::Directory => {
-                let dir = walked.dir.as_ref().ok_or(rustix::io::Errno::NOENT).told(failed)?;
-                let own = open_dir(dir.as_fd(), name).told(failed)?;
-                make_opaque(&own).told(failed)?;
-                return drop_whiteouts(&own).told(failed);
+            Existing::Whiteout | Existing::Symlink | Existing::Other => return Ok(()),
+            Existing::Directory if void => return Ok(()),
+            Existing::Directory => {
+                let dir = walked.dir.as_ref().ok_or(rustix::io::Errno::NOENT).context(failed)?;
+                let own = open_dir(dir.as_fd(), name).context(failed)?;
+                make_opaque(&own).context(failed)?;
+                return drop_whiteouts(&own).context(failed);
             }
-            There::Nothing if void => {
+            Existing::Nothing if void => {
                 self.found.depends |= !walked.hidden;
                 return Ok(());
             }
-            There::Nothing => {}
+            Existing::Nothing => {}
         }
         let walked = self.walk(dirs, true)?;
-        let dir = walked.dir.ok_or(rustix::io::Errno::NOENT).told(failed)?;
-        keeping_time(&dir, || Ok(mknodat(&dir, *name, FileType::CharacterDevice, Mode::empty(), 0)?)).told(failed)
+        let dir = walked.dir.ok_or(rustix::io::Errno::NOENT).context(failed)?;
+        keeping_time(&dir, || Ok(mknodat(&dir, *name, FileType::CharacterDevice, Mode::empty(), 0)?)).context(failed)
     }
 }
 
@@ -86,8 +86,8 @@ fn drop_whiteouts(dir: &OwnedFd) -> std::io::Result<()> {
                 continue;
             }
             match look(current.as_fd(), &name)? {
-                There::Whiteout => whiteouts.push(name),
-                There::Directory => left.push([path.as_slice(), &[name]].concat()),
+                Existing::Whiteout => whiteouts.push(name),
+                Existing::Directory => left.push([path.as_slice(), &[name]].concat()),
                 _ => {}
             }
         }

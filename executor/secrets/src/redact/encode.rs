@@ -3,7 +3,7 @@
 //! Encoders differ in what they escape, so each encoding is a table of the styles that are in use. All of them
 //! work on any bytes; what is no UTF-8 passes through the JSON styles as it is.
 
-use super::pieces::{Forms, Full};
+use super::pieces::{BufferFull, Forms};
 
 /// Style in which an encoder writes JSON strings.
 pub(super) struct Json {
@@ -36,7 +36,7 @@ pub(super) const JSON: [Json; 7] = [
 
 impl Json {
     /// Writes `text` as it stands between the quotes of a JSON string.
-    pub(super) fn write(&self, text: &[u8], out: &mut Forms) -> Result<(), Full> {
+    pub(super) fn write(&self, text: &[u8], out: &mut Forms) -> Result<(), BufferFull> {
         for chunk in text.utf8_chunks() {
             for c in chunk.valid().chars() {
                 self.character(c, out)?;
@@ -46,7 +46,7 @@ impl Json {
         Ok(())
     }
 
-    fn character(&self, c: char, out: &mut Forms) -> Result<(), Full> {
+    fn character(&self, c: char, out: &mut Forms) -> Result<(), BufferFull> {
         if self.also.contains(c) {
             return self.unicode(c, out);
         }
@@ -65,7 +65,7 @@ impl Json {
         }
     }
 
-    fn unicode(&self, c: char, out: &mut Forms) -> Result<(), Full> {
+    fn unicode(&self, c: char, out: &mut Forms) -> Result<(), BufferFull> {
         for unit in c.encode_utf16(&mut [0; 2]) {
             let [high, low] = unit.to_be_bytes();
             let ([a, b], [c, d]) = (hex(high, self.upper), hex(low, self.upper));
@@ -115,7 +115,7 @@ pub(super) const PERCENT: [Percent; 12] = {
 
 impl Percent {
     /// Writes `text` in this style.
-    pub(super) fn write(&self, text: &[u8], out: &mut Forms) -> Result<(), Full> {
+    pub(super) fn write(&self, text: &[u8], out: &mut Forms) -> Result<(), BufferFull> {
         for byte in text {
             if byte.is_ascii_alphanumeric() || self.keep.contains(byte) {
                 out.push(&[*byte])?;
@@ -142,7 +142,11 @@ pub(super) const BASE64: [&[u8; 64]; 2] = [
 ];
 
 /// Writes `bytes` in base64, padded.
-pub(super) fn base64(alphabet: &[u8; 64], bytes: impl IntoIterator<Item = u8>, out: &mut Forms) -> Result<(), Full> {
+pub(super) fn base64(
+    alphabet: &[u8; 64],
+    bytes: impl IntoIterator<Item = u8>,
+    out: &mut Forms,
+) -> Result<(), BufferFull> {
     let mut bytes = bytes.into_iter();
     while let Some(first) = bytes.next() {
         let (second, third) = (bytes.next(), bytes.next());

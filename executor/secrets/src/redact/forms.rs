@@ -12,7 +12,7 @@
 //! back, a long value printed in part is masked but for less than a piece at each end, and a comparison is short.
 
 use super::encode::{BASE64, JSON, Json, PERCENT, Percent, base64};
-use super::pieces::{CUT, Forms, Full};
+use super::pieces::{BufferFull, CUT, Forms};
 
 /// Shorter lines of a value are not watched by themselves.
 const LINE_MIN: usize = 8;
@@ -22,7 +22,7 @@ const COLUMNS: [usize; 2] = [64, 76];
 impl Forms {
     /// Watches lines and encodings of a value that is `followed` by some bytes of white space and begins at `at`.
     /// Where there is no room for one, that one and the rest are left out.
-    pub(super) fn encodings(&mut self, owner: u32, value: &[u8], followed: &[u8], at: usize) -> Result<(), Full> {
+    pub(super) fn encodings(&mut self, owner: u32, value: &[u8], followed: &[u8], at: usize) -> Result<(), BufferFull> {
         (self.owner, self.rank) = (owner, 1);
         let lines = lines(value);
         self.all_or_none(|forms| {
@@ -43,7 +43,13 @@ impl Forms {
         Ok(())
     }
 
-    fn encoding(&mut self, style: &Style, value: &[u8], lines: &[Span], written: &mut Vec<Span>) -> Result<(), Full> {
+    fn encoding(
+        &mut self,
+        style: &Style,
+        value: &[u8],
+        lines: &[Span],
+        written: &mut Vec<Span>,
+    ) -> Result<(), BufferFull> {
         let (mark, start) = (self.mark(), self.bytes.len());
         let mut encoded_lines = Vec::new();
         let mut done = 0;
@@ -74,7 +80,7 @@ impl Forms {
     }
 
     /// A line, of `length` bytes before it was encoded.
-    fn line(&mut self, from: usize, to: usize, length: usize) -> Result<(), Full> {
+    fn line(&mut self, from: usize, to: usize, length: usize) -> Result<(), BufferFull> {
         if length < LINE_MIN { Ok(()) } else { self.charged_cut(from, to) }
     }
 }
@@ -101,7 +107,7 @@ enum Style {
 }
 
 impl Style {
-    fn write(&self, text: &[u8], out: &mut Forms) -> Result<(), Full> {
+    fn write(&self, text: &[u8], out: &mut Forms) -> Result<(), BufferFull> {
         match self {
             Self::Json(json) => json.write(text, out),
             Self::Percent(percent) => percent.write(text, out),
@@ -119,10 +125,10 @@ struct Base64<'a> {
 }
 
 impl Base64<'_> {
-    fn add(&self, forms: &mut Forms, written: &mut Vec<Span>) -> Result<(), Full> {
+    fn add(&self, forms: &mut Forms, written: &mut Vec<Span>) -> Result<(), BufferFull> {
         let (mark, start) = (forms.mark(), forms.bytes.len());
         if self.value.len() > forms.room {
-            return Err(Full);
+            return Err(BufferFull);
         }
         base64(self.alphabet, self.bytes(0), forms)?;
         if forms.is_known(start, written) {
@@ -141,7 +147,7 @@ impl Base64<'_> {
     }
 
     /// The last piece, from a character on, once more for when white space follows the value.
-    fn followed(&self, forms: &mut Forms, character: usize) -> Result<(), Full> {
+    fn followed(&self, forms: &mut Forms, character: usize) -> Result<(), BufferFull> {
         // More than two bytes are no end of a line, and would make the piece too long.
         if !(1..=2).contains(&self.followed.len()) {
             return Ok(());
@@ -176,7 +182,7 @@ struct Ends {
 
 impl Ends {
     /// Watches from a place to each of the ends; all but the last piece are shared. Answers where that begins.
-    fn cut(&self, forms: &mut Forms, from: usize) -> Result<usize, Full> {
+    fn cut(&self, forms: &mut Forms, from: usize) -> Result<usize, BufferFull> {
         forms.charge((self.determined - from).div_ceil(CUT) + 2)?;
         let last = forms.cut(from, self.determined);
         for end in [self.partial, self.padded].into_iter().filter(|end| *end > self.determined) {
@@ -186,7 +192,7 @@ impl Ends {
     }
 
     /// Watches what was written from `start` on line by line, at each of the usual numbers of columns.
-    fn wrapped(&self, forms: &mut Forms, start: usize) -> Result<(), Full> {
+    fn wrapped(&self, forms: &mut Forms, start: usize) -> Result<(), BufferFull> {
         for columns in COLUMNS.into_iter().filter(|columns| *columns < self.padded - start) {
             for line in (start..self.padded).step_by(columns) {
                 if line + columns < self.padded {

@@ -16,7 +16,7 @@ pub(super) const ENCODED_MAX: usize = 16 << 20;
 const PIECE_BYTES: usize = 40;
 
 /// The bound on forms is reached.
-pub(super) struct Full;
+pub(super) struct BufferFull;
 
 /// A form, or a part of one.
 pub(super) struct Piece {
@@ -72,20 +72,20 @@ impl Forms {
     }
 
     /// Appends to the form being written.
-    pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), Full> {
-        self.room = self.room.checked_sub(bytes.len()).ok_or(Full)?;
+    pub(super) fn push(&mut self, bytes: &[u8]) -> Result<(), BufferFull> {
+        self.room = self.room.checked_sub(bytes.len()).ok_or(BufferFull)?;
         self.bytes.extend_from_slice(bytes);
         Ok(())
     }
 
-    pub(super) fn charged_cut(&mut self, from: usize, to: usize) -> Result<(), Full> {
+    pub(super) fn charged_cut(&mut self, from: usize, to: usize) -> Result<(), BufferFull> {
         self.charge((to - from).div_ceil(CUT))?;
         self.cut(from, to);
         Ok(())
     }
 
-    pub(super) fn charge(&mut self, pieces: usize) -> Result<(), Full> {
-        self.room = self.room.checked_sub(pieces * PIECE_BYTES).ok_or(Full)?;
+    pub(super) fn charge(&mut self, pieces: usize) -> Result<(), BufferFull> {
+        self.room = self.room.checked_sub(pieces * PIECE_BYTES).ok_or(BufferFull)?;
         Ok(())
     }
 
@@ -114,7 +114,10 @@ impl Forms {
         self.pieces.push(Piece { at, length, rank: self.rank, owner: self.owner });
     }
 
-    pub(super) fn all_or_none(&mut self, add: impl FnOnce(&mut Self) -> Result<(), Full>) -> Result<(), Full> {
+    pub(super) fn all_or_none(
+        &mut self,
+        add: impl FnOnce(&mut Self) -> Result<(), BufferFull>,
+    ) -> Result<(), BufferFull> {
         let mark = self.mark();
         let outcome = add(self);
         if outcome.is_err() {

@@ -1,8 +1,8 @@
-//! docs/executor.toml and docs/configuration.md have each key of the configuration, with the default and the bounds that
-//! hold, and no other key.
+//! docs/executor.toml and docs/configuration.md have each key of the configuration, with the default and the bounds
+//! that hold, and no other key.
 //!
-//! Which keys there are is what the structures themselves tell serde, so that a new one without its documentation fails
-//! here, by its name.
+//! The keys are those that the structures themselves declare to serde, so that a new one without its documentation
+//! fails here, by its name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use serde::{Deserialize as _, forward_to_deserialize_any};
 use super::super::{Config, File, parse};
 use super::load;
 
-/// Follows a path of keys into a structure, and takes down the names of the fields of the one at its end.
+/// Deserializer that follows a path of keys into a structure, and collects the names of the fields at its end.
 struct Walk<'a> {
     path: &'a [&'static str],
     found: &'a mut Option<&'static [&'static str]>,
@@ -58,7 +58,7 @@ impl<'de> IntoDeserializer<'de, Error> for Walk<'_> {
     }
 }
 
-/// Every key below a path, as `section.key`.
+/// Returns every key below a path, as `section.key`.
 fn keys(path: &[&'static str]) -> BTreeSet<String> {
     let mut found = None;
     let _ = File::deserialize(Walk { path, found: &mut found });
@@ -68,7 +68,7 @@ fn keys(path: &[&'static str]) -> BTreeSet<String> {
     }
 }
 
-/// A key as the example has it.
+/// A key in the example.
 #[derive(Debug)]
 struct Shown {
     value: String,
@@ -76,7 +76,7 @@ struct Shown {
     text: String,
 }
 
-/// Keys of the example, those in comments (`#key = value`, without a space) as well.
+/// Returns the keys of the example, those in comments (`#key = value`, without a space) as well.
 fn example(text: &str) -> BTreeMap<String, Shown> {
     let mut shown = BTreeMap::new();
     let (mut section, mut comment) = (String::new(), String::new());
@@ -102,7 +102,7 @@ fn example(text: &str) -> BTreeMap<String, Shown> {
     shown
 }
 
-/// A key and a value as a file.
+/// Makes a file of a key and a value.
 fn file(key: &str, value: &str) -> String {
     match key.rsplit_once('.') {
         None => format!("{key} = {value}\n"),
@@ -110,19 +110,19 @@ fn file(key: &str, value: &str) -> String {
     }
 }
 
-/// What a file comes to.
+/// Loads a file.
 fn outcome(text: &str) -> Result<String, String> {
     let launcher = parse("x".as_ref(), text).map_err(|error| error.to_string())?.launcher;
     load(text, &[]).map(|config| format!("{:?} {launcher:?}", Config { file: None, ..config }))
 }
 
-/// Whether a value of a key is what holds without it.
+/// True when the value is the key's default.
 fn is_default(key: &str, value: &str) -> bool {
     let got = outcome(&file(key, value)).unwrap_or_else(|why| panic!("{key} = {value}: {why}"));
     got == outcome("").expect("an empty file")
 }
 
-/// The ends of `Bounds: A to B.` or `Bounds: at least A.` in a text, as integers.
+/// Parses `Bounds: A to B.` or `Bounds: at least A.` in a text, as integers.
 fn bounds(text: &str) -> Option<(u64, Option<u64>)> {
     let (_, told) = text.split_once("Bounds: ")?;
     let (told, _) = told.split_once(['.', ',', ';']).expect("bounds end with a full stop");
@@ -137,7 +137,7 @@ fn bounds(text: &str) -> Option<(u64, Option<u64>)> {
     Some((number(least), Some(number(most))))
 }
 
-/// Rows of the tables of keys: section and key, and the column with the default.
+/// Returns the rows of the tables of keys: section and key, and the column with the default.
 fn table(text: &str) -> BTreeMap<String, String> {
     let mut rows = BTreeMap::new();
     let (mut section, mut of_keys) = (None, false);
@@ -158,7 +158,7 @@ fn table(text: &str) -> BTreeMap<String, String> {
     rows
 }
 
-/// What one side has and the other does not, so that it is told by name.
+/// Names the keys that one side has and the other does not.
 fn difference(wanted: &BTreeSet<String>, found: &BTreeSet<String>) -> String {
     let list = |what: &str, keys: Vec<&String>| keys.iter().map(|key| format!("{what} {key}\n")).collect::<String>();
     list("missing:", wanted.difference(found).collect()) + &list("not a key:", found.difference(wanted).collect())
@@ -176,7 +176,7 @@ fn every_key_is_in_the_example_and_in_the_reference() {
     assert_eq!(difference(&keys, &table(REFERENCE).into_keys().collect()), "", "docs/configuration.md");
 }
 
-/// The example may be installed as it is, and with every key in force.
+/// The example is valid as it is, and with every key in force.
 #[test]
 fn the_example_is_a_configuration() {
     load(EXAMPLE, &[]).unwrap();
@@ -187,7 +187,7 @@ fn the_example_is_a_configuration() {
     load(&uncommented.collect::<Vec<_>>().join("\n"), &[]).unwrap();
 }
 
-/// What the example shows is the default, or its comment tells the default; the reference's defaults hold as well.
+/// The values in the example are the defaults, or the comment has the default; the reference's defaults are right, too.
 #[test]
 fn defaults_are_told() {
     for (key, Shown { value, text }) in example(EXAMPLE) {

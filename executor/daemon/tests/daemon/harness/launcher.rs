@@ -1,4 +1,4 @@
-//! A launcher that does as told.
+//! A launcher that a test controls.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
@@ -9,19 +9,18 @@ use executor_core::protocol::{
 };
 use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
 use prost::Message as _;
-use rustix::net::{Shutdown, shutdown};
 use tokio::sync::mpsc;
 
-use super::PATIENCE;
 use super::shim::FakeShim;
+use super::{PATIENCE, hang_up, listen};
 
-/// What it does with the next launch.
+/// Reaction to the next launch.
 pub(crate) enum OnLaunch {
     /// Fork a shim.
     Fork,
     /// Refuse.
     Refuse(Refused),
-    /// Lose the connection before it answers, and no shim was forked.
+    /// Lose the connection without an answer, and fork no shim.
     Vanish,
 }
 
@@ -65,8 +64,7 @@ impl FakeLauncher {
     /// Listens (again).
     pub(crate) fn listen(&self) {
         let path = self.shared.dir.join("run/launcher.sock");
-        let listener = Arc::new(SeqpacketListener::bind(&path).unwrap());
-        open_to_all(&path);
+        let listener = listen(&path);
         *self.shared.listener.lock().unwrap() = Some(Arc::clone(&listener));
         let shared = Arc::clone(&self.shared);
         std::thread::spawn(move || {
@@ -79,14 +77,14 @@ impl FakeLauncher {
         });
     }
 
-    /// Dies: no socket, no connection. Its shims live on.
+    /// Dies, with its socket and its connections. Its shims live on.
     pub(crate) fn die(&self) {
         if let Some(listener) = self.shared.listener.lock().unwrap().take() {
-            let _ = shutdown(&*listener, Shutdown::Both);
+            hang_up(&*listener);
         }
         let _ = std::fs::remove_file(self.shared.dir.join("run/launcher.sock"));
         for connection in self.shared.connections.lock().unwrap().drain(..) {
-            let _ = shutdown(&*connection, Shutdown::Both);
+            hang_up(&*connection);
         }
     }
 
@@ -94,13 +92,13 @@ impl FakeLauncher {
         *self.shared.on_launch.lock().unwrap() = what;
     }
 
-    /// The shim of the next launch.
+    /// Waits for the shim of the next launch.
     pub(crate) async fn launched(&self) -> FakeShim {
         let mut launches = self.launches.lock().await;
         tokio::time::timeout(PATIENCE, launches.recv()).await.expect("nothing is launched").unwrap()
     }
 
-    /// Tells the daemon that a shim is gone and its container finished.
+    /// Reports that a shim is gone and its container finished.
     pub(crate) fn shim_lost(&self, id: &str) {
         let lost = LauncherAnswer::ShimLost(ShimLost { container_id: id.to_owned(), created_at: 0 });
         let reply = LauncherReply { sequence: 0, answer: Some(lost) }.encode_to_vec();
@@ -109,18 +107,18 @@ impl FakeLauncher {
         }
     }
 
-    /// Takes its time with the next greeting: it has containers to finish.
+    /// Delays greetings, as a launcher does that has containers to finish.
     pub(crate) fn hold_greetings(&self) {
         *self.shared.greetings.0.lock().unwrap() = false;
     }
 
-    /// It has finished them.
+    /// Sends the delayed greetings.
     pub(crate) fn greet(&self) {
         *self.shared.greetings.0.lock().unwrap() = true;
         self.shared.greetings.1.notify_all();
     }
 
-    /// What it was asked besides greetings and launches.
+    /// Returns the calls besides greetings and launches.
     pub(crate) fn calls(&self) -> Vec<String> {
         self.shared.calls.lock().unwrap().clone()
     }
@@ -157,7 +155,7 @@ impl Shared {
                         OnLaunch::Fork => self.fork(&launch, fds),
                         OnLaunch::Refuse(refused) => LauncherAnswer::Refused(refused),
                         OnLaunch::Vanish => {
-                            let _ = shutdown(connection, Shutdown::Both);
+                            hang_up(connection);
                             return;
                         }
                     }
@@ -198,9 +196,4 @@ impl Shared {
         let _ = self.launched.send(FakeShim::fork(&self.dir, launch, fds));
         LauncherAnswer::Done(Done {})
     }
-}
-
-pub(super) fn open_to_all(socket: &Path) {
-    use std::os::unix::fs::PermissionsExt as _;
-    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o666)).unwrap();
 }

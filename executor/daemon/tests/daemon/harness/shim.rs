@@ -1,4 +1,4 @@
-//! A shim that does as told.
+//! A shim that a test controls.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -23,37 +23,36 @@ use executor_core::users::ResolvedUser;
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
 use prost::Message as _;
-use rustix::net::{Shutdown, shutdown};
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::PATIENCE;
-use super::launcher::open_to_all;
+use super::{PATIENCE, hang_up, listen};
 
-/// What it does with an update of files.
+/// Reaction to an update of files.
 pub(crate) enum OnUpdate {
     /// Carry it out.
     Carry,
     /// Refuse.
     Refuse(Refused),
-    /// Refuse as stale, because another daemon's update came in between.
+    /// Refuse as stale, as after another daemon's update.
     Overtake,
-    /// Lose the connection before it answers.
+    /// Lose the connection without an answer.
     Vanish,
 }
 
-/// An update as it came.
+/// An update as the daemon sent it.
 pub(crate) struct Updated {
     pub(crate) list: FileUpdate,
     pub(crate) contents: Vec<Vec<u8>>,
     pub(crate) signal: i32,
-    /// What the daemon has overwritten by now.
+    /// Contents in the memory file, which the daemon overwrites.
     pub(crate) payload: MemFile,
 }
 
 pub(crate) struct FakeShim {
-    /// The payloads as they came.
+    /// Payload of the process.
     pub(crate) process: Vec<u8>,
+    /// Payload of the files.
     pub(crate) files: Vec<u8>,
     shared: Arc<Shared>,
     calls: tokio::sync::Mutex<mpsc::UnboundedReceiver<ShimCall>>,
@@ -113,13 +112,13 @@ impl FakeShim {
         Self { process: read(process), files: read(files), shared, calls }
     }
 
-    /// Writes the record for a state, and tells it.
+    /// Writes the record of a state, and reports it.
     pub(crate) fn reached(&self, state: State) {
         self.record(state);
         self.report(state);
     }
 
-    /// Writes the record for a state, and says nothing.
+    /// Writes the record of a state without a report.
     pub(crate) fn record(&self, state: State) {
         {
             let mut record = self.shared.record.lock().unwrap();
@@ -136,18 +135,18 @@ impl FakeShim {
         self.shared.write_record();
     }
 
-    /// Tells a state, and writes nothing.
+    /// Reports a state without a record.
     pub(crate) fn report(&self, state: State) {
         self.shared.tell(ShimNews::Reached(Reached { state: state_number(state) }));
     }
 
-    /// The usual way up.
+    /// Starts the process as usual.
     pub(crate) fn runs(&self) {
         self.reached(State::Created);
         self.reached(State::Running);
     }
 
-    /// Writes the exit record, removes what is only for the living, and says nothing.
+    /// Writes the exit record and removes the run directory, without a report.
     pub(crate) fn write_exit(&self, exit: Option<Exit>, failure: Option<Failure>) {
         let container = self.shared.record.lock().unwrap().clone();
         let wipe = WipeRecord { files: 1, bytes: 2, verified: true, by: "shim".into(), at: now() };
@@ -167,7 +166,7 @@ impl FakeShim {
         let _ = std::fs::remove_dir_all(self.shared.run_dir());
     }
 
-    /// The usual way down.
+    /// Ends as usual.
     pub(crate) fn exits(&self, code: i32) {
         self.reached(State::Wiping);
         self.write_exit(Some(Exit::Code(code)), None);
@@ -182,10 +181,10 @@ impl FakeShim {
         self.hangs_up();
     }
 
-    /// Ends, without a word.
+    /// Ends without a report.
     pub(crate) fn hangs_up(&self) {
         if let Some(listener) = self.shared.listener.lock().unwrap().take() {
-            let _ = shutdown(&*listener, Shutdown::Both);
+            hang_up(&*listener);
         }
         let _ = std::fs::remove_file(self.shared.run_dir().join("shim.sock"));
         self.drops_connections();
@@ -194,29 +193,29 @@ impl FakeShim {
     /// Loses its connections, and listens on.
     pub(crate) fn drops_connections(&self) {
         for connection in self.shared.connections.lock().unwrap().drain(..) {
-            let _ = shutdown(&*connection, Shutdown::Both);
+            hang_up(&*connection);
         }
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub(crate) fn says(&self, bytes: &[u8]) {
         for connection in &*self.shared.connections.lock().unwrap() {
             connection.send(bytes, &[]).unwrap();
         }
     }
 
-    /// What it is asked next. It has answered `Done` by then.
+    /// Waits for the next call. It is answered with `Done` by then.
     pub(crate) async fn asked(&self) -> ShimCall {
         let mut calls = self.calls.lock().await;
         tokio::time::timeout(PATIENCE, calls.recv()).await.expect("nothing is asked").unwrap()
     }
 
-    /// What it does with the next updates; those after them are carried out.
+    /// Sets the reactions to the next updates; later ones are carried out.
     pub(crate) fn on_updates(&self, what: impl IntoIterator<Item = OnUpdate>) {
         self.shared.on_update.lock().unwrap().extend(what);
     }
 
-    /// The updates that came, each once.
+    /// Takes the updates that came.
     pub(crate) fn updates(&self) -> Vec<Updated> {
         std::mem::take(&mut *self.shared.updates.lock().unwrap())
     }
@@ -239,7 +238,7 @@ impl FakeShim {
         std::fs::rename(dir.join("log"), dir.join("log.1")).unwrap();
     }
 
-    /// A restart of the daemon: the connection is new.
+    /// Waits for a connection, as after a restart of the daemon.
     pub(crate) async fn is_connected(&self) {
         super::until("the daemon connects to the shim", || !self.shared.connections.lock().unwrap().is_empty()).await;
     }
@@ -271,8 +270,7 @@ impl Shared {
 
     fn listen(self: &Arc<Self>) {
         let path = self.run_dir().join("shim.sock");
-        let listener = Arc::new(SeqpacketListener::bind(&path).unwrap());
-        open_to_all(&path);
+        let listener = listen(&path);
         *self.listener.lock().unwrap() = Some(Arc::clone(&listener));
         let shared = Arc::clone(self);
         std::thread::spawn(move || {
@@ -298,7 +296,7 @@ impl Shared {
                     ShimCall::UpdateFiles(update) => match shared.update(update.signal, fds) {
                         Some(news) => news,
                         None => {
-                            let _ = shutdown(&*connection, Shutdown::Both);
+                            hang_up(&*connection);
                             continue;
                         }
                     },
@@ -312,7 +310,7 @@ impl Shared {
         });
     }
 
-    /// The answer to an update; `None` where it loses the connection.
+    /// Returns the answer to an update; `None` where the connection is to be lost.
     fn update(&self, signal: i32, fds: Vec<OwnedFd>) -> Option<ShimNews> {
         let [list, payload] = <[OwnedFd; 2]>::try_from(fds).unwrap();
         let list =

@@ -24,13 +24,13 @@ use crate::kernel_files::is_of_the_kernel;
 const BLOCK: usize = 512;
 /// Other names of files that are remembered; beyond that each is sent as a file of its own.
 const LINKS_MAX: usize = 100_000;
-/// What is at a path of something that has no name of its own.
+/// Name in an archive of a path that has no name of its own.
 const NAMELESS: &[u8] = b".";
 
 /// Why a secret file is not sent.
 const SECRET: &str = "is on the volume of secret files, which is not copied";
 
-/// What is to be sent, open.
+/// The opened source of an archive.
 pub(super) struct Source<'a> {
     found: Found,
     /// The place, where there is no content to be read.
@@ -44,7 +44,7 @@ impl<'a> Source<'a> {
     /// Opens what is asked for.
     ///
     /// # Errors
-    /// It is not there, or must not be read.
+    /// Does not exist, or must not be read.
     pub(super) fn open(root: BorrowedFd<'_>, asked: &Asked, secret_devices: &'a [u64]) -> io::Result<Self> {
         let at_end = if asked.follow { OFlags::empty() } else { OFlags::NOFOLLOW };
         let open =

@@ -1,8 +1,8 @@
 //! Into a container: an archive, unpacked below a directory.
 //!
-//! Each entry is made under a name of its own and then renamed, so that a file is there whole or not at all. What is below the
-//! directory is reached through no link, whoever made that: the archive or the container. A directory that is there stays
-//! as it is; what is none gives way to another that is none.
+//! Each entry is made under a name of its own and then renamed, so that a file is there whole or not at all. What is below
+//! the directory is reached through no link, whoever made that: the archive or the container. A directory that is there
+//! stays as it is; what is none gives way to another that is none.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -26,7 +26,7 @@ use super::{Failed, LeftOut, own, shown};
 
 /// Bytes that are written at a time.
 const PIECE: usize = 64 << 10;
-/// What the name of an entry begins with while it is made.
+/// Prefix of the name of an entry that is not whole yet.
 const PARTIAL: &str = ".executor-archive-";
 /// Permissions of a directory that no entry describes.
 const DIR_MODE: u32 = 0o755;
@@ -65,7 +65,7 @@ impl Target {
     /// Opens it.
     ///
     /// # Errors
-    /// It is not there, or no directory.
+    /// Does not exist, or no directory.
     pub(super) fn open(root: BorrowedFd<'_>, path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let root = open_in_root(root, path, flags, Mode::empty(), Follow::LinksWithinRoot)?;
@@ -150,7 +150,7 @@ impl Target {
                 let there = FileType::from_raw_mode(statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode);
                 match there {
                     FileType::Directory => Ok(false),
-                    _ => Err(io::Error::other("is there and is no directory")),
+                    _ => Err(io::Error::other("exists and is not a directory")),
                 }
             }
             Err(error) => Err(error.into()),
@@ -255,7 +255,8 @@ fn times(Time { seconds, nanoseconds }: Time) -> Timestamps {
     Timestamps { last_access: at, last_modification: at }
 }
 
-/// A path of an archive from the directory on; `None` for one that leads out of it. Nothing is left of the directory itself.
+/// A path of an archive from the directory on; `None` for one that leads out of it. Nothing is left of the directory
+/// itself.
 fn names(path: &[u8]) -> Option<PathBuf> {
     let mut names = PathBuf::new();
     for name in path.split(|byte| *byte == b'/') {
@@ -272,11 +273,11 @@ fn outside(path: &[u8]) -> Failed {
     Failed(format!("{}: leads out of the directory", shown(Path::new(std::ffi::OsStr::from_bytes(path)))))
 }
 
-/// What is told where a link is on the way.
+/// Explains an error where a link is on the way.
 fn behind_a_link(error: io::Error) -> io::Error {
     match error.raw_os_error() {
-        Some(libc::ELOOP) => io::Error::other("lies behind a symbolic link"),
-        Some(libc::ENOTDIR) => io::Error::other("lies below what is no directory"),
+        Some(libc::ELOOP) => io::Error::other("is behind a symbolic link"),
+        Some(libc::ENOTDIR) => io::Error::other("is below something that is not a directory"),
         _ => error,
     }
 }

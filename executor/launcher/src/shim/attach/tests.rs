@@ -14,7 +14,7 @@ fn client(attached: &mut Attached, asked: &Attach) -> Result<Seqpacket, Refused>
     attached.take(asked, vec![theirs.as_fd().try_clone_to_owned().unwrap()]).map(|()| ours)
 }
 
-/// What came: bytes with the mark before those of each packet, and every position.
+/// Received output: bytes with the mark before those of each packet, and every position.
 fn heard(client: &Seqpacket) -> (Vec<u8>, Vec<(u64, u64)>) {
     let (mut all, mut positions) = (Vec::new(), Vec::new());
     let mut buffer = vec![0; ATTACHED_PACKET_MAX];

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use executor_core::protocol::{ATTACHED_PACKET_MAX, FromShim};
 
-/// What a packet costs beyond its bytes: a process that writes byte by byte, to two streams in turn, is bounded, too.
+/// Cost of a packet beyond its bytes: a process that writes byte by byte, to two streams in turn, is bounded, too.
 const PACKET_COST: u64 = 64;
 
 /// Output that is kept.
@@ -61,7 +61,8 @@ impl Window {
         self.end += bytes.len() as u64;
     }
 
-    /// What there is at a place, as a packet with its mark, and how many bytes of output it has. The place must be kept.
+    /// Returns the output at a place, as a packet with its mark, and how many bytes of output it has. The place must be
+    /// kept.
     pub(super) fn packet(&self, place: u64) -> Option<(std::borrow::Cow<'_, [u8]>, u64)> {
         let packet = self.packets.get(self.index(place))?;
         let passed = place.saturating_sub(packet.at) as usize;
@@ -72,7 +73,7 @@ impl Window {
         Some(([&packet.bytes[..1], &packet.bytes[1 + passed..]].concat().into(), length))
     }
 
-    /// What it costs to keep everything from a place on.
+    /// Returns the cost of everything from a place on.
     pub(super) fn cost_from(&self, place: u64) -> u64 {
         let packets = self.packets.len() - self.index(place);
         self.end.saturating_sub(place.max(self.begin())) + packets as u64 * PACKET_COST

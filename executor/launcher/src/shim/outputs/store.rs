@@ -4,17 +4,18 @@
 //! removed and told; the others go on. The list is written last, so that what is listed is there.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::PathBuf;
 
 use executor_core::outputs::{CapturedFile, DISK_RESERVE, LIST, OutputsList};
 use rustix::fs::{FileType, fstat};
 
-use crate::dirs::{Dirs, is_full, plain};
+use crate::dirs::Dirs;
+use crate::errors::{is_full, plain};
 
 /// Bytes that are copied between two looks at the clock.
 const PIECE: u64 = 1 << 20;
-/// So many files are synced one by one; more of them with all of the file system.
+/// Most files that are synced one by one; more are synced with all of the file system.
 const SYNCED_ALONE_MAX: usize = 32;
 const NO_ROOM: &str = "no room on the executor's disk";
 
@@ -87,11 +88,11 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Its size, where it may be captured.
+    /// Size, where it may be captured.
     fn judge(&self, path: &str, file: &File) -> Result<u64, String> {
         let stat = fstat(file).map_err(|error| plain(&error.into()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err("no regular file".into());
+            return Err("not a regular file".into());
         }
         if self.secret_devices.contains(&stat.st_dev) {
             return Err("a secret file".into());
@@ -164,7 +165,7 @@ impl<'a> Store<'a> {
         self.list.skip(file.path, reason);
     }
 
-    /// What is not on the disk afterwards is not in the list.
+    /// Syncs the files. A file that cannot be synced is taken off the list.
     fn sync(&mut self) {
         if self.list.files.len() > SYNCED_ALONE_MAX {
             let synced = File::open(&self.directory).and_then(|directory| Ok(rustix::fs::syncfs(directory)?));
@@ -184,15 +185,7 @@ impl<'a> Store<'a> {
     }
 
     fn write_list(&self) -> io::Result<()> {
-        let ahead = self.directory.join(format!("{LIST}.new"));
-        let _ = fs::remove_file(&ahead); // of an attempt before
-        let mut file = self.dirs.open_new(&ahead)?;
-        let written = file.write_all(&serde_json::to_vec(&self.list)?).and_then(|()| file.sync_all());
-        if let Err(error) = written {
-            let _ = fs::remove_file(&ahead);
-            return Err(error);
-        }
-        fs::rename(&ahead, self.directory.join(LIST))?;
-        File::open(&self.directory)?.sync_all()
+        let path = self.directory.join(LIST);
+        self.dirs.replacement(&path).durable().write(&serde_json::to_vec(&self.list)?).map(drop)
     }
 }

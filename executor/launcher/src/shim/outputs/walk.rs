@@ -22,7 +22,7 @@ use rustix::fs::{Dir, FileType, Mode, OFlags, fstat};
 use serde::{Deserialize, Serialize};
 
 use super::Namespaces;
-use crate::dirs::plain;
+use crate::errors::plain;
 use crate::kernel_files::is_of_the_kernel;
 
 /// Largest message: a path, each byte written with six, and a few words.
@@ -30,26 +30,26 @@ pub(super) const MESSAGE_MAX: usize = 6 * PATH_MAX + 1024;
 const TOO_MANY: &str = "more than 10000 entries: the rest was not looked at";
 const _: () = assert!(ENTRIES_MAX == 10_000);
 
-/// What the helper says.
+/// A message of the helper.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Found {
     /// A file; its descriptor comes along.
     File {
-        /// Where it is.
+        /// Path.
         path: String,
-        /// Its permission bits.
+        /// Permission bits.
         mode: u32,
     },
     /// Something that is not captured.
     Skipped {
-        /// Where it is.
+        /// Path.
         path: String,
         /// Why not.
         reason: String,
     },
-    /// That was all.
+    /// End of the list.
     Done,
-    /// It cannot even begin.
+    /// The helper cannot begin.
     Failed(String),
 }
 
@@ -60,7 +60,7 @@ pub(super) fn tell(socket: &Seqpacket, found: &Found, file: Option<&OwnedFd>) ->
     socket.send(&message, &fds).is_ok()
 }
 
-/// What to look for.
+/// Outputs to look for, and how.
 pub(super) struct Walk<'a> {
     pub(super) outputs: &'a OutputSource,
     pub(super) user: &'a ResolvedUser,
@@ -70,7 +70,7 @@ pub(super) struct Walk<'a> {
 /// The shim listens no more.
 struct Unheard;
 
-/// What is at a path.
+/// Entry at a path.
 enum Entry {
     File(OwnedFd, u32),
     Directory,
@@ -120,7 +120,7 @@ impl Looker<'_> {
     fn declared_directory(&mut self, top: &Path) -> Result<(), Unheard> {
         match self.look(top) {
             Ok(Entry::Directory) => {}
-            Ok(Entry::File(..)) => return self.skip(top, "no directory"),
+            Ok(Entry::File(..)) => return self.skip(top, "not a directory"),
             Err(reason) => return self.skip(top, &reason),
         }
         let mut waiting = vec![(top.to_path_buf(), 1)];
@@ -172,7 +172,7 @@ impl Looker<'_> {
         Ok(names)
     }
 
-    /// What is at a path, or why it is not captured.
+    /// Returns the entry at a path, or why it is not captured.
     fn look(&self, path: &Path) -> Result<Entry, String> {
         if path.as_os_str().len() >= PATH_MAX {
             return Err(format!("its path has more than {} bytes", PATH_MAX - 1));
@@ -199,7 +199,7 @@ impl Looker<'_> {
             FileType::Fifo => return Err("a named pipe".into()),
             FileType::Socket => return Err("a socket".into()),
             FileType::CharacterDevice | FileType::BlockDevice => return Err("a device".into()),
-            FileType::Unknown => return Err("no regular file".into()),
+            FileType::Unknown => return Err("not a regular file".into()),
         }
         let file = open(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
         let opened = fstat(&file).map_err(|error| reason(&error.into()))?;

@@ -17,7 +17,7 @@ use executor_sys::mount::{self, Follow, open_dir, open_in_root};
 use executor_sys::process;
 use rustix::fs::{Mode, OFlags, fstat};
 
-use crate::rootfs::failed;
+use crate::errors::failed;
 use crate::shim::helper::{self, Failed, NotDone};
 
 /// The swap, at every mount point.

@@ -1,0 +1,391 @@
+//! Tar archives on this side: what came out of a container is unpacked, what goes into one is packed.
+//!
+//! Both are done by a thread of their own, because files and archives are read and written in one go; what goes between it
+//! and the call waits in a short queue, so that the slower one of the two is waited for. Nothing is written but below the
+//! destination ([`crate::destination`]), whatever the archive says.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use tar::{Builder, EntryType, Header};
+use tokio::sync::mpsc;
+
+use crate::destination::{Place, Tree, WriteError};
+use crate::failure::Failure;
+use crate::text::plain;
+
+/// Bytes of a piece.
+const PIECE: usize = 32 << 10;
+
+/// Counts of a copy, and the entries that are missing in it.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
+    /// One line with path and reason for each entry that could not be copied: the first [`LEFT_OUT_MAX`].
+    pub(crate) left_out: Vec<String>,
+    /// Number of such entries beyond these.
+    pub(crate) more: u64,
+}
+
+/// Most lines of a [`Tally`].
+const LEFT_OUT_MAX: usize = 1000;
+/// Reason given for an entry that is no file, directory or link.
+const NO_FILE: &str = "a device, a pipe or a socket";
+
+impl Tally {
+    fn leave_out(&mut self, path: &Path, why: impl std::fmt::Display) {
+        if self.left_out.len() < LEFT_OUT_MAX {
+            self.left_out.push(format!("{}: {why}", plain(&path.display().to_string())));
+        } else {
+            self.more += 1;
+        }
+    }
+}
+
+/// Reads the pieces of an archive from a queue.
+pub(crate) struct Pieces {
+    queue: mpsc::Receiver<Vec<u8>>,
+    piece: io::Cursor<Vec<u8>>,
+}
+
+impl Pieces {
+    pub(crate) fn new(queue: mpsc::Receiver<Vec<u8>>) -> Self {
+        Self { queue, piece: io::Cursor::default() }
+    }
+}
+
+impl Read for Pieces {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.piece.read(buffer)? {
+                0 if buffer.is_empty() => return Ok(0),
+                0 => match self.queue.blocking_recv() {
+                    Some(piece) => self.piece = io::Cursor::new(piece),
+                    None => return Ok(0),
+                },
+                length => return Ok(length),
+            }
+        }
+    }
+}
+
+/// Writes into a queue, piece by piece.
+struct Queue<T> {
+    queue: mpsc::Sender<T>,
+    wrap: fn(Vec<u8>) -> T,
+}
+
+impl<T> Write for Queue<T> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let piece = &bytes[..bytes.len().min(PIECE)];
+        let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
+        self.queue.blocking_send((self.wrap)(piece.to_vec())).map_err(gone)?;
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Unpacks an archive whose entries lie below the first name of each path. That name is the place's, or falls away.
+pub(crate) fn unpack(archive: impl Read, place: &Place) -> Result<Tally, Failure> {
+    let damaged = |error: io::Error| Failure::Archive { path: place.directory.clone(), source: error };
+    let tree = Tree::open(place)?;
+    let mut archive = tar::Archive::new(archive);
+    let (mut tally, mut directories) = (Tally::default(), Vec::new());
+    for entry in archive.entries().map_err(damaged)? {
+        let mut entry = entry.map_err(damaged)?;
+        let path = local(&entry.path_bytes(), place)?;
+        match unpack_one(&mut entry, &tree, &path, place) {
+            Ok(Some(bytes)) => {
+                tally.entries += 1;
+                tally.bytes += bytes;
+                if entry.header().entry_type() == EntryType::Directory {
+                    let header = entry.header();
+                    directories.push((path, header.mode().map_err(damaged)?, header.mtime().map_err(damaged)?));
+                }
+            }
+            Ok(None) => tally.leave_out(&path, NO_FILE),
+            // What is in the way of this one is not in the way of the others.
+            Err(failure) => match failure.wrapped::<WriteError>() {
+                Some(error) if !error.is_of_all() => tally.leave_out(&path, error.why()),
+                _ => return Err(failure),
+            },
+        }
+    }
+    // The lowest first, and all after what is in them: one that may not be written can still be filled.
+    for (path, mode, mtime) in directories.into_iter().rev().filter(|(path, ..)| !path.as_os_str().is_empty()) {
+        if let Err(error) = tree.mark(&path, mode, mtime) {
+            tally.leave_out(&path, error.why());
+        }
+    }
+    Ok(tally)
+}
+
+/// Makes what an entry describes, and tells how many bytes it has; nothing of what is no file, directory or link.
+fn unpack_one(
+    entry: &mut tar::Entry<'_, impl Read>,
+    tree: &Tree,
+    path: &Path,
+    place: &Place,
+) -> Result<Option<u64>, Failure> {
+    let damaged = |error: io::Error| Failure::Archive { path: place.directory.clone(), source: error };
+    let (mode, mtime) = (entry.header().mode().map_err(damaged)?, entry.header().mtime().map_err(damaged)?);
+    match entry.header().entry_type() {
+        EntryType::Directory => {
+            tree.directory(path)?;
+        }
+        EntryType::Regular => {
+            let mut partial = tree.file(path, mode & 0o700)?;
+            let mut buffer = vec![0; PIECE];
+            let size = entry.size();
+            let mut left = size;
+            while left > 0 {
+                let length = entry.read(&mut buffer).map_err(damaged)?;
+                if length == 0 {
+                    return Err(damaged(io::ErrorKind::UnexpectedEof.into()));
+                }
+                partial.write(&buffer[..length])?;
+                left -= length as u64;
+            }
+            partial.mark(mode, mtime)?;
+            partial.finish()?;
+            return Ok(Some(size));
+        }
+        EntryType::Symlink => tree.symlink(path, &linked(&entry.link_name_bytes())?)?,
+        EntryType::Link => {
+            let of = linked(&entry.link_name_bytes())?;
+            tree.hard_link(path, &local(of.as_os_str().as_bytes(), place)?)?;
+        }
+        _ => return Ok(None),
+    }
+    Ok(Some(0))
+}
+
+/// Path of an entry below the place's directory.
+fn local(path: &[u8], place: &Place) -> Result<PathBuf, Failure> {
+    let unasked = || Failure::Unasked { path: plain(&String::from_utf8_lossy(path)) };
+    let mut components = Path::new(OsStr::from_bytes(path)).components();
+    let mut local: PathBuf = place.name.iter().collect();
+    match components.next() {
+        Some(Component::Normal(_) | Component::CurDir) => {}
+        _ => return Err(unasked()),
+    }
+    for component in components {
+        match component {
+            Component::Normal(name) if !name.as_bytes().contains(&0) => local.push(name),
+            _ => return Err(unasked()),
+        }
+    }
+    Ok(local)
+}
+
+fn linked(link: &Option<std::borrow::Cow<'_, [u8]>>) -> Result<PathBuf, Failure> {
+    let link = link.as_ref().ok_or_else(|| Failure::Unasked { path: String::new() })?;
+    Ok(OsStr::from_bytes(link).into())
+}
+
+/// Packs a file, or a directory with all below it. `name` is what it is called in the archive; without one there is only
+/// what is in the directory.
+pub(crate) fn pack<T>(
+    source: &Path,
+    follow: bool,
+    name: Option<&Path>,
+    queue: mpsc::Sender<T>,
+    wrap: fn(Vec<u8>) -> T,
+) -> Result<Tally, Failure> {
+    let out = io::BufWriter::with_capacity(PIECE, Queue { queue, wrap });
+    let mut packer = Packer { builder: Builder::new(out), tally: Tally::default() };
+    let meta = if follow { fs::metadata(source) } else { fs::symlink_metadata(source) };
+    let meta = meta.map_err(|error| Failure::Unread { path: source.to_owned(), source: error })?;
+    match name {
+        Some(name) => packer.entry(source, name, &meta).or_else(gone)?,
+        None => packer.below(source, Path::new("")).or_else(gone)?,
+    }
+    let Packer { builder, tally } = packer;
+    let ended = builder.into_inner().and_then(|mut out| out.flush());
+    ended.map_err(Failure::System).or_else(gone)?;
+    Ok(tally)
+}
+
+/// Passes over a broken pipe: the receiver has ended, and its answer has the reason.
+fn gone(failure: Failure) -> Result<(), Failure> {
+    match failure {
+        Failure::Unread { source, .. } | Failure::System(source) if source.kind() == io::ErrorKind::BrokenPipe => {
+            Ok(())
+        }
+        failure => Err(failure),
+    }
+}
+
+struct Packer<W: Write> {
+    builder: Builder<W>,
+    tally: Tally,
+}
+
+impl<W: Write> Packer<W> {
+    fn entry(&mut self, source: &Path, name: &Path, meta: &Metadata) -> Result<(), Failure> {
+        let failed = |error: io::Error| Failure::Unread { path: source.to_owned(), source: error };
+        let mut header = Header::new_gnu();
+        header.set_metadata(meta);
+        let kind = meta.file_type();
+        if kind.is_dir() {
+            header.set_size(0);
+            self.builder.append_data(&mut header, name, io::empty()).map_err(failed)?;
+            self.tally.entries += 1;
+            return self.below(source, name);
+        }
+        if kind.is_symlink() {
+            header.set_size(0);
+            let target = match fs::read_link(source) {
+                Ok(target) => target,
+                Err(error) => {
+                    self.tally.leave_out(source, error);
+                    return Ok(());
+                }
+            };
+            self.builder.append_link(&mut header, name, target).map_err(failed)?;
+        } else if kind.is_file() {
+            let file = match File::open(source) {
+                Ok(file) => file,
+                Err(error) => {
+                    self.tally.leave_out(source, error);
+                    return Ok(());
+                }
+            };
+            let size = meta.len();
+            // So many bytes, whatever the file has by now.
+            let content = file.take(size).chain(io::repeat(0)).take(size);
+            self.builder.append_data(&mut header, name, content).map_err(failed)?;
+            self.tally.bytes += size;
+        } else {
+            self.tally.leave_out(source, NO_FILE);
+            return Ok(());
+        }
+        self.tally.entries += 1;
+        Ok(())
+    }
+
+    fn below(&mut self, directory: &Path, name: &Path) -> Result<(), Failure> {
+        let mut names = match fs::read_dir(directory).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
+            Ok(names) => names,
+            Err(error) => {
+                self.tally.leave_out(directory, error);
+                return Ok(());
+            }
+        };
+        names.sort_by_key(fs::DirEntry::file_name);
+        for entry in names {
+            let meta = match entry.metadata() {
+                Ok(meta) => meta,
+                Err(error) => {
+                    self.tally.leave_out(&entry.path(), error);
+                    continue;
+                }
+            };
+            self.entry(&entry.path(), &name.join(entry.file_name()), &meta)?;
+        }
+        Ok(())
+    }
+}
+
+/// Passes standard input on.
+pub(crate) fn pass_on<T>(mut from: impl Read, queue: &mpsc::Sender<T>, wrap: fn(Vec<u8>) -> T) -> Result<(), Failure> {
+    let mut buffer = vec![0; PIECE];
+    loop {
+        match from.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(Failure::System(error)),
+            Ok(0) => return Ok(()),
+            Ok(length) if queue.blocking_send(wrap(buffer[..length].to_vec())).is_err() => return Ok(()),
+            Ok(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    fn packed(source: &Path, name: Option<&str>) -> Vec<u8> {
+        let (sender, mut receiver) = mpsc::channel(1);
+        let source = source.to_owned();
+        let name = name.map(PathBuf::from);
+        let packing = std::thread::spawn(move || pack(&source, false, name.as_deref(), sender, |bytes| bytes).unwrap());
+        let mut all = Vec::new();
+        while let Some(piece) = receiver.blocking_recv() {
+            all.extend(piece);
+        }
+        packing.join().unwrap();
+        all
+    }
+
+    fn place(directory: &Path, name: Option<&str>) -> Place {
+        Place { directory: directory.to_owned(), make: true, name: name.map(Into::into) }
+    }
+
+    #[test]
+    fn what_is_packed_is_unpacked_as_it_was() {
+        let home = tempfile::tempdir().unwrap();
+        let (from, to) = (home.path().join("from"), home.path().join("to"));
+        let deep = from.join("d".repeat(120)).join("e".repeat(120));
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(deep.join("file"), vec![b'x'; 100_000]).unwrap();
+        fs::set_permissions(deep.join("file"), PermissionsExt::from_mode(0o4666)).unwrap();
+        symlink("/etc/passwd", from.join("link")).unwrap();
+        let _pipe = std::os::unix::net::UnixListener::bind(from.join("socket")).unwrap();
+        fs::set_permissions(&deep, PermissionsExt::from_mode(0o555)).unwrap();
+        let tally = unpack(&packed(&from, Some("top"))[..], &place(&to, Some("other"))).unwrap();
+        assert_eq!((tally.entries, tally.bytes), (5, 100_000));
+        let copied = to.join("other").join(deep.strip_prefix(&from).unwrap());
+        assert_eq!(fs::read(copied.join("file")).unwrap().len(), 100_000);
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!((mode(&copied.join("file")), mode(&copied)), (0o666, 0o555));
+        assert_eq!(fs::read_link(to.join("other/link")).unwrap(), Path::new("/etc/passwd"));
+        let nameless = unpack(&packed(&from, None)[..], &place(&home.path().join("flat"), None)).unwrap();
+        assert_eq!(nameless.left_out, [": names no file"], "there is no name to fall away");
+        for writable in [&deep, &copied] {
+            fs::set_permissions(writable, PermissionsExt::from_mode(0o755)).unwrap();
+        }
+    }
+
+    /// Hostile archives: paths and links that leave the destination.
+    #[test]
+    fn no_entry_leads_out_of_the_destination() {
+        let home = tempfile::tempdir().unwrap();
+        let precious = home.path().join("precious");
+        fs::write(&precious, "kept").unwrap();
+        let archive = |path: &str, kind: EntryType, link: &str| {
+            let mut builder = Builder::new(Vec::new());
+            let mut header = Header::new_gnu();
+            header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
+            header.set_entry_type(kind);
+            header.set_mode(0o644);
+            header.set_size(0);
+            if !link.is_empty() {
+                header.set_link_name_literal(link).unwrap();
+            }
+            header.set_cksum();
+            builder.append(&header, io::empty()).unwrap();
+            builder.into_inner().unwrap()
+        };
+        let to = home.path().join("to");
+        for path in ["../precious", "/precious", "top/../../precious", "..", "top/../precious"] {
+            assert!(unpack(&archive(path, EntryType::Regular, "")[..], &place(&to, None)).is_err(), "{path}");
+        }
+        let link = archive("top/x", EntryType::Link, "top/../../precious");
+        assert!(unpack(&link[..], &place(&to, None)).is_err());
+        // A link that the archive brought is not written through.
+        unpack(&archive("top/out", EntryType::Symlink, "..")[..], &place(&to, None)).unwrap();
+        let through = unpack(&archive("top/out/precious", EntryType::Regular, "")[..], &place(&to, None)).unwrap();
+        assert_eq!((through.entries, through.left_out.len()), (0, 1), "{through:?}");
+        assert_eq!(fs::read(&precious).unwrap(), b"kept");
+    }
+}

@@ -1,0 +1,256 @@
+//! `cp` out of a container that runs, and into it.
+
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use executor_proto::v1::get_archive_response::Part as Got;
+use executor_proto::v1::path_stat::Kind;
+use executor_proto::v1::put_archive_request::Part as Put;
+use executor_proto::v1::{GetArchiveRequest, PathStat, PutArchiveRequest, PutArchiveStart};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status};
+
+use super::archive::{self, Pieces, Tally};
+use crate::destination::{self, at, place};
+use crate::failure::Failure;
+use crate::ids;
+use crate::output::Stream;
+use crate::session::Session;
+use crate::text::plain;
+use crate::view::json;
+
+/// Pieces that wait.
+const DEPTH: usize = 4;
+/// For what is not whole to be taken away.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is copied out of a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Source {
+    /// The container.
+    pub(crate) id: String,
+    /// Absolute, without a slash at its end; all where there is none.
+    pub(crate) path: Option<String>,
+    /// The same as a path of a container that runs: `/` is its root. Empty where none was given.
+    pub(crate) live: String,
+    /// Of a directory what is in it: the path ended in `/.`.
+    pub(crate) contents: bool,
+    /// A link at its end is followed: it was asked for, or the path ended in a slash.
+    pub(crate) follow: bool,
+}
+
+/// A file or directory of this machine that is copied into a container.
+#[derive(Clone, Copy)]
+pub(super) struct Local<'a> {
+    /// `-` is standard input.
+    pub(super) path: &'a Path,
+    /// A link is followed.
+    pub(super) follow: bool,
+}
+
+fn unexpected(doing: &str) -> Failure {
+    Failure::Refused { code: Code::Internal, message: format!("{doing}: executord's answer is not what was asked for") }
+}
+
+/// Copies out of a container.
+pub(super) async fn get(session: &Session, source: &Source, to: &Path) -> Result<u8, Failure> {
+    let Source { id, live, contents, follow, .. } = source;
+    let to_stdout = to.as_os_str() == "-";
+    if to_stdout && std::io::stdout().is_terminal() {
+        return Err(Failure::Usage("an archive is not for a terminal: send it to a file or to tar".into()));
+    }
+    let doing = format!("cp {id}:{}", plain(live));
+    let failed = |status: Status| session.client.failure(&doing, &status);
+    let request = GetArchiveRequest { id: id.clone(), path: live.clone(), follow_link: *follow, stat_only: false };
+    let mut answers = session.client.rpc().get_archive(request).await.map_err(failed)?.into_inner();
+    let Some(Got::Stat(stat)) = answers.message().await.map_err(failed)?.and_then(|first| first.part) else {
+        return Err(unexpected(&doing));
+    };
+    if to_stdout {
+        while let Some(answer) = answers.message().await.map_err(failed)? {
+            if let Some(Got::Data(data)) = answer.part {
+                session.output.bytes(Stream::Out, data).await;
+            }
+        }
+        return Ok(0);
+    }
+    let directory = stat.kind() == Kind::Directory;
+    let what = match (directory, *contents || live == "/") {
+        (true, true) => destination::Source::Everything,
+        (true, false) => destination::Source::Directory(live),
+        (false, _) => destination::Source::File(live),
+    };
+    let place = place(what, to, at(to)?)?;
+    let (sender, receiver) = mpsc::channel(DEPTH);
+    let (alive, ended) = std::sync::mpsc::channel::<()>();
+    let unpacking = tokio::task::spawn_blocking(move || {
+        let _alive = alive;
+        archive::unpack(Pieces::new(receiver), &place)
+    });
+    let mut feed = Feed { sender: Some(sender), ended };
+    let received = async {
+        while let Some(answer) = answers.message().await? {
+            if let (Some(Got::Data(data)), Some(sender)) = (answer.part, &feed.sender)
+                && sender.send(data).await.is_err()
+            {
+                break; // it failed, and tells why
+            }
+        }
+        Ok(())
+    };
+    let received: Result<(), Status> = received.await;
+    feed.sender = None;
+    let unpacked = unpacking.await.map_err(|error| Failure::System(std::io::Error::other(error)))?;
+    if let Err(status) = received {
+        // An archive that breaks off is damaged for this reason.
+        unpacked.iter().for_each(|tally| note(session, tally));
+        return Err(failed(status));
+    }
+    tell(session, id, live, &unpacked?).await
+}
+
+/// Feeds an unpacking thread. Dropping it ends the thread's input and waits until the thread has removed its unfinished file,
+/// because an interrupted program exits next.
+struct Feed {
+    sender: Option<mpsc::Sender<Vec<u8>>>,
+    ended: std::sync::mpsc::Receiver<()>,
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.sender = None;
+        let _ = self.ended.recv_timeout(PATIENCE); // nothing is ever sent: it ends with the thread
+    }
+}
+
+/// A line for each entry that was not copied.
+fn note(session: &Session, tally: &Tally) {
+    for line in &tally.left_out {
+        session.output.note(format!("not copied: {line}"));
+    }
+    if tally.more > 0 {
+        session.output.note(format!("not copied: {} more", tally.more));
+    }
+}
+
+/// Tells what was copied, and each of what was not.
+async fn tell(session: &Session, id: &str, path: &str, tally: &Tally) -> Result<u8, Failure> {
+    if session.json {
+        let copied = json::Archived { id: id.into(), path: path.into(), entries: tally.entries, bytes: tally.bytes };
+        session.output.text(json::document(&json::Cp::Archive(copied))).await;
+    }
+    note(session, tally);
+    match tally.left_out.len() + usize::try_from(tally.more).unwrap_or(usize::MAX) {
+        0 => Ok(0),
+        left_out => Err(Failure::LeftOut { left_out, copied: tally.entries }),
+    }
+}
+
+/// Copies into a container.
+pub(super) async fn put(session: &Session, from: Local<'_>, id: String, path: &str) -> Result<u8, Failure> {
+    let standard_input = from.path.as_os_str() == "-";
+    // Only what is asked first may be asked again under the whole id.
+    let (id, there) =
+        ids::with(&session.client, id, |id| async move { Ok((id.clone(), stat(session, &id, path).await?)) }).await?;
+    let doing = format!("cp {}:{}", plain(&id), plain(path));
+    let (directory, name) = match standard_input {
+        true => (path.to_owned(), None),
+        false => target(from, path, there.as_ref())?,
+    };
+    let (sender, receiver) = mpsc::channel(DEPTH);
+    let start = PutArchiveStart { id: id.clone(), path: directory };
+    let _ = sender.try_send(PutArchiveRequest { part: Some(Put::Start(start)) }); // there is room
+    let (source, follow) =
+        (from.path.to_owned(), from.follow || from.path.as_os_str().as_encoded_bytes().ends_with(b"/"));
+    let wrap = |bytes: Vec<u8>| PutArchiveRequest { part: Some(Put::Data(bytes)) };
+    let packing = tokio::task::spawn_blocking(move || match standard_input {
+        true => archive::pass_on(std::io::stdin().lock(), &sender, wrap).map(|()| Tally::default()),
+        false => archive::pack(&source, follow, name.as_deref(), sender, wrap),
+    });
+    let answer = session.client.rpc().put_archive(ReceiverStream::new(receiver)).await;
+    let answer = match answer.map_err(|status| session.client.failure(&doing, &status)) {
+        Err(failure) if standard_input => return Err(failure), // more may never come to be packed
+        answer => answer,
+    };
+    // A file that cannot be read breaks the archive off: that is what is told then.
+    let packed = packing.await.map_err(|error| Failure::System(std::io::Error::other(error)))??;
+    let answer = answer?.into_inner();
+    tell(session, &id, path, &Tally { entries: answer.entries, bytes: answer.bytes, ..packed }).await
+}
+
+/// Asks for kind and size of a path in a container; `None` where it does not exist.
+async fn stat(session: &Session, id: &str, path: &str) -> Result<Option<PathStat>, Failure> {
+    let doing = format!("cp {}:{}", plain(id), plain(path));
+    let request = GetArchiveRequest { id: id.to_owned(), path: path.to_owned(), follow_link: true, stat_only: true };
+    let failed = |status: Status| session.client.failure(&doing, &status);
+    let mut answers = match session.client.rpc().get_archive(request).await {
+        Err(status) if status.code() == Code::NotFound && !status.message().starts_with("there is no container") => {
+            return Ok(None);
+        }
+        answers => answers.map_err(failed)?.into_inner(),
+    };
+    match answers.message().await.map_err(failed)?.and_then(|first| first.part) {
+        Some(Got::Stat(stat)) => Ok(Some(stat)),
+        _ => Err(unexpected(&doing)),
+    }
+}
+
+/// The directory that is unpacked in, and what the copy is called there, by the rules of cp. No name where only what is in
+/// the source is copied.
+fn target(from: Local<'_>, path: &str, there: Option<&PathStat>) -> Result<(String, Option<PathBuf>), Failure> {
+    let shown = plain(&from.path.display().to_string());
+    let refused = |why: &str| Err(Failure::Usage(format!("cp {shown} to {}: {why}", plain(path))));
+    let bytes = from.path.as_os_str().as_encoded_bytes();
+    let follow = from.follow || bytes.ends_with(b"/");
+    let meta = if follow { std::fs::metadata(from.path) } else { std::fs::symlink_metadata(from.path) };
+    let meta = meta.map_err(|source| Failure::Unread { path: from.path.to_owned(), source })?;
+    // `.` and `..` have no name of their own, either.
+    let contents = bytes.ends_with(b"/.") || from.path.file_name().is_none();
+    let own = from.path.file_name().filter(|_| !bytes.ends_with(b"/.")).map(PathBuf::from);
+    let trimmed = path.trim_end_matches('/');
+    let named = || {
+        let (parent, name) = trimmed.rsplit_once('/').unwrap_or(("", trimmed));
+        (if parent.is_empty() { "/".to_owned() } else { parent.to_owned() }, Some(PathBuf::from(name)))
+    };
+    match (meta.is_dir(), there.map(PathStat::kind)) {
+        (true, Some(Kind::Directory)) if contents => Ok((path.to_owned(), None)),
+        (_, Some(Kind::Directory)) => Ok((path.to_owned(), own)),
+        (true, Some(_)) => refused("is there and is no directory"),
+        (true, None) => Ok(named()),
+        (false, _) if path.ends_with('/') => refused("is no directory"),
+        (false, _) => Ok(named()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cp_s_rules_in_a_container() {
+        let home = tempfile::tempdir().unwrap();
+        let (file, directory) = (home.path().join("f"), home.path().join("d"));
+        std::fs::write(&file, "").unwrap();
+        std::fs::create_dir(&directory).unwrap();
+        let at = |kind: Kind| Some(PathStat { kind: kind.into(), ..PathStat::default() });
+        let contents = directory.join(".");
+        let named = |directory: &str, name: &str| Some((directory.to_owned(), Some(PathBuf::from(name))));
+        let table = [
+            (&file, "/x", at(Kind::Directory), named("/x", "f")),
+            (&file, "/x", at(Kind::File), named("/", "x")),
+            (&file, "/y/x", None, named("/y", "x")),
+            (&file, "/x/", None, None),
+            (&directory, "/x/", at(Kind::Directory), named("/x/", "d")),
+            (&directory, "/y/x/", None, named("/y", "x")),
+            (&directory, "/x", at(Kind::File), None),
+            (&contents, "/x", at(Kind::Directory), Some(("/x".into(), None))),
+            (&contents, "/x", None, named("/", "x")),
+        ];
+        for (path, to, there, expected) in table {
+            let found = target(Local { path, follow: false }, to, there.as_ref());
+            assert_eq!(found.ok(), expected, "{path:?} to {to} ({there:?})");
+        }
+    }
+}

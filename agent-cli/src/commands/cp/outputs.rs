@@ -1,0 +1,277 @@
+//! Fetching outputs of a completed container: a stream of files, written as it comes.
+//!
+//! When the connection breaks, all of it is fetched again: outputs do not change.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use executor_proto::v1::get_outputs_response::Part;
+use executor_proto::v1::{GetOutputsRequest, OutputFile, Outputs, SkippedOutput};
+use tokio::time::Instant;
+use tonic::Status;
+
+use crate::connect::Patience;
+use crate::destination::{Partial, Place, Source, Tree, at, below, place};
+use crate::failure::Failure;
+use crate::output::Stream;
+use crate::session::Session;
+use crate::status::is_away;
+use crate::text::plain;
+use crate::view::human;
+
+/// When a person is told how far it is: at first, and from then on.
+const PROGRESS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
+
+const NO_FILE: &str = "that is a directory: to standard output goes one file";
+
+/// What is asked for.
+#[derive(Debug)]
+pub(crate) enum Wanted {
+    /// A file, or what is below a directory.
+    Path(String),
+    /// Everything that was declared.
+    Declared(Outputs),
+}
+
+impl Wanted {
+    /// Where a file lies below what is fetched; nothing of a path where it is that itself. None of what was not asked
+    /// for.
+    fn relative(&self, file: &OutputFile) -> Option<PathBuf> {
+        match self {
+            Self::Path(path) if *path == file.path => Some(PathBuf::new()),
+            Self::Path(directory) => below(directory, &file.path),
+            Self::Declared(outputs) if !outputs.directory.is_empty() => below(&outputs.directory, &file.path),
+            Self::Declared(outputs) if outputs.files.contains(&file.path) => {
+                below(file.path.rsplit_once('/')?.0, &file.path)
+            }
+            Self::Declared(_) => None,
+        }
+    }
+}
+
+/// Where it goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum To<'a> {
+    Stdout,
+    Path(&'a Path),
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub(crate) struct Fetched {
+    /// Files, and where they are now.
+    pub(crate) files: Vec<(OutputFile, PathBuf)>,
+    pub(crate) skipped: Vec<SkippedOutput>,
+}
+
+impl Fetched {
+    /// A line for each entry that was not captured.
+    pub(crate) fn warn(&self, session: &Session) {
+        for entry in &self.skipped {
+            session.output.note(match &*entry.path {
+                "" => format!("not captured: {}", plain(&entry.reason)),
+                path => format!("not captured: {}: {}", plain(path), plain(&entry.reason)),
+            });
+        }
+    }
+}
+
+/// Fetches, over restarts of executord.
+pub(crate) async fn fetch(session: &Session, id: &str, wanted: &Wanted, to: To<'_>) -> Result<Fetched, Failure> {
+    let path = match wanted {
+        Wanted::Path(path) => path.clone(),
+        Wanted::Declared(outputs) => {
+            distinct_names(outputs)?;
+            String::new()
+        }
+    };
+    let doing = format!("cp {id}:{}", plain(&path));
+    let mut patience = Patience::default();
+    let mut progress = Progress { next: Instant::now() + PROGRESS.0, talk: std::io::stderr().is_terminal() };
+    loop {
+        let begun = Instant::now();
+        let mut sink = Sink { session, wanted, to, tree: None, current: None, left: 0, fetched: Fetched::default() };
+        let request = GetOutputsRequest { id: id.to_owned(), path: path.clone() };
+        let status = match receive(session, request, &mut sink, &mut progress).await? {
+            Ok(()) => return sink.end(),
+            Err(status) => status,
+        };
+        // What is on standard output already cannot be taken back.
+        let repeatable = matches!(to, To::Path(_)) || (sink.current.is_none() && sink.fetched.files.is_empty());
+        if !is_away(&status) || !repeatable {
+            return Err(session.client.failure(&doing, &status));
+        }
+        patience.since(begun);
+        if !patience.pause().await {
+            return Err(session.client.gave_up(&doing));
+        }
+    }
+}
+
+/// One stream. A broken connection is the inner error.
+async fn receive(
+    session: &Session,
+    request: GetOutputsRequest,
+    sink: &mut Sink<'_>,
+    progress: &mut Progress,
+) -> Result<Result<(), Status>, Failure> {
+    let mut stream = match session.client.rpc().get_outputs(request).await {
+        Ok(stream) => stream.into_inner(),
+        Err(status) => return Ok(Err(status)),
+    };
+    loop {
+        match stream.message().await {
+            Err(status) => return Ok(Err(status)),
+            Ok(None) => return Ok(Ok(())),
+            Ok(Some(message)) => match message.part {
+                Some(Part::File(file)) => sink.begin(file)?,
+                Some(Part::Data(data)) => sink.data(data).await?,
+                Some(Part::Skipped(entry)) => {
+                    sink.finish()?;
+                    sink.fetched.skipped.push(entry);
+                }
+                None => {} // of a newer executord
+            },
+        }
+        progress.tell(session, &sink.fetched);
+    }
+}
+
+/// Declared files come under their own names, and two of them cannot have the same.
+fn distinct_names(outputs: &Outputs) -> Result<(), Failure> {
+    let mut seen = std::collections::HashSet::new();
+    match outputs.files.iter().filter_map(|path| path.rsplit('/').next()).find(|name| !seen.insert(*name)) {
+        None => Ok(()),
+        Some(name) => Err(Failure::Usage(format!(
+            "two outputs are called {}: fetch them one by one, with --keep and `agent-cli cp ID:PATH DEST`",
+            plain(name)
+        ))),
+    }
+}
+
+/// Checks ahead of a run what could only fail after it.
+pub(crate) fn check_destination(outputs: &Outputs, destination: &Path) -> Result<(), Failure> {
+    distinct_names(outputs)?;
+    place(Source::Everything, destination, at(destination)?)?;
+    Ok(())
+}
+
+/// Takes a stream apart into files.
+struct Sink<'a> {
+    session: &'a Session,
+    wanted: &'a Wanted,
+    to: To<'a>,
+    /// From the first file on: it tells whether a file or a directory comes.
+    tree: Option<(Tree, Place, bool)>,
+    current: Option<(OutputFile, Option<Partial>)>,
+    /// Bytes that the current file still lacks.
+    left: u64,
+    fetched: Fetched,
+}
+
+impl Sink<'_> {
+    fn begin(&mut self, file: OutputFile) -> Result<(), Failure> {
+        self.finish()?;
+        let partial = match self.to {
+            To::Path(destination) => Some(self.partial(destination, &file)?),
+            To::Stdout if matches!(self.wanted, Wanted::Path(path) if *path == file.path) => None,
+            To::Stdout => {
+                return Err(Failure::Usage(NO_FILE.into()));
+            }
+        };
+        self.left = file.size;
+        self.current = Some((file, partial));
+        Ok(())
+    }
+
+    /// Where a file goes, opened.
+    fn partial(&mut self, destination: &Path, file: &OutputFile) -> Result<Partial, Failure> {
+        let unasked = || Failure::Unasked { path: plain(&file.path) };
+        let alone = matches!(self.wanted, Wanted::Path(path) if *path == file.path);
+        let relative = self.wanted.relative(file).ok_or_else(unasked)?;
+        let (tree, place, one_file) = self.tree(destination, alone)?;
+        if *one_file != alone {
+            return Err(unasked());
+        }
+        let path = match &place.name {
+            Some(name) if relative.as_os_str().is_empty() => PathBuf::from(name),
+            Some(name) => Path::new(name).join(relative),
+            None => relative,
+        };
+        Ok(tree.file(&path, file.mode)?)
+    }
+
+    fn tree(&mut self, destination: &Path, alone: bool) -> Result<&(Tree, Place, bool), Failure> {
+        if self.tree.is_none() {
+            let source = match self.wanted {
+                Wanted::Path(path) if alone => Source::File(path),
+                Wanted::Path(path) => Source::Directory(path),
+                Wanted::Declared(_) => Source::Everything,
+            };
+            let place = place(source, destination, at(destination)?)?;
+            self.tree = Some((Tree::open(&place)?, place, alone));
+        }
+        self.tree.as_ref().ok_or(Failure::Unasked { path: String::new() })
+    }
+
+    async fn data(&mut self, data: Vec<u8>) -> Result<(), Failure> {
+        let Some((file, partial)) = &mut self.current else {
+            return Err(Failure::Unasked { path: String::new() });
+        };
+        self.left =
+            self.left.checked_sub(data.len() as u64).ok_or_else(|| Failure::OutputSize { path: plain(&file.path) })?;
+        match partial {
+            Some(partial) => partial.write(&data)?,
+            None => self.session.output.bytes(Stream::Out, data).await,
+        }
+        Ok(())
+    }
+
+    /// The current file is whole.
+    fn finish(&mut self) -> Result<(), Failure> {
+        let Some((file, partial)) = self.current.take() else { return Ok(()) };
+        if self.left > 0 {
+            return Err(Failure::OutputSize { path: plain(&file.path) });
+        }
+        let shown = match partial {
+            Some(partial) => {
+                let shown = partial.shown().to_owned();
+                partial.finish()?;
+                shown
+            }
+            None => "-".into(),
+        };
+        self.fetched.files.push((file, shown));
+        Ok(())
+    }
+
+    /// The stream is at its end. A directory without files is made all the same.
+    fn end(mut self) -> Result<Fetched, Failure> {
+        self.finish()?;
+        let itself = |entry: &SkippedOutput| matches!(self.wanted, Wanted::Path(path) if *path == entry.path);
+        if self.tree.is_none() && self.fetched.files.is_empty() && !self.fetched.skipped.iter().any(itself) {
+            let To::Path(destination) = self.to else { return Err(Failure::Usage(NO_FILE.into())) };
+            let (tree, place, _) = self.tree(destination, false)?;
+            tree.directory(place.name.as_ref().map_or(Path::new(""), Path::new))?;
+        }
+        Ok(self.fetched)
+    }
+}
+
+/// Tells a person that it goes on.
+struct Progress {
+    next: Instant,
+    talk: bool,
+}
+
+impl Progress {
+    fn tell(&mut self, session: &Session, fetched: &Fetched) {
+        if !self.talk || Instant::now() < self.next {
+            return;
+        }
+        self.next = Instant::now() + PROGRESS.1;
+        let bytes: u64 = fetched.files.iter().map(|(file, _)| file.size).sum();
+        session.output.note(format!("fetching: {} files, {} so far", fetched.files.len(), human::bytes(bytes)));
+    }
+}

@@ -1,0 +1,165 @@
+//! Flags of `run`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::isolation::IsolationArgs;
+use super::network::NetworkArgs;
+use super::outputs::OutputArgs;
+use super::program::ImageOfRun;
+use super::streams::StreamArgs;
+use super::surroundings::SurroundingsArgs;
+use crate::bindings::DeliveryArgs;
+use crate::limits::LimitArgs;
+use crate::units;
+
+/// Flags of `run`, in the groups of its help.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Program")]
+pub(crate) struct RunArgs {
+    /// Image to run, and arguments for its entrypoint instead of its own command. After `--`, or with --rootfs: a program (an
+    /// absolute path, or a name to look up in PATH of --env) and its arguments
+    ///
+    /// Images: debian:12, registry.example:5000/team/app@sha256:..., oci:/dir:name, oci-archive:/file.tar,
+    /// docker-archive:/file.tar; or `host`, or dir:/path. A name without a scheme is one of a registry, docker.io where it
+    /// names none. Options stand before it: what follows is the program's.
+    #[arg(trailing_var_arg = true, value_names = ["IMAGE", "CMD"], num_args = 0..)]
+    pub(crate) command: Vec<String>,
+    /// Root file system: `host` (a read-only view of this machine's), `dir:/absolute/path`, or an image with its scheme:
+    /// docker://..., oci:/..., oci-archive:/..., docker-archive:/... [default: host]
+    #[arg(long, value_name = "REF")]
+    pub(crate) rootfs: Option<String>,
+    #[command(flatten)]
+    pub(crate) image: ImageOfRun,
+    /// Run as `user`, `uid`, `user:group` or `uid:gid`, looked up in the rootfs [default: the image's, or root]
+    #[arg(long, short, value_name = "USER")]
+    pub(crate) user: Option<String>,
+    /// Working directory [default: the image's, or /]
+    #[arg(long, short = 'w', visible_alias = "workdir", value_name = "DIR")]
+    pub(crate) dir: Option<String>,
+    /// Variable of the process's environment; NAME alone takes the value it has here; the last one of a name counts
+    #[arg(long, short, value_name = "NAME=VALUE")]
+    pub(crate) env: Vec<String>,
+    /// File with variables: a NAME=VALUE a line, or NAME for the value it has here; lines that begin with # do not count
+    ///
+    /// For secrets use --secret-env. A variable of --env wins over one of a file. May be repeated.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) env_file: Vec<PathBuf>,
+    /// Id of the container; a UUID when left out
+    #[arg(long, visible_alias = "name", help_heading = "Container")]
+    pub(crate) id: Option<String>,
+    /// Print the id and leave the container running
+    #[arg(long, short, help_heading = "Container")]
+    pub(crate) detach: bool,
+    /// Remove the container when it has ended: so it is without --keep; with --detach executord does it
+    #[arg(long, conflicts_with = "keep", help_heading = "Container")]
+    pub(crate) rm: bool,
+    /// Do not delete the container at the end
+    #[arg(long, help_heading = "Container")]
+    pub(crate) keep: bool,
+    #[command(flatten)]
+    pub(crate) streams: StreamArgs,
+    /// Label to find it by; may be repeated
+    #[arg(help_heading = "Container", long = "label", short, value_name = "NAME=VALUE", value_parser = units::label)]
+    pub(crate) labels: Vec<(String, String)>,
+    /// Between SIGTERM and SIGKILL when it is stopped: 500ms, 10s, 1m30s; 10 are ten seconds [default: executord's, 10s]
+    #[arg(help_heading = "Container", long, visible_alias = "stop-timeout", value_name = "DURATION", value_parser = units::grace)]
+    pub(crate) grace: Option<Duration>,
+    /// Mark of its log lines
+    #[arg(help_heading = "Container", long, value_name = "NAME")]
+    pub(crate) log_source: Option<String>,
+    /// Keep nothing of what the process writes; this command shows it
+    #[arg(help_heading = "Container", long)]
+    pub(crate) no_logs: bool,
+    /// Secret file: PATH=@FILE, PATH=@- (standard input) or PATH=@env:VARIABLE
+    ///
+    /// A relative PATH lies under executord's root for such files (/etc/cf-service-bindings by default). The
+    /// content itself cannot be given here, where everyone on the machine could read it. A file called `-` or
+    /// `env:x` is written @./- or @./env:x. It is 0600 and its user's; `,mode=0640` and `,group=GROUP` behind the source, a
+    /// number or a name in the container's /etc/group, let an image read it that becomes another user by itself.
+    #[arg(help_heading = "Secrets", long = "file", value_name = "PATH=SOURCE")]
+    pub(crate) files: Vec<String>,
+    /// The same for a file that is no secret in itself, such as a binding's type: it is not masked in the output
+    #[arg(help_heading = "Secrets", long = "public-file", value_name = "PATH=SOURCE")]
+    pub(crate) public_files: Vec<String>,
+    /// Directory that holds secret files alone; may be repeated
+    ///
+    /// A directory that the root file system lacks is mounted as a whole: its files change in one step, and `rotate` can add
+    /// some. Without this option files in a home, or in a directory whose name begins with a dot, are mounted one by one, and
+    /// everything around them stays writable.
+    #[arg(help_heading = "Secrets", long = "file-directory", value_name = "PATH")]
+    pub(crate) file_directories: Vec<String>,
+    /// Let the process change its secret files and write beside them, SIZE at most beyond what they have (64M, 1.5G)
+    ///
+    /// Directories that hold secret files alone are the process's own then: it makes, renames and deletes there what it likes.
+    /// A file that is mounted by itself it can only write to. All of it is wiped at the end like the files themselves, and
+    /// nothing can be executed there. `rotate` cannot replace them any more. Without SIZE a quarter of the memory limit, 64 MiB
+    /// at most. Needs Linux 6.4.
+    #[arg(help_heading = "Secrets", long, value_name = "SIZE", num_args = 0..=1, require_equals = true, value_parser = units::size)]
+    pub(crate) writable_files: Option<Option<u64>>,
+    /// Secret variable of the process's environment: NAME=@FILE, NAME=@- or NAME=@env:VARIABLE
+    ///
+    /// One newline at the end of FILE or of standard input is left out. Every process of the same user can read a
+    /// process's environment (/proc/PID/environ): prefer --file.
+    #[arg(help_heading = "Secrets", long = "secret-env", value_name = "NAME=SOURCE")]
+    pub(crate) secret_env: Vec<String>,
+    /// Secret argument: INDEX=@FILE, INDEX=@- or INDEX=@env:VARIABLE, INDEX counted from 0 without CMD (with an IMAGE and
+    /// without --entrypoint: with CMD)
+    ///
+    /// It fills an ARG that is written as '', or is appended where INDEX is the number of ARGs: `--secret-arg 1=@pw --
+    /// mysql -p` makes `mysql -p PW`. One newline at the end of FILE or of standard input is left out. Every process of the
+    /// host can read arguments (/proc/PID/cmdline): prefer --file.
+    #[arg(help_heading = "Secrets", long = "secret-arg", value_name = "INDEX=SOURCE")]
+    pub(crate) secret_args: Vec<String>,
+    /// Mask secrets in what the process writes
+    #[arg(help_heading = "Secrets", long, value_enum, default_value_t = RedactArg::Auto)]
+    pub(crate) redact: RedactArg,
+    /// File that gets the container's runtime token, with which the process can ask for its secrets again
+    ///
+    /// PATH is one in the container, as for --file. `agent-cli secrets` asks with it, from within the container.
+    #[arg(help_heading = "Secrets", long, value_name = "PATH")]
+    pub(crate) runtime_token: Option<String>,
+    #[command(flatten)]
+    pub(crate) bindings: DeliveryArgs,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+    /// Limit of open files
+    #[arg(help_heading = "Limits", long, value_name = "N", value_parser = units::count)]
+    pub(crate) nofile: Option<u64>,
+    /// Limit of the process, as docker has it: nofile=1024, nproc=100 (as --pids), core=0 (as it is anyway); may be repeated
+    #[arg(help_heading = "Limits", long, value_name = "NAME=LIMIT[:LIMIT]", value_parser = units::ulimit)]
+    pub(crate) ulimit: Vec<units::Ulimit>,
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
+    #[command(flatten)]
+    pub(crate) isolation: IsolationArgs,
+    #[command(flatten)]
+    pub(crate) surroundings: SurroundingsArgs,
+    #[command(flatten)]
+    pub(crate) outputs: OutputArgs,
+}
+
+impl RunArgs {
+    /// Takes the image off the words of the command, where there is one: not behind `--`, nor beside `--rootfs`.
+    pub(crate) fn name_image(&mut self, escaped: bool) {
+        if escaped || self.rootfs.is_some() || self.command.is_empty() {
+            return;
+        }
+        self.image.image = Some(self.command.remove(0));
+        if self.command.first().is_some_and(|word| word == "--") {
+            self.command.remove(0);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum RedactArg {
+    /// Values of 8 bytes or more
+    Auto,
+    /// Values of 4 bytes or more
+    All,
+    /// Nothing
+    None,
+}

@@ -1,0 +1,355 @@
+//! From the flags of `run` to its request.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io::Read;
+
+use executor_proto::v1::{
+    self, Action, EnvironmentVariable, Redaction, ResourceLimits, RunAction, RunRequest, SecretArgument,
+};
+
+use super::args::{RedactArg, RunArgs};
+use super::program::Program;
+use crate::failure::Failure;
+use crate::request::{Request, to_proto};
+use crate::source::{self, Argument, Content, Flag, Source};
+use crate::units::Ulimit;
+use crate::variables::environment;
+
+/// Reads the sources of files and variables and puts the request together. An id is made up here and
+/// not by executord, so that the very same request can be sent again when a connection breaks.
+pub(super) fn lower(
+    mut args: RunArgs,
+    stdin: &mut dyn Read,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<Request, Failure> {
+    let flags = [
+        (Flag::File, &args.files),
+        (Flag::PublicFile, &args.public_files),
+        (Flag::SecretEnv, &args.secret_env),
+        (Flag::SecretArg, &args.secret_args),
+    ];
+    let sourced = flags.into_iter().flat_map(|(flag, texts)| texts.iter().map(move |text| (flag, text)));
+    let sourced = sourced.map(|(flag, text)| Argument::parse(flag, text)).collect::<Result<Vec<_>, _>>()?;
+    if args.image.takes_stdin() && sourced.iter().any(|argument| argument.source == Source::Stdin) {
+        return Err(Failure::Usage("standard input is the registry's password already; it can be read once".into()));
+    }
+    let (rootfs, Program { path, args: mut arguments }) =
+        args.image.rootfs_and_program(args.rootfs.take(), std::mem::take(&mut args.command))?;
+    let mut nofile = args.nofile;
+    for limit in std::mem::take(&mut args.ulimit) {
+        match limit {
+            Ulimit::Files(files) => nofile = Some(files),
+            Ulimit::Processes(processes) => args.limits.pids_or(processes),
+            Ulimit::Nothing => {}
+        }
+    }
+    let secrets = Secrets::sort(source::read_all(sourced, stdin, variable)?)?;
+    make_room(&mut arguments, &secrets.arguments)?;
+    let run = RunAction {
+        path,
+        args: arguments,
+        dir: args.dir.unwrap_or_default(),
+        env: environment(&args.env_file, args.env, variable)?,
+        resource_limits: nofile.map(|nofile| ResourceLimits { nofile: Some(nofile), ..ResourceLimits::default() }),
+        user: args.user.unwrap_or_default(),
+        log_source: args.log_source.unwrap_or_default(),
+        suppress_log_output: args.no_logs,
+        volume_mounted_files: secrets.files,
+        secret_environment: secrets.environment,
+        secret_arguments: secrets.arguments,
+    };
+    let mut request = RunRequest {
+        id: args.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
+        action: Some(Action { run: Some(run), ..Action::default() }),
+        rootfs,
+        limits: Some(args.limits.limits()),
+        labels: labels(args.labels)?,
+        grace_period: args.grace.map(to_proto).transpose()?,
+        outputs: args.outputs.declared(),
+        redaction: match args.redact {
+            RedactArg::Auto => Redaction::Auto,
+            RedactArg::All => Redaction::All,
+            RedactArg::None => Redaction::None,
+        }
+        .into(),
+        runtime_token_path: args.runtime_token.unwrap_or_default(),
+        file_directories: args.file_directories,
+        writable_files: args.writable_files.map(|most| v1::WritableFiles { bytes_max: most.unwrap_or(0) }),
+        remove_when_completed: args.rm && args.detach,
+        ..RunRequest::default()
+    };
+    args.network.apply(&mut request);
+    args.surroundings.apply(&mut request);
+    args.isolation.apply(&mut request)?;
+    args.image.apply(&mut request, stdin, variable)?;
+    args.streams.apply(&mut request);
+    Ok(Request::of(request))
+}
+
+/// What was read, by where it goes.
+#[derive(Default)]
+struct Secrets {
+    files: Vec<v1::File>,
+    environment: Vec<EnvironmentVariable>,
+    /// In the order of their indices.
+    arguments: Vec<SecretArgument>,
+}
+
+impl Secrets {
+    fn sort(contents: Vec<Content>) -> Result<Self, Failure> {
+        let mut secrets = Self::default();
+        for content in contents {
+            let key = content.key.clone();
+            match content.flag {
+                Flag::File | Flag::PublicFile => secrets.files.push(content.into_file()),
+                Flag::Param => {} // of bundles, which sort their own
+                Flag::SecretEnv => {
+                    let value = std::mem::take(&mut *content.into_text()?);
+                    secrets.environment.push(EnvironmentVariable { name: key, value });
+                }
+                Flag::SecretArg => {
+                    let index = key.parse().map_err(|_| {
+                        Failure::Usage("--secret-arg takes INDEX=SOURCE; INDEX counts the arguments from 0".into())
+                    })?;
+                    let value = std::mem::take(&mut *content.into_text()?);
+                    secrets.arguments.push(SecretArgument { index, value });
+                }
+                Flag::VcapServices | Flag::RegistryPassword => {} // read elsewhere
+            }
+        }
+        secrets.arguments.sort_by_key(|argument| argument.index);
+        Ok(secrets)
+    }
+}
+
+/// A secret argument just beyond the last one is appended: an empty one is put where it goes.
+fn make_room(arguments: &mut Vec<String>, secrets: &[SecretArgument]) -> Result<(), Failure> {
+    for SecretArgument { index, .. } in secrets {
+        match usize::try_from(*index).unwrap_or(usize::MAX).cmp(&arguments.len()) {
+            std::cmp::Ordering::Less => {} // executord says whether it is empty, as it must be
+            std::cmp::Ordering::Equal => arguments.push(String::new()),
+            std::cmp::Ordering::Greater => {
+                let count = arguments.len();
+                return Err(Failure::Usage(format!(
+                    "--secret-arg {index}: there are {count} arguments, counted from 0, so that {count} is the next one"
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn labels(labels: Vec<(String, String)>) -> Result<HashMap<String, String>, Failure> {
+    let mut map = HashMap::with_capacity(labels.len());
+    for (name, value) in labels {
+        if map.contains_key(&name) {
+            return Err(Failure::Usage(format!("--label {name} is there twice")));
+        }
+        map.insert(name, value);
+    }
+    Ok(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use executor_proto::v1::Limits;
+
+    fn build(line: &[&str]) -> Result<Request, Failure> {
+        let line: Vec<_> = [&["agent-cli", "run"], line].concat().into_iter().map(OsString::from).collect();
+        let cli = crate::cli::Cli::read(&line).unwrap();
+        let crate::commands::Command::Run(args) = cli.command else { panic!("not run") };
+        let variable = |name: &str| (name == "TOKEN").then(|| OsString::from("canary-0b2f"));
+        lower(*args, &mut "from stdin".as_bytes(), &variable)
+    }
+
+    #[test]
+    fn every_flag_arrives() {
+        let request = build(&[
+            "--id",
+            "web-1",
+            "--rootfs",
+            "dir:/srv/root",
+            "--user",
+            "vcap:vcap",
+            "--dir",
+            "/home",
+            "--env",
+            "A=1=2",
+            "--env",
+            "TOKEN",
+            "--file",
+            "db/password=@-",
+            "--file",
+            "/abs=@env:TOKEN",
+            "--memory",
+            "64M",
+            "--pids",
+            "20",
+            "--cpus",
+            "0.5",
+            "--grace",
+            "1m30s",
+            "--label",
+            "app=web",
+            "--network",
+            "host",
+            "--nofile",
+            "1024",
+            "--log-source",
+            "APP",
+            "--no-logs",
+            "--output-dir",
+            "/srv/out",
+            "--output-max",
+            "1K",
+            "--output-to",
+            "here",
+            "--public-file",
+            "db/type=@env:TOKEN",
+            "--secret-env",
+            "PW=@env:TOKEN",
+            "--secret-arg",
+            "3=@env:TOKEN",
+            "--secret-arg",
+            "2=@env:TOKEN",
+            "--redact",
+            "all",
+            "--runtime-token",
+            "executor/token",
+            "--",
+            "/bin/sh",
+            "-c",
+            "exit 3",
+        ])
+        .unwrap();
+        let message = request.message();
+        let outputs = message.outputs.unwrap();
+        assert_eq!((outputs.directory.as_str(), outputs.files.len(), outputs.bytes_max), ("/srv/out", 0, 1024));
+        let run = message.action.unwrap().run.unwrap();
+        assert_eq!((message.id.as_str(), message.rootfs.as_str()), ("web-1", "dir:/srv/root"));
+        assert_eq!(
+            message.limits,
+            Some(Limits { memory_bytes: 64 << 20, pids: 20, cpu_millis: 500, ..Limits::default() })
+        );
+        assert_eq!(message.grace_period, Some(prost_types::Duration { seconds: 90, nanos: 0 }));
+        assert_eq!(message.network, v1::Network::Host as i32);
+        assert_eq!(message.labels, HashMap::from([("app".to_owned(), "web".to_owned())]));
+        assert_eq!((run.path.as_str(), run.args.join("|").as_str()), ("/bin/sh", "-c|exit 3||"));
+        let secret: Vec<_> = run.secret_arguments.iter().map(|a| (a.index, a.value.as_str())).collect();
+        assert_eq!(secret, [(2, "canary-0b2f"), (3, "canary-0b2f")]);
+        assert_eq!(
+            (run.secret_environment[0].name.as_str(), run.secret_environment[0].value.as_str()),
+            ("PW", "canary-0b2f")
+        );
+        assert_eq!((message.redaction, message.runtime_token_path.as_str()), (Redaction::All as i32, "executor/token"));
+        assert_eq!((run.user.as_str(), run.dir.as_str(), run.log_source.as_str()), ("vcap:vcap", "/home", "APP"));
+        assert_eq!(run.resource_limits.unwrap().nofile, Some(1024));
+        assert!(run.suppress_log_output);
+        let env: Vec<_> = run.env.iter().map(|v| (v.name.as_str(), v.value.as_str())).collect();
+        assert_eq!(env, [("A", "1=2"), ("TOKEN", "canary-0b2f")]);
+        let files: Vec<_> = run.volume_mounted_files.iter().map(|f| (f.path.as_str(), &f.content[..])).collect();
+        assert_eq!(files, [("db/password", &b"from stdin"[..]), ("/abs", b"canary-0b2f"), ("db/type", b"canary-0b2f")]);
+        assert_eq!(run.volume_mounted_files.iter().map(|f| f.public).collect::<Vec<_>>(), [false, false, true]);
+    }
+
+    #[test]
+    fn what_is_left_out_stays_out() {
+        let request = build(&["--", "true"]).unwrap();
+        let message = request.message();
+        assert_eq!(uuid::Uuid::parse_str(&message.id).unwrap().get_version_num(), 4);
+        assert_eq!(message.limits, Some(Limits::default()));
+        assert_eq!((message.grace_period, message.network, message.outputs), (None, 0, None));
+        let run = message.action.unwrap().run.unwrap();
+        assert_eq!((run.resource_limits, run.suppress_log_output), (None, false));
+    }
+
+    /// The size is part of the flag, or the next word would be taken for it.
+    #[test]
+    fn writable_files_with_and_without_a_size() {
+        let table: [(&[&str], Option<u64>); 4] = [
+            (&["--", "x"], None),
+            (&["--writable-files", "--", "x"], Some(0)),
+            (&["--writable-files", "debian", "x"], Some(0)),
+            (&["--writable-files=1.5M", "--", "x"], Some(3 << 19)),
+        ];
+        for (line, expected) in table {
+            let asked = build(line).unwrap().message().writable_files;
+            assert_eq!(asked.map(|asked| asked.bytes_max), expected, "{line:?}");
+        }
+    }
+
+    /// What stands behind the image, or the program, belongs to it; `--` is needed where neither is named.
+    #[test]
+    fn words_of_a_command() {
+        let table: [(&[&str], &str); 8] = [
+            (&["debian", "sh", "-c", "x", "--rm"], "docker://debian  sh -c x --rm"),
+            (&["--rm", "-e", "A=1", "debian", "--", "sh", "-c"], "docker://debian  sh -c"),
+            (&["debian", "sh", "--", "x"], "docker://debian  sh -- x"),
+            (&["--", "sh", "-c", "x"], "host sh -c x"),
+            (&["--rootfs", "dir:/r", "sh", "-c", "--", "x"], "dir:/r sh -c -- x"),
+            (&["--rootfs", "dir:/r", "--", "sh", "-c"], "dir:/r sh -c"),
+            (&["--entrypoint", "", "oci:/a", "sh", "--name"], "oci:/a sh --name"),
+            (&["--entrypoint", "/e", "oci:/a", "-x"], "oci:/a /e -x"),
+        ];
+        for (line, expected) in table {
+            let message = build(line).unwrap().message();
+            let run = message.action.unwrap().run.unwrap();
+            assert_eq!(format!("{} {} {}", message.rootfs, run.path, run.args.join(" ")), expected, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_docker_has() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "# x\nA=1\nB=2\nTOKEN\n").unwrap();
+        let path = file.path().to_str().unwrap();
+        let line = [
+            "--name",
+            "n",
+            "-w",
+            "/x",
+            "--pids-limit",
+            "9",
+            "--ulimit",
+            "nofile=99:99",
+            "--stop-timeout",
+            "7",
+            "-m",
+            "64m",
+        ];
+        let line =
+            [&line[..], &["--env-file", path, "-e", "B=3", "-e", "C=4", "-e", "C=5", "-d", "--rm", "--", "x"]].concat();
+        let message = build(&line).unwrap().message();
+        let run = message.action.unwrap().run.unwrap();
+        let limits = message.limits.unwrap();
+        assert_eq!((message.id.as_str(), run.dir.as_str(), limits.pids, limits.memory_bytes), ("n", "/x", 9, 64 << 20));
+        assert_eq!((run.resource_limits.unwrap().nofile, message.grace_period.unwrap().seconds), (Some(99), 7));
+        let env: Vec<_> = run.env.iter().map(|v| format!("{}={}", v.name, v.value)).collect();
+        assert_eq!(env, ["A=1", "TOKEN=canary-0b2f", "B=3", "C=5"]);
+        assert!(message.remove_when_completed);
+        assert!(!build(&["--rm", "--", "x"]).unwrap().message().remove_when_completed, "this command does it");
+        let nproc = build(&["--ulimit", "nproc=5", "--", "x"]).unwrap().message();
+        assert_eq!(nproc.limits.unwrap().pids, 5);
+    }
+
+    #[test]
+    fn what_contradicts_is_refused() {
+        let table: [(&[&str], &str); 9] = [
+            (&["--secret-env", "A=hunter2", "--", "x"], "--secret-env A=...: the value itself cannot be given"),
+            (&["--secret-arg", "hunter2", "--", "x"], "--secret-arg takes INDEX=@FILE"),
+            (&["--secret-arg", "x=@env:TOKEN", "--", "x"], "INDEX counts the arguments from 0"),
+            (&["--secret-arg", "2=@env:TOKEN", "--", "x", "y"], "--secret-arg 2: there are 1 arguments"),
+            (&["--secret-env", "A=@-", "--public-file", "b=@-", "--", "x"], "already the content of --public-file b"),
+            (&["--label", "a=1", "--label", "a=2", "--", "x"], "--label a is there twice"),
+            (&["--env", "NOPE", "--", "x"], "the environment has no NOPE"),
+            (&["--env", "=v", "--", "x"], "--env takes NAME=VALUE"),
+            (&["--file", "a=hunter2", "--", "x"], "cannot be given"),
+        ];
+        for (line, expected) in table {
+            let error = build(line).err().unwrap().to_string();
+            assert!(error.contains(expected) && !error.contains("hunter2"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Options of `run` about networks: which one, what of the container is reached from outside, what it is called and whom
+//! it asks for names.
+
+#![allow(rustdoc::broken_intra_doc_links)] // help texts: brackets in them are no links
+
+use std::net::IpAddr;
+use std::str::FromStr as _;
+
+use clap::Args;
+use executor_proto::v1::port_mapping::Protocol;
+use executor_proto::v1::{Dns, PortMapping, RunRequest};
+
+use crate::network::Chosen;
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Network")]
+pub(crate) struct NetworkArgs {
+    /// Network: none (loopback and nothing else), host (this machine's, where executord's configuration allows it), cni
+    /// (the first one that is configured for CNI plugins), or the name of one that is, also as cni:NAME
+    #[arg(long, visible_alias = "net", value_name = "NETWORK", default_value = "none", value_parser = Chosen::from_str)]
+    network: Chosen,
+    /// Port of this machine that leads to one of the container; may be repeated
+    ///
+    /// 8080:80, 127.0.0.1:8080:80, [::1]:8080:80, 5353:53/udp. The network needs a plugin that publishes ports.
+    #[arg(long, short, value_name = "[IP:]HOST:CONTAINER[/PROTOCOL]", value_parser = port)]
+    publish: Vec<PortMapping>,
+    /// Connections to beyond its own network may be opened, where executord's configuration allows it
+    #[arg(long)]
+    egress: bool,
+    /// Name of the host that it takes itself for [default: its id]
+    #[arg(long, value_name = "NAME")]
+    hostname: Option<String>,
+    /// Address of a name server, for /etc/resolv.conf; may be repeated [default: as the network has it]
+    #[arg(long, value_name = "ADDRESS")]
+    dns: Vec<IpAddr>,
+    /// Domain that names are looked up in; may be repeated
+    #[arg(long, value_name = "DOMAIN")]
+    dns_search: Vec<String>,
+    /// Option of the resolver, as resolv.conf(5) has it; may be repeated
+    #[arg(long, visible_alias = "dns-opt", value_name = "OPTION")]
+    dns_option: Vec<String>,
+}
+
+/// `[IP:]HOST:CONTAINER[/PROTOCOL]`.
+fn port(text: &str) -> Result<PortMapping, String> {
+    const HOW: &str = "a published port is [IP:]HOST:CONTAINER[/tcp|udp|sctp], such as 8080:80";
+    let (rest, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
+    let protocol = match protocol.to_ascii_lowercase().as_str() {
+        "tcp" => Protocol::Tcp,
+        "udp" => Protocol::Udp,
+        "sctp" => Protocol::Sctp,
+        _ => return Err(HOW.into()),
+    };
+    let (rest, container_port) = rest.rsplit_once(':').ok_or(HOW)?;
+    let (host_ip, host_port) = match rest.rsplit_once(':') {
+        None => (None, rest),
+        Some((ip, port)) => {
+            let ip = ip.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')).unwrap_or(ip);
+            (Some(ip.parse::<IpAddr>().map_err(|_| HOW)?), port)
+        }
+    };
+    let number = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0).map(u32::from);
+    Ok(PortMapping {
+        host_ip: host_ip.map(|ip| ip.to_string()).unwrap_or_default(),
+        host_port: number(host_port).ok_or("a port is a number from 1 to 65535")?,
+        container_port: number(container_port).ok_or("a port is a number from 1 to 65535")?,
+        protocol: protocol.into(),
+    })
+}
+
+impl NetworkArgs {
+    /// Puts the options into a request.
+    pub(crate) fn apply(self, request: &mut RunRequest) {
+        self.network.apply(request);
+        request.ports = self.publish;
+        request.egress = self.egress;
+        request.hostname = self.hostname.unwrap_or_default();
+        if !(self.dns.is_empty() && self.dns_search.is_empty() && self.dns_option.is_empty()) {
+            request.dns = Some(Dns {
+                servers: self.dns.iter().map(ToString::to_string).collect(),
+                searches: self.dns_search,
+                options: self.dns_option,
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::written;
+
+    #[test]
+    fn ports() {
+        let table = [
+            ("8080:80", "8080:80/tcp"),
+            ("127.0.0.1:53:5353/udp", "127.0.0.1:53:5353/udp"),
+            ("[::1]:1:65535/SCTP", "[::1]:1:65535/sctp"),
+        ];
+        for (text, same) in table {
+            assert_eq!(port(text).as_ref().map(written), Ok(same.to_owned()), "{text}");
+        }
+        for text in ["", "80", "0:80", "80:65536", "80:80/icmp", "x:80:80", "80:80:80:80", ":80", "80:", "1.2.3.4::80"]
+        {
+            assert!(port(text).is_err(), "{text}");
+        }
+    }
+}

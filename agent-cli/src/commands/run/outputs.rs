@@ -1,0 +1,94 @@
+//! Flags of `run` about outputs: what is declared, and where it is fetched to.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::failure::Failure;
+use crate::units;
+
+/// What a run leaves behind.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Outputs")]
+pub(crate) struct OutputArgs {
+    /// File that is captured when the process has ended; may be repeated
+    ///
+    /// Captured before the secrets are wiped, however the process ends. Symbolic links, secret files and what is no
+    /// regular file never are; each is told. Needs --output-to, --keep or --detach, because outputs go with their
+    /// container.
+    #[arg(long, value_name = "PATH", conflicts_with = "output_dir")]
+    pub(crate) output: Vec<String>,
+    /// Directory that is captured with all below it
+    #[arg(long, value_name = "DIR")]
+    pub(crate) output_dir: Option<String>,
+    /// Most bytes of all outputs: 10M, 1GiB [default: executord's outputs_bytes_max, 64 MiB]
+    #[arg(long, value_name = "SIZE", value_parser = units::size)]
+    pub(crate) output_max: Option<u64>,
+    /// Fetch the outputs into this directory at the end; it is made when it is not there
+    ///
+    /// Files of --output come under their own names, what is below --output-dir as it lies there. When it cannot be
+    /// fetched, the container is kept.
+    #[arg(long, value_name = "DEST")]
+    pub(crate) output_to: Option<PathBuf>,
+}
+
+impl OutputArgs {
+    /// The list of the interface; none where nothing is declared.
+    pub(crate) fn declared(&mut self) -> Option<executor_proto::v1::Outputs> {
+        let (files, directory) = (std::mem::take(&mut self.output), self.output_dir.take());
+        (!files.is_empty() || directory.is_some()).then(|| executor_proto::v1::Outputs {
+            files,
+            directory: directory.unwrap_or_default(),
+            bytes_max: self.output_max.unwrap_or(0),
+        })
+    }
+
+    /// What the definitions cannot say.
+    pub(crate) fn check(&self, detach: bool, keep: bool) -> Result<(), Failure> {
+        let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
+        let declared = !self.output.is_empty() || self.output_dir.is_some();
+        match (&self.output_to, declared) {
+            (Some(_), false) => usage("--output-to needs --output or --output-dir, which say what is fetched"),
+            (Some(to), true) if to.as_os_str() == "-" => {
+                usage("--output-to is a directory; --keep and `agent-cli cp ID:PATH -` write a file to standard output")
+            }
+            (Some(_), true) if detach => {
+                usage("--output-to and --detach exclude one another: `agent-cli cp` fetches outputs later")
+            }
+            (None, true) if !detach && !keep => usage(
+                "--output and --output-dir need --output-to DEST (or --keep, or --detach): outputs are deleted with \
+                 their container",
+            ),
+            (None, false) if self.output_max.is_some() => usage("--output-max needs --output or --output-dir"),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outputs_are_not_declared_to_be_lost() {
+        let args = |output: &[&str], to: Option<&str>| OutputArgs {
+            output: output.iter().map(|path| (*path).into()).collect(),
+            output_to: to.map(PathBuf::from),
+            ..OutputArgs::default()
+        };
+        for (args, detach, keep, fine) in [
+            (args(&[], None), false, false, true),
+            (args(&["/a"], Some("x")), false, false, true),
+            (args(&["/a"], Some("x")), false, true, true),
+            (args(&["/a"], None), true, false, true),
+            (args(&["/a"], None), false, true, true),
+            (args(&["/a"], None), false, false, false),
+            (args(&[], Some("x")), false, false, false),
+            (args(&["/a"], Some("x")), true, false, false),
+            (args(&["/a"], Some("-")), false, false, false),
+            (OutputArgs { output_max: Some(1), ..OutputArgs::default() }, false, false, false),
+        ] {
+            assert_eq!(args.check(detach, keep).is_ok(), fine, "{args:?} {detach} {keep}");
+        }
+    }
+}

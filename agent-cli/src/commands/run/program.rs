@@ -1,0 +1,143 @@
+//! What `run` makes of an image: the root file system, the program, and when the image is fetched.
+
+use std::ffi::OsString;
+use std::io::Read;
+
+use clap::{Args, ValueEnum};
+use executor_proto::v1::{PullPolicy, RunRequest};
+
+use crate::failure::Failure;
+use crate::registry::{RegistryArgs, from_here, is_image, long};
+
+/// What `run` says of an image.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Image")]
+pub(crate) struct ImageOfRun {
+    /// Program instead of the image's entrypoint and command; '' for what CMD names
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) entrypoint: Option<String>,
+    /// When to fetch the image [default: missing]
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub(crate) pull: Option<PullArg>,
+    /// Platform that the image must be for (linux/amd64); refused where this machine is another one
+    #[arg(long, value_name = "PLATFORM")]
+    pub(crate) platform: Option<String>,
+    #[command(flatten)]
+    pub(crate) registry: RegistryArgs,
+    /// As the first word named it.
+    #[arg(skip)]
+    pub(crate) image: Option<String>,
+}
+
+/// When an image is fetched.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum PullArg {
+    /// When it is not there
+    Missing,
+    /// Each time
+    Always,
+    /// Not at all
+    Never,
+}
+
+/// What is run: a program of its own, or what an image says.
+pub(crate) struct Program {
+    /// Empty for the image's.
+    pub(crate) path: String,
+    pub(crate) args: Vec<String>,
+}
+
+impl ImageOfRun {
+    /// The root file system's reference, and the program with its arguments.
+    ///
+    /// # Errors
+    /// Nothing to run.
+    pub(crate) fn rootfs_and_program(
+        &mut self,
+        rootfs: Option<String>,
+        command: Vec<String>,
+    ) -> Result<(String, Program), Failure> {
+        let rootfs = match (self.image.take(), rootfs) {
+            (Some(image), _) => from_here(long(image)),
+            (None, rootfs) => from_here(rootfs.unwrap_or_else(|| "host".to_owned())),
+        };
+        let is_image = is_image(&rootfs);
+        let mut command = command.into_iter();
+        let path = match (self.entrypoint.take(), is_image) {
+            (Some(program), true) if program.is_empty() => command.next().ok_or_else(|| {
+                Failure::Usage("--entrypoint '' leaves nothing to run: name the program behind the image".into())
+            })?,
+            (Some(_), false) => {
+                return Err(Failure::Usage("--entrypoint is of an image; here the program is the first word".into()));
+            }
+            (Some(program), true) => program,
+            (None, true) => String::new(),
+            (None, false) => command.next().ok_or_else(|| {
+                Failure::Usage(
+                    "name the program: run [IMAGE] -- CMD [ARG]...; only an image has a command of its own".into(),
+                )
+            })?,
+        };
+        Ok((rootfs, Program { path, args: command.collect() }))
+    }
+
+    /// Puts the rest into a request.
+    ///
+    /// # Errors
+    /// As [`RegistryArgs::credentials`].
+    pub(crate) fn apply(
+        self,
+        request: &mut RunRequest,
+        stdin: &mut dyn Read,
+        variable: &dyn Fn(&str) -> Option<OsString>,
+    ) -> Result<(), Failure> {
+        request.pull_policy = match self.pull {
+            None | Some(PullArg::Missing) => PullPolicy::IfMissing,
+            Some(PullArg::Always) => PullPolicy::Always,
+            Some(PullArg::Never) => PullPolicy::Never,
+        }
+        .into();
+        request.platform = self.platform.unwrap_or_default();
+        request.registry_credentials = self.registry.credentials(&request.rootfs, stdin, variable)?;
+        Ok(())
+    }
+
+    /// Standard input is the password.
+    pub(crate) fn takes_stdin(&self) -> bool {
+        self.registry.registry_password.as_deref() == Some("@-")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_run() {
+        let program = |image: Option<&str>, entrypoint: Option<&str>, command: &[&str]| {
+            let mut args = ImageOfRun {
+                image: image.map(str::to_owned),
+                entrypoint: entrypoint.map(str::to_owned),
+                ..ImageOfRun::default()
+            };
+            let command = command.iter().map(|text| (*text).to_owned()).collect();
+            let (rootfs, Program { path, args }) = args.rootfs_and_program(None, command).ok()?;
+            Some(format!("{rootfs} {path:?} {}", args.join(" ")))
+        };
+        let table = [
+            (program(Some("debian"), None, &[]), Some("docker://debian \"\" ")),
+            (program(Some("debian"), None, &["sh", "-c"]), Some("docker://debian \"\" sh -c")),
+            (program(Some("oci:/a"), Some("/e"), &["x"]), Some("oci:/a \"/e\" x")),
+            (program(Some("oci:/a"), Some(""), &["sh", "-c"]), Some("oci:/a \"sh\" -c")),
+            (program(Some("oci:/a"), Some(""), &[]), None),
+            (program(Some("host"), None, &["sh", "x"]), Some("host \"sh\" x")),
+            (program(Some("dir:/r"), None, &["sh"]), Some("dir:/r \"sh\" ")),
+            (program(None, None, &["sh"]), Some("host \"sh\" ")),
+            (program(None, None, &[]), None),
+            (program(Some("host"), Some("/e"), &["x"]), None),
+        ];
+        for (got, expected) in table {
+            assert_eq!(got.as_deref(), expected);
+        }
+    }
+}

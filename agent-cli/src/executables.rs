@@ -1,0 +1,58 @@
+//! Programs that belong to this one: beside it, or in PATH.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// Finds a program beside this one, else in PATH.
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
+    directories().into_iter().map(|directory| directory.join(name)).find(|program| is_executable(program))
+}
+
+/// Lists the programs whose names begin with `prefix`, by the rest of their names.
+pub(crate) fn list(prefix: &str) -> BTreeSet<String> {
+    let entries =
+        directories().into_iter().filter_map(|directory| std::fs::read_dir(directory).ok()).flatten().flatten();
+    let named = entries.filter_map(|entry| Some((entry.file_name().to_str()?.strip_prefix(prefix)?.to_owned(), entry)));
+    named.filter(|(_, entry)| is_executable(&entry.path())).map(|(name, _)| name).collect()
+}
+
+/// Directories in the order in which they are searched.
+fn directories() -> Vec<PathBuf> {
+    let own = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.to_owned()));
+    own.into_iter().chain(in_path(&std::env::var_os("PATH").unwrap_or_default())).collect()
+}
+
+/// Directories of a PATH. Relative entries are passed over: this may run as root.
+fn in_path(path: &OsStr) -> Vec<PathBuf> {
+    std::env::split_paths(path).filter(|directory| directory.is_absolute()).collect()
+}
+
+fn is_executable(program: &Path) -> bool {
+    program.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn relative_entries_of_path_are_passed_over() {
+        let path = std::env::join_paths([".", "", "/usr/bin", "bin", "/bin"]).unwrap();
+        assert_eq!(in_path(&path), ["/usr/bin", "/bin"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn a_program_is_a_file_that_can_be_executed() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("executord");
+        std::fs::write(&program, "#!/bin/sh\n").unwrap();
+        assert!(!is_executable(&program) && !is_executable(dir.path()));
+        std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        assert!(is_executable(&program));
+    }
+}

@@ -1,0 +1,158 @@
+//! `generate man|completions --out DIR`: from the very definitions that parse the command line.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use clap_complete::Shell;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, roman};
+
+use crate::failure::Failure;
+
+#[derive(Debug, Args)]
+pub struct GenerateArgs {
+    /// What to write
+    #[arg(value_enum)]
+    pub what: Generated,
+    /// Directory to write into; made when it is not there
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// For this shell only; may be repeated [default: all]
+    #[arg(long, value_enum)]
+    pub shell: Vec<ShellArg>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Generated {
+    /// A page for the program and one for each of its commands
+    Man,
+    /// Completions under the names that the shells look for
+    Completions,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ShellArg {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// A program's definitions, and what its manual says besides.
+pub struct Documented {
+    /// The name of the program's file.
+    pub name: &'static str,
+    /// The definitions.
+    pub command: clap::Command,
+    /// Exit statuses, and what each means.
+    pub statuses: &'static [(&'static str, &'static str)],
+    /// Commands whose exit status says more than done and failed.
+    pub with_statuses: &'static [&'static str],
+    /// Programs that are run as commands, by name.
+    pub programs: Vec<String>,
+}
+
+impl Documented {
+    /// Returns the definitions with programs and exit statuses in their help.
+    pub fn with_help(self) -> clap::Command {
+        let mut statuses = String::from("Exit status:\n");
+        for (status, meaning) in self.statuses {
+            statuses.push_str(&format!("  {status:<7} {meaning}\n"));
+        }
+        let width = self.programs.iter().map(String::len).max().unwrap_or_default();
+        let mut programs = String::new();
+        for name in &self.programs {
+            programs.push_str(&format!("  {name:<width$}   {}-{name}\n", self.name));
+        }
+        if !programs.is_empty() {
+            programs = format!("Programs:\n{programs}\n");
+        }
+        let mut command = self.command.after_help(programs + &statuses);
+        for name in self.with_statuses {
+            command = command.mut_subcommand(name, |subcommand| subcommand.after_help(statuses.clone()));
+        }
+        command
+    }
+}
+
+impl GenerateArgs {
+    /// Writes what is asked for.
+    pub fn generate(&self, program: Documented) -> Result<(), Failure> {
+        let failed = |source| Failure::Generate { path: self.out.clone(), source };
+        if self.what == Generated::Man && !self.shell.is_empty() {
+            return Err(Failure::Usage("--shell goes with `generate completions`".into()));
+        }
+        fs::create_dir_all(&self.out).map_err(failed)?;
+        match self.what {
+            Generated::Man => manual(program, &self.out),
+            Generated::Completions => completions(program, &self.out, &self.shell),
+        }
+        .map_err(failed)
+    }
+}
+
+/// Writes a page for the program and one for each command that is shown.
+fn manual(documented: Documented, out: &Path) -> io::Result<()> {
+    let Documented { command, statuses, with_statuses, .. } = documented;
+    // The table of statuses gets a section of its own instead of the text below the help.
+    let mut program = command.disable_help_subcommand(true);
+    program.build();
+    page(out, program.clone(), statuses)?;
+    for sub in program.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+        page(out, sub.clone(), if with_statuses.contains(&sub.get_name()) { statuses } else { &[] })?;
+        for nested in sub.get_subcommands().filter(|nested| nested.get_name() != "help") {
+            page(out, nested.clone(), &[])?;
+        }
+    }
+    Ok(())
+}
+
+fn page(out: &Path, program: clap::Command, statuses: &[(&str, &str)]) -> io::Result<()> {
+    let has_subcommands = program.get_subcommands().any(|sub| !sub.is_hide_set());
+    let usage = program.clone().render_usage().to_string();
+    let man = Man::new(program).manual("Executor");
+    let mut text = Vec::new();
+    man.render_title(&mut text)?;
+    man.render_name_section(&mut text)?;
+    // The library's own synopsis lists every flag once more.
+    let mut synopsis = Roff::new();
+    synopsis.control("SH", ["SYNOPSIS"]).text([roman(usage.trim_start_matches("Usage: "))]);
+    synopsis.to_writer(&mut text)?;
+    man.render_description_section(&mut text)?;
+    man.render_options_section(&mut text)?;
+    if has_subcommands {
+        man.render_subcommands_section(&mut text)?;
+    }
+    let mut roff = Roff::new();
+    if !statuses.is_empty() {
+        roff.control("SH", ["EXIT STATUS"]);
+        for (status, meaning) in statuses {
+            roff.control("TP", []).text([roman(*status)]).text([roman(*meaning)]);
+        }
+    }
+    roff.control("SH", ["ENVIRONMENT"]);
+    roff.control("TP", [])
+        .text([roman("EXECUTOR_SOCKET")])
+        .text([roman("Socket of executord, where --socket is not given.")]);
+    roff.control("TP", []).text([roman("EXECUTOR_JSON")]).text([roman("When 1: as with --json.")]);
+    roff.control("TP", []).text([roman("NO_COLOR")]).text([roman("When set and not empty: no colour.")]);
+    roff.to_writer(&mut text)?;
+    fs::write(out.join(man.get_filename()), text)
+}
+
+/// Writes completions under the names that the shells look for.
+fn completions(program: Documented, out: &Path, shells: &[ShellArg]) -> io::Result<()> {
+    let mut command = program.command;
+    for name in &program.programs {
+        command = command.subcommand(clap::Command::new(name.clone()).about(format!("Runs {}-{name}", program.name)));
+    }
+    for (shell, generator) in
+        [(ShellArg::Bash, Shell::Bash), (ShellArg::Zsh, Shell::Zsh), (ShellArg::Fish, Shell::Fish)]
+    {
+        if shells.is_empty() || shells.contains(&shell) {
+            clap_complete::generate_to(generator, &mut command, program.name, out)?;
+        }
+    }
+    Ok(())
+}

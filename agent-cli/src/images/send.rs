@@ -1,0 +1,279 @@
+//! Images that are sent to executord as an archive: what `image import` is given, and what lies on this machine's disk where
+//! its caller can read it and executord cannot.
+//!
+//! A layout is sent as the archive of a layout: its index, and of its blobs those that the wanted image may need.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use executor_proto::v1::import_header::Form;
+use executor_proto::v1::import_image_request::Part;
+use executor_proto::v1::{self, ImportHeader, ImportImageRequest};
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::{client, expected};
+use crate::failure::Failure;
+use crate::session::Session;
+use crate::text::plain;
+
+/// Bytes of an archive that are sent at once.
+const PIECE: usize = 256 << 10;
+/// Pieces that wait to be sent.
+const DEPTH: usize = 4;
+/// Largest index or manifest, as executord takes it.
+const DOCUMENT_MAX: u64 = 4 << 20;
+/// Most blobs of a layout that are looked at.
+const BLOBS_MAX: usize = 10_000;
+/// Annotations with the name of an index's entry (image-spec; containerd).
+const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
+
+/// An image on this machine's disk, as its reference names it.
+pub struct OnDisk {
+    form: Form,
+    is_layout: bool,
+    path: PathBuf,
+    /// Its name in there; empty for the only one.
+    name: String,
+}
+
+impl OnDisk {
+    /// Reads a reference; nothing where it names no file or directory.
+    pub fn of(reference: &str) -> Option<Self> {
+        let (scheme, rest) = reference.split_once(':')?;
+        let (form, is_layout) = match scheme {
+            "oci" => (Form::OciArchive, true),
+            "oci-archive" => (Form::OciArchive, false),
+            "docker-archive" => (Form::DockerArchive, false),
+            _ => return None,
+        };
+        let (path, name) = rest.split_once(':').unwrap_or((rest, ""));
+        Some(Self { form, is_layout, path: path.into(), name: name.to_owned() })
+    }
+
+    /// Tells whether this process can open its first file.
+    fn is_readable(&self) -> bool {
+        let first = if self.is_layout { self.path.join("index.json") } else { self.path.clone() };
+        File::open(first).is_ok()
+    }
+
+    fn write(&self, to: &mut dyn Write) -> io::Result<()> {
+        match self.is_layout {
+            true => layout(&self.path, &self.name, to),
+            false => io::copy(&mut File::open(&self.path)?, to).map(drop),
+        }
+    }
+}
+
+/// The image that a failed call was about, where the caller can read it and executord told that it cannot.
+pub(super) fn instead_of(failure: &Failure, reference: &str) -> Option<OnDisk> {
+    let unreadable = |reason: &str| matches!(reason, "ACCESS_DENIED" | "NOT_FOUND");
+    let told = failure.violations().iter().any(|violation| unreadable(&violation.reason));
+    OnDisk::of(reference).filter(|image| told && image.is_readable())
+}
+
+/// Sends an image of the disk. It is called from then on what `reference` says.
+pub(super) async fn send(session: &Session, image: OnDisk, reference: &str) -> Result<v1::Image, Failure> {
+    let shown = plain(reference);
+    session.output.note(format!("executord cannot read {shown}: it is sent"));
+    let header = ImportHeader { form: image.form.into(), reference: reference.to_owned(), image: image.name.clone() };
+    upload(session, &format!("send {shown}"), header, move |to| image.write(to)).await
+}
+
+/// Sends an archive as it is written, and gives the image that executord made of it.
+pub async fn upload(
+    session: &Session,
+    doing: &str,
+    header: ImportHeader,
+    fill: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static,
+) -> Result<v1::Image, Failure> {
+    let (sender, receiver) = mpsc::channel(DEPTH);
+    // There is room for the first.
+    let _ = sender.send(ImportImageRequest { part: Some(Part::Header(header)) }).await;
+    // A thread of its own: reading a pipe waits for whoever writes to it.
+    let sent = tokio::task::spawn_blocking(move || {
+        let mut to = BufWriter::with_capacity(PIECE, Pieces(sender));
+        fill(&mut to)?;
+        to.flush()
+    });
+    let answer = client(session).import(ReceiverStream::new(receiver)).await;
+    let sent = sent.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+    match (sent, answer) {
+        // That executord takes no more is its own to explain.
+        (Err(error), _) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::Usage(format!("{doing}: {error}")))
+        }
+        (_, Err(status)) => Err(session.client.failure(doing, &status)),
+        (_, Ok(answer)) => expected(answer.into_inner().image, doing),
+    }
+}
+
+/// Writes into a stream of messages.
+pub struct Pieces(pub mpsc::Sender<ImportImageRequest>);
+
+impl Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let piece = &bytes[..bytes.len().min(PIECE)];
+        let message = ImportImageRequest { part: Some(Part::Data(piece.to_vec())) };
+        self.0.blocking_send(message).map_err(|_| io::ErrorKind::BrokenPipe)?;
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes a layout as an archive. What is not there is left out: images of other machines' kinds may be missing.
+fn layout(directory: &Path, name: &str, to: &mut dyn Write) -> io::Result<()> {
+    let mut tar = tar::Builder::new(to);
+    let index = document(directory, "index.json")?;
+    for name in ["oci-layout", "index.json"] {
+        append(&mut tar, directory, name)?;
+    }
+    let mut open = descriptors(&index, name);
+    let mut seen = BTreeSet::new();
+    while let Some(digest) = open.pop() {
+        let Some(path) = blob(&digest) else { continue };
+        if !seen.insert(digest) || !directory.join(&path).exists() {
+            continue;
+        }
+        if seen.len() > BLOBS_MAX {
+            return Err(io::Error::other(format!("{}: has more than {BLOBS_MAX} blobs", directory.display())));
+        }
+        append(&mut tar, directory, &path)?;
+        // Layers and configurations name nothing.
+        if let Ok(manifest) = document(directory, &path) {
+            open.extend(descriptors(&manifest, ""));
+        }
+    }
+    tar.finish()
+}
+
+fn append(tar: &mut tar::Builder<&mut dyn Write>, directory: &Path, name: &str) -> io::Result<()> {
+    let told = |error: io::Error| about(&error, &directory.join(name));
+    let file = File::open(directory.join(name)).map_err(told)?;
+    let metadata = file.metadata().map_err(told)?;
+    if !metadata.is_file() {
+        return Err(told(io::Error::other("is no regular file")));
+    }
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(tar::EntryType::Regular);
+    header.set_size(metadata.len());
+    header.set_mode(0o644);
+    header.set_mtime(0);
+    tar.append_data(&mut header, name, file.take(metadata.len()))
+}
+
+/// An error with the path that it is about; that nobody takes the bytes stays what it is.
+fn about(error: &io::Error, path: &Path) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// An index or a manifest.
+fn document(directory: &Path, name: &str) -> io::Result<Value> {
+    let path = directory.join(name);
+    let mut bytes = Vec::new();
+    let file = File::open(&path).map_err(|error| about(&error, &path))?;
+    if file.metadata()?.len() > DOCUMENT_MAX {
+        return Err(io::Error::other(format!("{}: has more than {DOCUMENT_MAX} bytes", path.display())));
+    }
+    file.take(DOCUMENT_MAX).read_to_end(&mut bytes).map_err(|error| about(&error, &path))?;
+    serde_json::from_slice(&bytes).map_err(|error| about(&error.into(), &path))
+}
+
+/// The digests that an index or a manifest names: of an index only the entries of this name, if one is given, and those for this
+/// machine, where some are.
+fn descriptors(document: &Value, name: &str) -> Vec<String> {
+    let list = |key: &str| document.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let called = |entry: &&Value| {
+        let annotation = |key: &&str| entry.get("annotations")?.get(key)?.as_str();
+        name.is_empty() || NAMES.iter().filter_map(annotation).any(|is| is == name)
+    };
+    let fits = |entry: &&Value| {
+        let Some(platform) = entry.get("platform") else { return true };
+        let ours = match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        };
+        platform.get("os").is_none_or(|os| os == "linux")
+            && platform.get("architecture").is_none_or(|arch| arch == ours)
+    };
+    let entries: Vec<&Value> = list("manifests").iter().filter(called).collect();
+    let fitting: Vec<&Value> = entries.iter().copied().filter(fits).collect();
+    let entries = if fitting.is_empty() { entries } else { fitting };
+    let all = entries.into_iter().chain(document.get("config")).chain(list("layers"));
+    all.filter_map(|entry| Some(entry.get("digest")?.as_str()?.to_owned())).collect()
+}
+
+/// Path of a blob in a layout; `None` for what is no digest.
+fn blob(digest: &str) -> Option<String> {
+    let (algorithm, hex) = digest.split_once(':')?;
+    let safe = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    (safe(algorithm) && safe(hex)).then(|| format!("blobs/{algorithm}/{hex}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn references_of_a_disk_are_taken_apart() {
+        let told = |reference: &str| {
+            let OnDisk { form, is_layout, path, name } = OnDisk::of(reference)?;
+            Some(format!("{} {is_layout} {} {name}", form.as_str_name(), path.display()))
+        };
+        assert_eq!(told("oci:/a/b:1.0").as_deref(), Some("FORM_OCI_ARCHIVE true /a/b 1.0"));
+        assert_eq!(told("oci-archive:/a.tar").as_deref(), Some("FORM_OCI_ARCHIVE false /a.tar "));
+        assert_eq!(told("docker-archive:/a.tar:x:1").as_deref(), Some("FORM_DOCKER_ARCHIVE false /a.tar x:1"));
+        for other in ["docker://a/b:1", "dir:/x", "host", "debian:12"] {
+            assert_eq!(told(other), None, "{other}");
+        }
+    }
+
+    /// The blobs that the image needs are sent, and no others of the layout.
+    #[test]
+    fn a_layout_is_sent_with_what_the_image_needs() {
+        let dir = tempfile::tempdir().unwrap();
+        let put = |name: &str, content: String| {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        };
+        let named = |digest: &str, name: &str| json!({"digest": digest, "annotations": {NAMES[0]: name}});
+        put("oci-layout", "{}".into());
+        put("index.json", json!({"manifests": [named("sha256:a", "one"), named("sha256:b", "two")]}).to_string());
+        let own = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+        let of =
+            |digest: &str, arch: &str| json!({"digest": digest, "platform": {"os": "linux", "architecture": arch}});
+        put("blobs/sha256/a", json!({"manifests": [of("sha256:c", own), of("sha256:d", "s390x")]}).to_string());
+        for name in ["b", "d"] {
+            put(&format!("blobs/sha256/{name}"), "{}".into());
+        }
+        let layers =
+            json!([{"digest": "sha256:f"}, {"digest": "sha256:gone"}, {"digest": "sha256:../../../etc/passwd"}]);
+        put("blobs/sha256/c", json!({"config": {"digest": "sha256:e"}, "layers": layers}).to_string());
+        put("blobs/sha256/e", "{}".into());
+        put("blobs/sha256/f", "\u{1f}compressed".into());
+        let sent = |name: &str| {
+            let mut bytes = Vec::new();
+            layout(dir.path(), name, &mut bytes).unwrap();
+            let mut archive = tar::Archive::new(&*bytes);
+            let names = archive.entries().unwrap().map(|entry| entry.unwrap().path().unwrap().display().to_string());
+            names.map(|name| name.replace("blobs/sha256/", "")).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(sent("one"), ["a", "c", "e", "f", "index.json", "oci-layout"]);
+        assert_eq!(sent("two"), ["b", "index.json", "oci-layout"]);
+        assert_eq!(sent("").len(), 7, "both images, for this machine");
+        let missing = layout(Path::new("/nowhere"), "", &mut Vec::new()).unwrap_err();
+        assert!(missing.to_string().contains("/nowhere/index.json"), "{missing}");
+    }
+}

@@ -1,0 +1,49 @@
+//! The executor's command line, over gRPC only: it runs containers with secret files and looks after them.
+//!
+//! The library is what programs of the command line have in common: this one, and those that it runs ([`programs`]).
+//!
+//! Where to look: [`cli`] reads the command line, [`commands`] has a module for each command with its arguments, [`work`] carries a
+//! command out, over [`connect`], the way to executord, or [`local`], the private executord of `--local`. [`source`] and
+//! [`request`] are about what goes into a container, [`stay`] and [`logs`] about what comes out of one, [`view`] is how things
+//! look, [`failure`] and [`exit`] how it ends.
+
+#![forbid(unsafe_code)]
+#![allow(missing_docs)] // the library's users are the programs beside it; texts of errors and help say what fields are
+
+mod attach;
+mod bindings;
+pub mod cli;
+mod commands;
+pub mod connect;
+pub mod container;
+pub mod destination;
+mod executables;
+pub mod exit;
+pub mod failure;
+mod feed;
+mod fields;
+pub mod generate;
+pub mod global;
+mod ids;
+pub mod images;
+pub mod interrupt;
+pub mod limits;
+mod local;
+pub mod logs;
+pub mod network;
+pub mod output;
+mod programs;
+mod registry;
+pub mod report;
+pub mod request;
+pub mod session;
+pub mod signals;
+pub mod source;
+pub mod status;
+pub mod stay;
+pub mod terminal;
+pub mod text;
+pub mod units;
+mod variables;
+pub mod view;
+pub mod work;

@@ -1,0 +1,37 @@
+//! Limits of whatever is run.
+
+use clap::Args;
+use executor_proto::v1::Limits;
+
+use crate::units;
+
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Limits")]
+pub struct LimitArgs {
+    /// Limit of memory, swap included: 64M, 1GiB, 1.5G (powers of 1024)
+    #[arg(long, short, value_name = "SIZE", value_parser = units::size)]
+    memory: Option<u64>,
+    /// Limit of processes and threads
+    #[arg(long, visible_alias = "pids-limit", value_name = "N", value_parser = units::count)]
+    pids: Option<u64>,
+    /// Limit of processors: 2, 0.5
+    #[arg(long, value_name = "N", value_parser = units::cpus)]
+    cpus: Option<u64>,
+}
+
+impl LimitArgs {
+    /// Takes a limit of processes where none was given.
+    pub fn pids_or(&mut self, pids: u64) {
+        self.pids.get_or_insert(pids);
+    }
+
+    /// The limits of a request; executord's own where they are left out.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            memory_bytes: self.memory.unwrap_or(0),
+            pids: self.pids.unwrap_or(0),
+            cpu_millis: self.cpus.unwrap_or(0),
+            ..Limits::default()
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! References of images, and credentials for the registry that one is in.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::PathBuf;
+
+use clap::Args;
+use executor_proto::v1::RegistryCredentials;
+use executor_registry_auth::{Credentials, FILE_MAX, from_docker_config};
+use zeroize::{Zeroize as _, Zeroizing};
+
+use crate::failure::Failure;
+use crate::source::{self, Argument, Flag};
+use crate::text::plain;
+
+/// What stands before a reference that says what it is of.
+const SCHEMES: [&str; 4] = ["docker://", "oci:", "oci-archive:", "docker-archive:"];
+/// Whose images have short names.
+const DEFAULT_REGISTRY: &str = "docker.io";
+
+/// A reference of this machine's disk with an absolute path: executord has another working directory.
+pub(crate) fn from_here(reference: String) -> String {
+    let scheme = SCHEMES[1..].iter().find(|scheme| reference.starts_with(**scheme));
+    let Some((scheme, path)) = scheme.and_then(|scheme| Some((scheme, reference.strip_prefix(scheme)?))) else {
+        return reference;
+    };
+    if path.starts_with('/') || path.is_empty() {
+        return reference;
+    }
+    let path = path.strip_prefix("./").unwrap_or(path);
+    match std::env::current_dir().ok().as_deref().and_then(std::path::Path::to_str) {
+        Some(here) => format!("{scheme}{}/{path}", here.trim_end_matches('/')),
+        None => reference,
+    }
+}
+
+/// Who the caller is to a registry.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Registry")]
+pub(crate) struct RegistryArgs {
+    /// User of the image's registry
+    #[arg(long, value_name = "NAME", requires = "registry_password", conflicts_with = "registry_auth_file")]
+    pub(crate) registry_user: Option<String>,
+    /// The user's password: @FILE, @- (standard input) or @env:VARIABLE
+    ///
+    /// One newline at its end is left out. It is sent to executord for this one image, and kept by nobody.
+    #[arg(long, value_name = "SOURCE", requires = "registry_user")]
+    pub(crate) registry_password: Option<String>,
+    /// File with credentials, as `docker login` and `podman login` write it: ~/.docker/config.json
+    ///
+    /// The entry for the image's registry is taken. Programs that such a file names are not run.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) registry_auth_file: Option<PathBuf>,
+}
+
+impl RegistryArgs {
+    /// The credentials for an image.
+    ///
+    /// # Errors
+    /// A source cannot be read, or the file has none for the registry.
+    pub(crate) fn credentials(
+        self,
+        reference: &str,
+        stdin: &mut dyn Read,
+        variable: &dyn Fn(&str) -> Option<OsString>,
+    ) -> Result<Option<RegistryCredentials>, Failure> {
+        if let (Some(username), Some(text)) = (self.registry_user, self.registry_password) {
+            let argument = Argument::bare(Flag::RegistryPassword, &text)?;
+            let content = source::read_all(vec![argument], stdin, variable)?.pop();
+            let password = content.map(|content| content.into_text()).transpose()?.unwrap_or_default();
+            return Ok(Some(given(username, &password)));
+        }
+        let Some(path) = self.registry_auth_file else { return Ok(None) };
+        let wrong = |why: String| Failure::Usage(format!("--registry-auth-file {}: {why}", path.display()));
+        let Some((registry, repository)) = repository(reference) else {
+            return Err(wrong(format!("{} is of no registry", plain(reference))));
+        };
+        let mut content = Zeroizing::new(Vec::with_capacity(FILE_MAX + 1));
+        let file = std::fs::File::open(&path).map_err(|error| wrong(error.to_string()))?;
+        file.take(FILE_MAX as u64 + 1).read_to_end(&mut content).map_err(|error| wrong(error.to_string()))?;
+        match from_docker_config(&content, &registry, &repository).map_err(|error| wrong(error.to_string()))? {
+            None => Err(wrong(format!("has no credentials for {registry}"))),
+            Some(Credentials::Basic { username, password }) => Ok(Some(given(username, &password))),
+            Some(Credentials::IdentityToken(token)) => {
+                Ok(Some(RegistryCredentials { identity_token: token.to_string(), ..RegistryCredentials::default() }))
+            }
+            Some(Credentials::RegistryToken(_)) => {
+                Err(wrong(format!("has a registry token for {registry}, which cannot be sent")))
+            }
+        }
+    }
+}
+
+fn given(username: String, password: &Zeroizing<String>) -> RegistryCredentials {
+    RegistryCredentials { username, password: password.to_string(), identity_token: String::new() }
+}
+
+/// Overwrites credentials.
+pub(crate) fn wipe(credentials: &mut RegistryCredentials) {
+    credentials.password.zeroize();
+    credentials.identity_token.zeroize();
+}
+
+/// Tells whether a reference names an image by its scheme.
+pub(crate) fn is_image(reference: &str) -> bool {
+    SCHEMES.iter().any(|scheme| reference.starts_with(scheme))
+}
+
+/// Registry and repository of a reference, which may be short; `None` where it is of no registry.
+fn repository(reference: &str) -> Option<(String, String)> {
+    let name = match reference.strip_prefix("docker://") {
+        Some(name) => name,
+        None if is_image(reference) => return None,
+        None => reference,
+    };
+    let name = name.split('@').next().unwrap_or(name);
+    let path_at = name.rfind('/').map_or(0, |at| at + 1);
+    let name = name[path_at..].find(':').map_or(name, |colon| &name[..path_at + colon]);
+    Some(match name.split_once('/') {
+        Some((host, path)) if host.contains(['.', ':']) || host == "localhost" => (host.to_owned(), path.to_owned()),
+        Some(_) => (DEFAULT_REGISTRY.to_owned(), name.to_owned()),
+        None => (DEFAULT_REGISTRY.to_owned(), format!("library/{name}")),
+    })
+}
+
+/// A reference that says what it is of.
+pub(crate) fn long(text: String) -> String {
+    if is_image(&text) || text == "host" || text.starts_with("dir:") { text } else { format!("docker://{text}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn registries_of_references() {
+        let table = [
+            ("debian:12", Some(("docker.io", "library/debian"))),
+            ("docker://a/b@sha256:00", Some(("docker.io", "a/b"))),
+            ("127.0.0.1:5000/x/y:tag", Some(("127.0.0.1:5000", "x/y"))),
+            ("localhost/x", Some(("localhost", "x"))),
+            ("oci:/a", None),
+            ("docker-archive:/a.tar:x", None),
+        ];
+        for (reference, expected) in table {
+            let expected = expected.map(|(registry, path)| (registry.to_owned(), path.to_owned()));
+            assert_eq!(repository(reference), expected, "{reference}");
+        }
+    }
+}

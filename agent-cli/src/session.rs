@@ -1,0 +1,120 @@
+//! What a command works with: a connection, an output, a look; and what it does with several containers at once.
+
+use executor_proto::v1::Container;
+use serde::Serialize;
+
+use crate::connect::Client;
+use crate::exit::{OURS, Outcome};
+use crate::failure::Failure;
+use crate::ids;
+use crate::output::Output;
+use crate::text::plain;
+use crate::view::style::Style;
+use crate::view::{human, json};
+
+/// What a command works with.
+pub struct Session {
+    pub client: Client,
+    pub output: Output,
+    pub style: Style,
+    pub json: bool,
+}
+
+impl Session {
+    /// Prints the JSON document or the text for people, whichever was asked for.
+    pub async fn print(&self, document: &impl Serialize, text: impl FnOnce() -> String) {
+        let text = if self.json { json::document(document) } else { text() };
+        self.output.text(text).await;
+    }
+
+    /// Does the same with several containers at once, each by its id or a beginning of it: what became of each, in order.
+    pub async fn each<F>(
+        &self,
+        ids: Vec<String>,
+        work: impl Fn(Client, String) -> F + Clone + Send + Sync + 'static,
+    ) -> Vec<(String, Result<Container, Failure>)>
+    where
+        F: Future<Output = Result<Container, Failure>> + Send,
+    {
+        let mut tasks = Vec::with_capacity(ids.len());
+        for id in ids {
+            let (client, work, asked) = (self.client.clone(), work.clone(), id.clone());
+            let task = async move { ids::with(&client, asked, |id| work(client.clone(), id)).await };
+            tasks.push((id, tokio::spawn(task)));
+        }
+        let mut done = Vec::with_capacity(tasks.len());
+        for (id, task) in tasks {
+            let lost = |error: tokio::task::JoinError| Err(Failure::System(std::io::Error::other(error)));
+            done.push((id, task.await.unwrap_or_else(lost)));
+        }
+        done
+    }
+
+    /// Prints the documents of [`Session::each`], and gives the containers, or what failed.
+    pub async fn told(&self, done: Vec<(String, Result<Container, Failure>)>) -> Result<Vec<Container>, Failure> {
+        if let [(_, done)] = &done[..] {
+            if let (Ok(container), true) = (done, self.json) {
+                self.output.text(json::document(&json::Container::from(container))).await;
+            }
+        } else if self.json {
+            let documents: Vec<json::Tried> = done.iter().map(|(id, done)| json::Tried::new(id, done)).collect();
+            self.output.text(json::document(&documents)).await;
+        }
+        let all = done.len();
+        let (mut containers, mut failures) = (Vec::with_capacity(all), Vec::new());
+        for (_, done) in done {
+            match done {
+                Ok(container) => containers.push(container),
+                Err(failure) => failures.push(failure),
+            }
+        }
+        match failures.len() {
+            0 => Ok(containers),
+            1 => Err(failures.swap_remove(0)),
+            failed => {
+                failures.iter().for_each(|failure| self.output.note(failure.describe()));
+                Err(Failure::Several { failed, all })
+            }
+        }
+    }
+
+    /// The end of a command that tried each of several things. One failure is the command's own; several are told one by
+    /// one.
+    pub async fn tried<T: Serialize>(&self, done: &[T], mut failures: Vec<Failure>) -> Result<u8, Failure> {
+        if self.json {
+            self.output.text(json::document(&done)).await;
+        }
+        if failures.len() < 2 {
+            return failures.pop().map_or(Ok(0), Err);
+        }
+        for failure in &failures {
+            self.output.note(failure.describe());
+        }
+        Err(Failure::Several { failed: failures.len(), all: done.len() })
+    }
+
+    /// Says why a container ended in another way than by its process, unless the log has told so already.
+    pub fn explain_end(&self, container: &Container, told: &[String]) {
+        let Some(result) = &container.result else { return };
+        if result.oom_killed {
+            let limit = container.spec.as_ref().and_then(|spec| spec.limits).map_or(0, |limits| limits.memory_bytes);
+            self.output
+                .note(format!("the memory limit ({}) was reached: the kernel killed a process", human::bytes(limit)));
+        }
+        if result.output_incomplete && !told.iter().any(|line| line.contains(human::OUTPUT_INCOMPLETE)) {
+            self.output.note(human::OUTPUT_INCOMPLETE);
+        }
+        if let Some(outputs) = &result.outputs {
+            self.output.note(format!("outputs: {}", plain(&human::outputs(outputs))));
+        }
+        match &result.failure {
+            Some(failure) if !told.iter().any(|line| line.contains(&failure.message)) => {
+                self.output.note(plain(&failure.message));
+            }
+            None if Outcome::of(Some(result)).status() == OURS && result.exit.is_none() => {
+                self.output.note(format!("executord does not know how {} ended", container.id));
+            }
+            _ => {}
+        }
+    }
+}

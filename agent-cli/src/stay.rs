@@ -1,0 +1,343 @@
+//! Staying with a container to its end: its output, its input, Ctrl-C, and its deletion.
+//!
+//! The output of a container that this command made comes from its process as from a pipe: all of it, and the process waits
+//! while nobody reads here. One that was there before is read from its log.
+
+use std::cell::Cell;
+use std::io::IsTerminal as _;
+use std::pin::Pin;
+use std::time::{Duration, SystemTime};
+
+use executor_proto::v1::executor_client::ExecutorClient;
+use executor_proto::v1::{Container, DeleteRequest, RunResponse, SignalRequest};
+use tokio::task::JoinSet;
+use tonic::Code;
+
+use crate::attach::{self, Left};
+use crate::connect::Client;
+use crate::container::{ask_to_stop, completed};
+use crate::failure::Failure;
+use crate::interrupt::Interrupts;
+use crate::logs::{Form, Printer, follow};
+use crate::request::Request;
+use crate::session::Session;
+use crate::signals::KILL;
+use crate::status::is_lost;
+use crate::terminal::DetachKeys;
+use crate::view::human;
+
+/// How often Ctrl-C is pressed until we leave at once.
+const LEAVE: u32 = 3;
+
+/// What a process gets at most between SIGTERM and SIGKILL when nobody reads its output any more. On its own it
+/// would have died of SIGPIPE at once.
+pub const GRACE_WITHOUT_READER: Duration = Duration::from_secs(1);
+
+/// What goes between this command and the process.
+#[derive(Clone, Debug, Default)]
+pub struct Streams {
+    /// Standard input goes to the process.
+    pub input: bool,
+    /// The process has a terminal.
+    pub terminal: bool,
+    /// Keys that leave the process to itself.
+    pub keys: DetachKeys,
+}
+
+/// Counts Ctrl-C.
+pub struct Pressed {
+    id: String,
+    pub times: u32,
+    /// Only a person is told what the next one does.
+    talk: bool,
+}
+
+impl Pressed {
+    pub fn never(id: &str) -> Self {
+        Self { id: id.to_owned(), times: 0, talk: std::io::stderr().is_terminal() }
+    }
+
+    pub fn again(&mut self, session: &Session, signal: i32) -> Result<(), Failure> {
+        self.times += 1;
+        if self.talk && self.times < LEAVE {
+            let next =
+                if self.times == 1 { "stopping; once more kills it" } else { "killing; once more leaves at once" };
+            session.output.note(format!("{}: {next}", self.id));
+        }
+        if self.times >= LEAVE { Err(Failure::Abandoned { id: self.id.clone(), signal }) } else { Ok(()) }
+    }
+}
+
+/// A container whose process stands for us.
+pub struct Attached<'a> {
+    pub session: &'a Session,
+    pub id: &'a str,
+    pub pressed: Pressed,
+    pub grace_without_reader: Duration,
+    pub streams: Streams,
+    /// This command made it: its process waits for us, and all that it writes is ours.
+    pub created: bool,
+    /// Its output is not kept.
+    pub suppressed: bool,
+}
+
+impl Attached<'_> {
+    /// Until the container is completed and its log is written. An error of the log's is told at the end: the
+    /// container goes on.
+    pub async fn follow(&mut self, interrupts: &mut Interrupts, printer: &mut Printer) -> Result<Container, Failure> {
+        let session = self.session;
+        let streams = self.streams.clone();
+        let mut log = Some(Box::pin(output(session, self.id, &streams, (self.created, self.suppressed), printer)));
+        let mut input = std::pin::pin!(input(session, self.id, &streams, self.created));
+        let mut input_over = false;
+        let mut end = std::pin::pin!(completed(&session.client, self.id));
+        let mut log_result = None;
+        let mut completed = None;
+        let mut reader_gone = false;
+        let mut orders = JoinSet::new();
+        if self.pressed.times > 0 {
+            self.order(&mut orders);
+        }
+        while completed.is_none() || log_result.is_none() {
+            tokio::select! {
+                biased; // the end before Ctrl-C, which means something else after it; a chatty log last
+                container = &mut end, if completed.is_none() => completed = Some(container?),
+                signal = interrupts.next() => {
+                    self.pressed.again(session, signal)?;
+                    if completed.is_some() {
+                        // It is over; only the reader of its output is slow.
+                        return Err(Failure::Interrupted(signal));
+                    }
+                    self.order(&mut orders);
+                }
+                () = session.output.failed(), if !reader_gone => {
+                    reader_gone = true;
+                    log_result = Some(Ok(()));
+                    log = None; // whom the process would wait for
+                    if completed.is_none() {
+                        self.stop(&mut orders, Some(self.grace_without_reader));
+                    }
+                }
+                Some(order) = orders.join_next() => {
+                    // It ended by itself in between: then nothing was left to order.
+                    if let Ok(Err(failure)) = order
+                        && !matches!(failure.code(), Some(Code::NotFound | Code::FailedPrecondition))
+                    {
+                        session.output.note(failure.describe());
+                    }
+                }
+                result = &mut input, if !input_over => {
+                    input_over = true;
+                    // It ended by itself in between: then nobody was left to read.
+                    if let Err(failure) = result
+                        && !matches!(failure.code(), Some(Code::NotFound | Code::FailedPrecondition))
+                    {
+                        session.output.note(failure.describe());
+                    }
+                }
+                result = whenever(&mut log), if log_result.is_none() => {
+                    if let Err(left @ Failure::Detached { .. }) = result {
+                        return Err(left);
+                    }
+                    // Told at once, because the container may go on for long. That executord is gone for good,
+                    // the wait tells too.
+                    if let Err(failure) = &result && !matches!(failure, Failure::GaveUp { .. }) {
+                        session.output.note(failure.describe());
+                    }
+                    log_result = Some(result);
+                }
+            }
+        }
+        session.output.result()?;
+        match (log_result, completed) {
+            (Some(Ok(())), Some(container)) => Ok(container),
+            _ => Err(Failure::LogLost { id: self.id.to_owned() }),
+        }
+    }
+
+    /// What Ctrl-C means by now.
+    fn order(&self, orders: &mut JoinSet<Result<(), Failure>>) {
+        if self.pressed.times == 1 {
+            return self.stop(orders, None);
+        }
+        let (client, id) = (self.session.client.clone(), self.id.to_owned());
+        orders.spawn(async move { kill(&client, &id).await });
+    }
+
+    fn stop(&self, orders: &mut JoinSet<Result<(), Failure>>, grace: Option<Duration>) {
+        let (client, id) = (self.session.client.clone(), self.id.to_owned());
+        orders.spawn(async move { ask_to_stop(&client, &id, grace).await.map(drop) });
+    }
+
+    /// Deletes the container, whatever state it is in. That it could not be deleted is told, and changes
+    /// nothing about how its process ended.
+    pub async fn delete(&mut self, interrupts: &mut Interrupts) -> Result<(), Failure> {
+        let session = self.session;
+        let doing = format!("remove {}", self.id);
+        let mut call = std::pin::pin!(session.client.patiently(&doing, is_lost, |mut rpc: ExecutorClient<_>| {
+            let request = DeleteRequest { id: self.id.to_owned(), force: true };
+            async move { rpc.delete(request).await }
+        }));
+        loop {
+            tokio::select! {
+                result = &mut call => {
+                    if let Err(failure) = result && failure.code() != Some(Code::NotFound) {
+                        session.output.note(failure.describe());
+                        session.output.note(left_behind(self.id));
+                    }
+                    return Ok(());
+                }
+                signal = interrupts.next() => self.pressed.again(session, signal)?,
+            }
+        }
+    }
+}
+
+/// Creates a container and stays with it to its end, as `run` does, and leaves it there. `started` is called once it is
+/// there.
+pub async fn attend(
+    session: &Session,
+    mut request: Request,
+    interrupts: &mut Interrupts,
+    printer: &mut Printer,
+    started: impl FnOnce() -> Result<(), Failure>,
+) -> Result<Container, Failure> {
+    let id = request.id().to_owned();
+    let mut pressed = Pressed::never(&id);
+    request.await_reader(true);
+    let created = create(session, request, interrupts, &mut pressed).await?.created;
+    started()?;
+    let mut attached = Attached {
+        session,
+        id: &id,
+        pressed,
+        grace_without_reader: GRACE_WITHOUT_READER,
+        streams: Streams::default(),
+        created,
+        suppressed: false,
+    };
+    attached.follow(interrupts, printer).await
+}
+
+/// The same with a container that somebody else created.
+pub async fn stay_with(
+    session: &Session,
+    id: &str,
+    interrupts: &mut Interrupts,
+    printer: &mut Printer,
+) -> Result<Container, Failure> {
+    let pressed = Pressed::never(id);
+    let mut attached = Attached {
+        session,
+        id,
+        pressed,
+        grace_without_reader: GRACE_WITHOUT_READER,
+        streams: Streams::default(),
+        created: false,
+        suppressed: false,
+    };
+    attached.follow(interrupts, printer).await
+}
+
+/// Sends the request. It is the same one when it has to be sent again: executord answers with the container
+/// that it made the first time.
+pub async fn create(
+    session: &Session,
+    request: Request,
+    interrupts: &mut Interrupts,
+    pressed: &mut Pressed,
+) -> Result<RunResponse, Failure> {
+    let doing = format!("run {}", request.id());
+    let begun = SystemTime::now();
+    let attempts = Cell::new(0u32);
+    let mut call = std::pin::pin!(session.client.patiently(&doing, is_lost, |mut rpc: ExecutorClient<_>| {
+        attempts.set(attempts.get() + 1);
+        let message = request.message();
+        async move { rpc.run(message).await }
+    }));
+    let response = loop {
+        tokio::select! {
+            response = &mut call => break response,
+            signal = interrupts.next() => pressed.again(session, signal)?,
+        }
+    };
+    let mut response = match response {
+        Err(failure @ Failure::GaveUp { .. }) => {
+            session.output.note(left_behind(request.id()));
+            return Err(failure);
+        }
+        other => other?,
+    };
+    // Sent again, it answers "already there" to what was made for us. What is older is somebody else's.
+    let made_at = response.container.as_ref().and_then(|made| human::system_time(made.created_at.as_ref()?));
+    response.created |= attempts.get() > 1 && made_at.is_some_and(|made_at| made_at >= begun);
+    Ok(response)
+}
+
+pub fn left_behind(id: &str) -> String {
+    format!("the container {id} may still be there; `agent-cli rm -f {id}` removes it")
+}
+
+/// The result of what goes on; never, where nothing does.
+async fn whenever<T>(going_on: &mut Option<Pin<Box<impl Future<Output = T>>>>) -> T {
+    match going_on {
+        Some(going_on) => going_on.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What the process writes: from itself, where it has a terminal or was made for us, else from its log. Whatever cannot be
+/// had from itself is in the log, too.
+async fn output(
+    session: &Session,
+    id: &str,
+    streams: &Streams,
+    (created, suppressed): (bool, bool),
+    printer: &mut Printer,
+) -> Result<(), Failure> {
+    let mut offset = 0;
+    if created || streams.terminal {
+        let wanted = attach::Wanted {
+            input: streams.input,
+            output: true,
+            terminal: streams.terminal,
+            take_over: false,
+            keys: streams.keys.clone(),
+            lossless: true,
+            from: created.then_some(0),
+        };
+        match attach::stream(session, id, wanted, printer).await {
+            Ok(Left::Ended) => return Ok(()),
+            Ok(Left::Detached) => return Err(Failure::Detached { id: id.to_owned() }),
+            Ok(Left::Behind(place)) => offset = place,
+            // It had ended before we came.
+            Err(failure) if failure.code() == Some(Code::FailedPrecondition) => {}
+            Err(failure) => return Err(failure),
+        }
+        // Of output that is not kept nothing is there any more, unless there was none.
+        if suppressed && completed(&session.client, id).await?.started_at.is_some() {
+            return Err(Failure::LogLost { id: id.to_owned() });
+        }
+    }
+    follow(&session.client, attach::rest_of_log(id, offset), printer).await
+}
+
+/// Sends standard input to a container whose output comes from its log.
+async fn input(session: &Session, id: &str, streams: &Streams, created: bool) -> Result<(), Failure> {
+    if streams.terminal || !streams.input || created {
+        return Ok(());
+    }
+    let (keys, from) = (streams.keys.clone(), None);
+    let wanted =
+        attach::Wanted { input: true, output: false, terminal: false, take_over: false, keys, lossless: false, from };
+    let mut nothing = Printer::new(session.output.clone(), Form::Silent);
+    attach::stream(session, id, wanted, &mut nothing).await.map(drop)
+}
+
+async fn kill(client: &Client, id: &str) -> Result<(), Failure> {
+    let call = |mut rpc: ExecutorClient<_>| {
+        let request = SignalRequest { id: id.to_owned(), signal: KILL, process_id: String::new() };
+        async move { rpc.signal(request).await }
+    };
+    client.patiently(&format!("kill {id}"), is_lost, call).await.map(drop)
+}

@@ -1,0 +1,133 @@
+//! Variables of a process: `--env`, and `--env-file` with a file in the form that docker reads.
+//!
+//! In the file a line each: `NAME=VALUE`, everything behind the `=` as it stands, quotes and spaces at its end included; `NAME` alone
+//! takes the value that it has here and is left out where it has none. White space at the beginning of a line, empty
+//! lines and lines that begin with `#` count for nothing.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use executor_proto::v1::EnvironmentVariable;
+use zeroize::{Zeroize as _, Zeroizing};
+
+use crate::failure::Failure;
+
+/// Most bytes of a file: what a process can have as arguments and variables.
+const FILE_MAX: u64 = 2_000_000;
+
+/// Reads the variables of a file, in their order.
+fn read(path: &Path, variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Vec<EnvironmentVariable>, Failure> {
+    let wrong = |why: String| Failure::Usage(format!("--env-file {}: {why}", path.display()));
+    let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
+    let mut bytes = Zeroizing::new(Vec::new());
+    file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(|error| wrong(error.to_string()))?;
+    if bytes.len() as u64 > FILE_MAX {
+        return Err(wrong(format!("has more than {FILE_MAX} bytes")));
+    }
+    let mut variables = Vec::new();
+    let text = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
+    for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
+        let at = |why: &str| wrong(format!("line {}: {why}", index + 1));
+        let line = std::str::from_utf8(line).map_err(|_| at("is not UTF-8"))?;
+        let line = line.strip_suffix('\r').unwrap_or(line).trim_start();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let (name, value) = line.split_once('=').map_or((line, None), |(name, value)| (name, Some(value)));
+        if name.is_empty() {
+            return Err(at("there is no name before the `=`"));
+        }
+        // A line that was meant otherwise may hold a secret: it is not repeated.
+        if name.contains(char::is_whitespace) {
+            return Err(at("the name has white space in it; a line is NAME=VALUE, or NAME"));
+        }
+        let value = match (value, variable(name)) {
+            (Some(value), _) => value.to_owned(),
+            (None, None) => continue,
+            (None, Some(value)) => {
+                value.into_string().map_err(|_| at(&format!("the value that {name} has here is not UTF-8")))?
+            }
+        };
+        variables.push(EnvironmentVariable { name: name.to_owned(), value });
+    }
+    Ok(variables)
+}
+
+/// The variables of `--env-file`, then those of `--env K=V`, or `--env K` for the value K has here. The last one of a
+/// name counts.
+pub(crate) fn environment(
+    files: &[PathBuf],
+    env: Vec<String>,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+) -> Result<Vec<EnvironmentVariable>, Failure> {
+    let usage = |text: String| Err(Failure::Usage(text));
+    let mut variables = Vec::with_capacity(env.len());
+    for file in files {
+        variables.extend(read(file, variable)?);
+    }
+    for mut text in env {
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name.to_owned(), value.to_owned()),
+            None => match variable(&text).map(OsString::into_string) {
+                Some(Ok(value)) => (text.clone(), value),
+                Some(Err(_)) => return usage(format!("--env {text}: the value of {text} is not UTF-8; use --file")),
+                None => return usage(format!("--env {text}: the environment has no {text}; write --env {text}=VALUE")),
+            },
+        };
+        text.zeroize();
+        if name.is_empty() {
+            return usage("--env takes NAME=VALUE, or NAME for the value that NAME has here".into());
+        }
+        variables.push(EnvironmentVariable { name, value });
+    }
+    let last: HashMap<String, usize> =
+        variables.iter().enumerate().map(|(index, variable)| (variable.name.clone(), index)).collect();
+    let mut index = 0..;
+    variables.retain_mut(|variable| {
+        let stays = last.get(&variable.name).copied() == index.next();
+        if !stays {
+            variable.value.zeroize();
+        }
+        stays
+    });
+    Ok(variables)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(bytes: &[u8]) -> Result<String, String> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        let here = |name: &str| (name == "HERE").then(|| OsString::from("there"));
+        let told = read(file.path(), &here).map_err(|failure| failure.to_string())?;
+        Ok(told.into_iter().map(|variable| format!("{}={};", variable.name, variable.value)).collect())
+    }
+
+    #[test]
+    fn as_docker_reads_it() {
+        let text = "\u{feff}A=1\n# B=2\n\n  C=3  \r\nD=\"x\" # y\nE=\nHERE\nMISSING\nF=a=b\n\t#G=1\nA=2";
+        assert_eq!(of(text.as_bytes()).unwrap(), "A=1;C=3  ;D=\"x\" # y;E=;HERE=there;F=a=b;A=2;");
+        assert_eq!(of(b"").unwrap(), "");
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_by_its_line_and_not_repeated() {
+        let table: [(&[u8], &str); 4] = [
+            (b"A=1\nmy hunter2=x", "line 2: the name has white space"),
+            (b"=hunter2", "line 1: there is no name"),
+            (b"A=1\n\nhunter2 x\n", "line 3"),
+            (b"A=hunter2\xff", "line 1: is not UTF-8"),
+        ];
+        for (bytes, expected) in table {
+            let told = of(bytes).unwrap_err();
+            assert!(told.contains(expected) && !told.contains("hunter2"), "{told}");
+        }
+        let long = vec![b'x'; 2_000_001];
+        assert!(of(&long).unwrap_err().contains("more than 2000000 bytes"));
+    }
+}

@@ -1,0 +1,396 @@
+//! The task that drives a container, from its launch or its recovery to its completion. No other task changes the
+//! container.
+//!
+//! ```text
+//!  launch ──> follow the shim's reports ──> exit record ──> completed
+//!    │               │  connection lost
+//!    │               └──> exit record? shim again? else wait for the launcher, which finishes what a shim left
+//!    └─ refused ──> wiping, completed, deleted: the id is free, and the callers that wait get the reason
+//! ```
+//! Reports may come twice, late or not at all: `lifecycle::advance` alone decides which of them are new, and only an
+//! exit record completes a container, unless no process is left that could write one.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::backoff::Backoff;
+use executor_core::lifecycle::{State, advance};
+use executor_core::protocol::{self, LauncherAnswer, LauncherCall, ShimNews};
+use executor_core::record::{Exit, FailureKind};
+use executor_sys::memfile::MemFile;
+use executor_sys::seqpacket::Seqpacket;
+
+use crate::container::link::ShimLink;
+use crate::container::{Handle, Presence, records};
+use crate::deletion::forget;
+use crate::events::EventKind;
+use crate::facts::Facts;
+use crate::launcher::{CallError, Session};
+use crate::node::Node;
+use crate::problem::{Kind, Problem};
+
+/// Pauses between attempts to reach a shim whose connection broke.
+const RECONNECT: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+
+/// Payload of a launch: descriptors for the launcher, with the only copies of the container's secrets in this process.
+#[derive(Debug)]
+pub(crate) struct LaunchPayload {
+    /// This daemon's end of the connection to the shim.
+    pub(crate) ours: Arc<ShimLink>,
+    /// The shim's end.
+    pub(crate) theirs: Seqpacket,
+    /// Plan, as JSON.
+    pub(crate) plan: MemFile,
+    /// Program, arguments, environment.
+    pub(crate) process: MemFile,
+    /// Contents of the files.
+    pub(crate) files: MemFile,
+}
+
+impl LaunchPayload {
+    /// Overwrites the secrets of a launch that nobody took over.
+    pub(crate) fn wipe(&self) {
+        wipe(&self.process);
+        wipe(&self.files);
+    }
+}
+
+fn wipe(file: &MemFile) {
+    if let Err(error) = file.wipe() {
+        tracing::error!(%error, "cannot wipe a memory file of a container that was not launched");
+    }
+}
+
+/// State of a container's task.
+struct Actor {
+    node: Arc<Node>,
+    handle: Arc<Handle>,
+    facts: Facts,
+    /// Secrets that no shim has confirmed to have taken over. Overwritten when the container runs, is completed or
+    /// refused.
+    unconfirmed: Vec<MemFile>,
+}
+
+/// Why a connection to a shim is not followed any longer.
+enum FollowEnd {
+    /// The container is completed.
+    Completed,
+    /// The connection was lost.
+    Lost,
+    /// The launcher reported that the shim is gone and the container finished.
+    Finished,
+}
+
+/// Launches an admitted container, and drives it to its end.
+pub(crate) async fn launch(
+    node: Arc<Node>,
+    handle: Arc<Handle>,
+    facts: Facts,
+    session: Arc<Session>,
+    payload: LaunchPayload,
+) {
+    let mut actor = Actor { node, handle, facts, unconfirmed: Vec::new() };
+    actor.admitted();
+    let link = match actor.hand_over(&session, payload).await {
+        Ok(link) => link,
+        Err(problem) => return actor.refuse(problem),
+    };
+    actor.advance(State::Initializing);
+    actor.drive(Some(link)).await;
+}
+
+/// Drives a container of an earlier daemon to its end.
+pub(crate) async fn resume(node: Arc<Node>, handle: Arc<Handle>, facts: Facts, link: Option<Arc<ShimLink>>) {
+    Actor { node, handle, facts, unconfirmed: Vec::new() }.drive(link).await;
+}
+
+impl Actor {
+    /// Hands the container over to the launcher.
+    async fn hand_over(&mut self, session: &Session, payload: LaunchPayload) -> Result<Arc<ShimLink>, Problem> {
+        let launch = LauncherCall::Launch(protocol::Launch {
+            container_id: self.handle.id().to_string(),
+            request_tag: self.facts.request_tag.clone(),
+            created_at: self.facts.created_at.0,
+        });
+        let fds = [payload.theirs.as_fd(), payload.plan.as_fd(), payload.process.as_fd(), payload.files.as_fd()];
+        let answer = session.call(launch, &fds).await;
+        let refused = match answer {
+            Ok(LauncherAnswer::Done(_)) => None,
+            // A shim may have been forked or not: its connection will show it.
+            Err(CallError::NotAnswered | CallError::Timeout(_)) => {
+                self.unconfirmed = vec![payload.process, payload.files];
+                return Ok(payload.ours);
+            }
+            Ok(LauncherAnswer::Refused(refused)) => Some(refused.into()),
+            Ok(_) => Some(Problem::new(Kind::Internal, "the launcher gave an unexpected answer")),
+            Err(lost @ CallError::NotSent) => Some(Problem::new(
+                Kind::Unavailable,
+                format!("no launcher serves {}: {lost}", self.node.launcher.socket().display()),
+            )),
+        };
+        if let Some(problem) = refused {
+            payload.wipe();
+            return Err(problem);
+        }
+        Ok(payload.ours)
+    }
+
+    /// Follows the container to its completion, over as many connections as it takes.
+    async fn drive(mut self, mut link: Option<Arc<ShimLink>>) {
+        let mut reconnect = RECONNECT;
+        // A container without a connection is one of an earlier daemon, whose shim may only just have been forked.
+        let mut greeted = link.is_some();
+        loop {
+            if let Some(link) = link.take() {
+                self.handle.set_shim(Some(Arc::clone(&link)));
+                let followed = self.follow(&link).await;
+                self.handle.set_shim(None);
+                link.close();
+                match followed {
+                    Ok(FollowEnd::Completed) => return,
+                    Ok(FollowEnd::Lost) => {}
+                    Ok(FollowEnd::Finished) => return self.finished(),
+                    Err(refused) => return self.refuse(refused),
+                }
+            }
+            // Subscribed before the look at the disk, so that no greeting is missed until the wait below.
+            let mut greetings = self.node.launcher.watch_greetings();
+            greetings.mark_unchanged();
+            if self.conclude_from_record() {
+                return;
+            }
+            if self.facts.boot_id != self.node.boot_id {
+                return self.conclude_without_record(
+                    FailureKind::HostStopped,
+                    "the machine was stopped while the container ran",
+                );
+            }
+            if !greeted {
+                // A launcher's greeting says that every shim listens or is gone. It may have come before this task
+                // began.
+                greeted = true;
+                let mut first = self.node.launcher.watch_greetings();
+                let _ = first.wait_for(|greetings| *greetings > 0).await;
+                continue;
+            }
+            match Seqpacket::connect(&self.node.config.paths.shim_socket(self.handle.id())) {
+                Ok(socket) => match ShimLink::new(socket) {
+                    Ok(again) => {
+                        tokio::time::sleep(reconnect.pause()).await;
+                        link = Some(again);
+                        continue;
+                    }
+                    Err(error) => {
+                        let id = self.handle.id();
+                        tracing::error!(container = %id, %error, "cannot watch the connection to the container's shim");
+                    }
+                },
+                Err(error) => {
+                    tracing::debug!(container = %self.handle.id(), %error, "cannot connect to the container's shim");
+                }
+            }
+            // The run directory is removed last: without it there is nothing left to finish.
+            if !self.node.config.paths.live_container(self.handle.id()).exists() {
+                return self.finished();
+            }
+            // Without shim and record the launcher finishes the container, now or when it is there again.
+            tokio::select! {
+                () = self.handle.shim_lost.notified() => return self.finished(),
+                _ = greetings.changed() => {}
+            }
+            if Seqpacket::connect(&self.node.config.paths.shim_socket(self.handle.id())).is_err() {
+                return self.finished();
+            }
+        }
+    }
+
+    /// Follows one connection.
+    async fn follow(&mut self, link: &ShimLink) -> Result<FollowEnd, Problem> {
+        loop {
+            let news = tokio::select! {
+                news = link.next() => news,
+                () = self.handle.shim_lost.notified() => return Ok(FollowEnd::Finished),
+            };
+            match news {
+                Ok(Some(ShimNews::Reached(reached))) => match protocol::state_of(reached.state) {
+                    Some(State::Completed) => {
+                        if self.conclude_from_record() {
+                            return Ok(FollowEnd::Completed);
+                        }
+                        return Ok(FollowEnd::Lost);
+                    }
+                    Some(state) => self.reached(state),
+                    None => {
+                        let (id, state) = (self.handle.id(), reached.state);
+                        tracing::debug!(container = %id, state, "the container's shim reported an unknown state");
+                    }
+                },
+                Ok(Some(ShimNews::Refused(refused))) if self.facts.started_at.is_none() => return Err(refused.into()),
+                Ok(Some(ShimNews::Refused(refused))) => {
+                    let (id, why) = (self.handle.id(), refused.message);
+                    tracing::error!(container = %id, "the container's shim refused a container that runs: {why}");
+                }
+                Ok(Some(ShimNews::Done(_))) => {}
+                Ok(None) => return Ok(FollowEnd::Lost),
+                Err(error) => {
+                    tracing::warn!(container = %self.handle.id(), %error, "the connection to the container's shim broke");
+                    return Ok(FollowEnd::Lost);
+                }
+            }
+        }
+    }
+
+    /// Takes over a report of a state before `completed`. The record may be ahead of the report; the state follows the
+    /// reports, so that a process that ran for a moment only is still seen to have run.
+    fn reached(&mut self, reported: State) {
+        let generation = self.facts.files_generation;
+        match records::live(&self.node.config.paths, self.handle.id()) {
+            Ok(Some(record)) => self.facts.update(record),
+            Ok(None) => {} // the container is at its end: the exit record follows
+            Err(error) => {
+                let (id, error) = (self.handle.id(), crate::chain(&error));
+                tracing::error!(container = %id, error, "cannot use the container's record");
+            }
+        }
+        self.advance(reported);
+        if generation > 0 && self.facts.files_generation > generation {
+            self.files_updated();
+        }
+    }
+
+    /// Reports that the secret files were replaced, by this daemon or another.
+    fn files_updated(&self) {
+        let (id, generation) = (self.handle.id(), self.facts.files_generation);
+        tracing::info!(container = %id, files_generation = generation);
+        self.node.events.append(id, EventKind::FilesUpdated(generation), None, crate::now());
+        self.node.ledger.put(Arc::new(self.facts.clone()));
+    }
+
+    /// Completes the container if its exit record is there; true if so.
+    fn conclude_from_record(&mut self) -> bool {
+        match records::exit(&self.node.config.paths, self.handle.id()) {
+            Ok(None) => false,
+            Ok(Some(record)) => {
+                self.facts.conclude(record);
+                self.complete();
+                true
+            }
+            Err(error) => {
+                let told = crate::chain(&error);
+                tracing::error!(container = %self.handle.id(), error = told, "cannot use the container's exit record");
+                self.conclude_without_record(
+                    FailureKind::SupervisorLost,
+                    format!("the end of the process is unknown: {told}"),
+                );
+                true
+            }
+        }
+    }
+
+    fn conclude_without_record(&mut self, kind: FailureKind, message: impl Into<String>) {
+        self.facts.conclude_without_record(kind, message, crate::now());
+        self.complete();
+    }
+
+    /// Concludes a container that has no shim any more and that the launcher has finished.
+    fn finished(mut self) {
+        if self.conclude_from_record() {
+            return;
+        }
+        if self.facts.state > State::Initializing && !self.node.config.paths.kept_container(self.handle.id()).exists() {
+            return self.vanish();
+        }
+        if self.facts.state <= State::Initializing && self.facts.prepared.is_none() {
+            return self.refuse(Problem::new(
+                Kind::Unavailable,
+                "the launcher or the shim was lost while the container was being made; nothing of the container is left",
+            ));
+        }
+        self.conclude_without_record(
+            FailureKind::SupervisorLost,
+            "the container's shim was lost, and it left no exit record",
+        );
+    }
+
+    fn wipe_unconfirmed(&mut self) {
+        self.unconfirmed.drain(..).for_each(|file| wipe(&file));
+    }
+
+    fn admitted(&self) {
+        self.report(State::Reserved);
+        self.node.ledger.put(Arc::new(self.facts.clone()));
+    }
+
+    /// Goes on to a state before `completed`, and publishes it.
+    fn advance(&mut self, reached: State) {
+        let passed = advance(self.facts.state, reached);
+        self.facts.state = self.facts.state.max(reached);
+        if self.facts.state >= State::Running {
+            self.wipe_unconfirmed();
+        }
+        let facts = Arc::new(self.facts.clone());
+        self.handle.publish(Presence::Present(Arc::clone(&facts)));
+        for state in passed {
+            self.report(*state);
+        }
+        if !passed.is_empty() {
+            self.node.ledger.put(facts);
+        }
+    }
+
+    /// Completes the container. Its capacity is free before the completion is published.
+    fn complete(&mut self) {
+        let passed = advance(self.facts.state, State::Completed);
+        self.facts.state = State::Completed;
+        self.wipe_unconfirmed();
+        self.node.registry.release(self.handle.id());
+        let facts = Arc::new(self.facts.clone());
+        self.handle.publish(Presence::Present(Arc::clone(&facts)));
+        for state in passed {
+            self.report(*state);
+        }
+        self.node.ledger.put(facts);
+        self.node.completed.notify_one();
+    }
+
+    /// Forgets a container whose files are gone: it was completed and deleted in the ledger's last moment before a
+    /// kill.
+    fn vanish(&mut self) {
+        self.wipe_unconfirmed();
+        let id = self.handle.id();
+        tracing::info!(container = %id, "the container was deleted before the restart");
+        forget(&self.node, &self.handle, Presence::Refused(Problem::no_container(id.as_str())));
+    }
+
+    /// Forgets a container that could not be made as requested, and gives its callers the reason.
+    fn refuse(mut self, problem: Problem) {
+        self.wipe_unconfirmed();
+        let id = self.handle.id();
+        tracing::warn!(container = %id, "refused: {problem}");
+        self.facts.conclude_without_record(FailureKind::Prepare, &*problem.message, crate::now());
+        for state in advance(self.facts.state, State::Completed) {
+            self.report(*state);
+        }
+        forget(&self.node, &self.handle, Presence::Refused(problem));
+    }
+
+    /// Logs a transition, here and in the event log.
+    fn report(&self, state: State) {
+        let id = self.handle.id();
+        let end = self.facts.end.as_ref().filter(|_| state == State::Completed);
+        match end {
+            None => tracing::info!(container = %id, state = state.name()),
+            Some(end) => {
+                let (code, signal) = match end.exit {
+                    Some(Exit::Code(code)) => (Some(code), None),
+                    Some(Exit::Signal(signal)) => (None, Some(signal)),
+                    None => (None, None),
+                };
+                let failure = end.failure.as_ref().map(|failure| failure.message.as_str());
+                tracing::info!(container = %id, state = state.name(), code, signal, oom = end.oom_killed, failure);
+            }
+        }
+        self.node.events.append(id, EventKind::Reached(state), end.cloned(), crate::now());
+    }
+}

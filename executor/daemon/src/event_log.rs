@@ -1,0 +1,202 @@
+//! The event log: events of all containers in one order, numbered without end.
+//!
+//! State changes go in; events come out to every follower, from any point that is still kept. The number of an event
+//! (its cursor) never repeats, over restarts and crashes too: numbers are reserved in the ledger in blocks, before they
+//! are given out, and a start after a crash begins behind the block. A follower sees the jump as a gap, because events
+//! just before the crash may not have reached the disk.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use executor_core::ident::ContainerId;
+use executor_core::time::Timestamp;
+use tokio::sync::watch;
+
+use crate::events::{Event, EventKind, KeptEvents};
+use crate::facts::End;
+use crate::ledger::{CURSORS_RESERVED_AT_ONCE, Ledger};
+use crate::locked;
+
+/// The log.
+#[derive(Debug)]
+pub struct EventLog {
+    inner: Mutex<Inner>,
+    newest: watch::Sender<u64>,
+    ledger: Arc<Ledger>,
+    most: usize,
+}
+
+#[derive(Debug)]
+struct Inner {
+    ring: VecDeque<Arc<Event>>,
+    next: u64,
+    reserved: u64,
+    closed: bool,
+}
+
+/// Events for one follower.
+#[derive(Debug)]
+pub struct Batch {
+    /// Events, each with a flag that says that events before it are lost to this follower.
+    pub events: Vec<(Arc<Event>, bool)>,
+    /// Position behind them.
+    pub position: Position,
+}
+
+/// Position of a follower in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// Last cursor that it has seen, or passed over.
+    after: u64,
+    /// Events were lost to it, and it was not told of that yet.
+    gap: bool,
+    /// The follower has seen nothing and asked for all kept events, so that none can be missing before the first.
+    fresh: bool,
+}
+
+impl EventLog {
+    /// Continues the log of the ledger. Keeps at most `most` events.
+    pub fn new(kept: KeptEvents, ledger: Arc<Ledger>, most: usize) -> Self {
+        let skip = kept.events.len().saturating_sub(most);
+        let ring: VecDeque<_> = kept.events.into_iter().skip(skip).map(Arc::new).collect();
+        let newest = watch::Sender::new(kept.next.saturating_sub(1));
+        let inner = Mutex::new(Inner { ring, next: kept.next.max(1), reserved: kept.reserved, closed: false });
+        Self { inner, newest, ledger, most }
+    }
+
+    /// Logs an event.
+    pub fn append(&self, container: &ContainerId, kind: EventKind, end: Option<Arc<End>>, time: Timestamp) {
+        let mut inner = locked(&self.inner);
+        if inner.closed {
+            return;
+        }
+        let cursor = inner.next;
+        inner.next += 1;
+        let event = Arc::new(Event { cursor, time, container: container.clone(), kind, end });
+        inner.ring.push_back(Arc::clone(&event));
+        if inner.ring.len() > self.most {
+            inner.ring.pop_front();
+        }
+        // Early enough that the reservation is on disk long before its first number is used.
+        if inner.reserved < inner.next + CURSORS_RESERVED_AT_ONCE / 2 {
+            inner.reserved += CURSORS_RESERVED_AT_ONCE;
+            self.ledger.reserve_cursors(inner.reserved);
+        }
+        let oldest = inner.ring.front().map_or(cursor, |event| event.cursor);
+        self.ledger.put_event(event, oldest);
+        drop(inner);
+        self.newest.send_replace(cursor);
+    }
+
+    /// Returns the newest event's cursor.
+    pub fn newest(&self) -> u64 {
+        locked(&self.inner).next - 1
+    }
+
+    /// Returns a receiver that is notified of newer events.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.newest.subscribe()
+    }
+
+    /// Returns at most `most` events after a position, those of the container `only` where one is given.
+    pub fn after(&self, position: Position, only: Option<&ContainerId>, most: usize) -> Batch {
+        let inner = locked(&self.inner);
+        let mut position = position;
+        let start = inner.ring.partition_point(|event| event.cursor <= position.after);
+        let mut events = Vec::new();
+        for event in inner.ring.range(start..) {
+            position.gap |= !position.fresh && event.cursor > position.after + 1;
+            position.fresh = false;
+            position.after = event.cursor;
+            if only.is_none_or(|id| *id == event.container) {
+                events.push((Arc::clone(event), std::mem::take(&mut position.gap)));
+                if events.len() == most {
+                    break;
+                }
+            }
+        }
+        Batch { events, position }
+    }
+
+    /// Closes the log. Returns the first cursor that was never given out.
+    pub fn close(&self) -> u64 {
+        let mut inner = locked(&self.inner);
+        inner.closed = true;
+        inner.next
+    }
+}
+
+impl Position {
+    /// Position behind the event of this cursor; 0 for the beginning of what is kept.
+    pub fn behind(cursor: u64) -> Self {
+        Self { after: cursor, gap: false, fresh: cursor == 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(dir: &std::path::Path, most: usize) -> EventLog {
+        let (ledger, loaded) = Ledger::open(dir).unwrap();
+        EventLog::new(loaded.events, Arc::new(ledger), most)
+    }
+
+    fn add(log: &EventLog, id: &str) {
+        log.append(&id.parse().unwrap(), EventKind::Deleted, None, Timestamp(7));
+    }
+
+    fn seen(batch: &Batch) -> Vec<(u64, bool)> {
+        batch.events.iter().map(|(event, gap)| (event.cursor, *gap)).collect()
+    }
+
+    #[test]
+    fn a_follower_sees_each_event_once_and_is_told_of_what_it_missed() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = log(dir.path(), 5);
+        for id in ["a", "b", "a", "b", "a", "b", "a"] {
+            add(&log, id);
+        }
+        let all = log.after(Position::behind(0), None, 100);
+        assert_eq!(seen(&all), [(3, false), (4, false), (5, false), (6, false), (7, false)]);
+        assert_eq!(seen(&log.after(Position::behind(1), None, 2)), [(3, true), (4, false)]);
+        assert_eq!(seen(&log.after(Position::behind(2), None, 2)), [(3, false), (4, false)]);
+        let b = "b".parse().unwrap();
+        let batch = log.after(Position::behind(1), Some(&b), 1);
+        assert_eq!(seen(&batch), [(4, true)]);
+        let batch = log.after(batch.position, Some(&b), 9);
+        assert_eq!(seen(&batch), [(6, false)]);
+        assert_eq!(log.after(batch.position, None, 9).events.len(), 0, "passed over what is not its own");
+        assert_eq!(log.newest(), 7);
+    }
+
+    /// After a crash the next daemon finds the file as it was: a copy of it, made while it is open. It must not use
+    /// a number again, although the ledger had not seen the last events.
+    #[test]
+    fn cursors_never_go_back() {
+        let mut dir = tempfile::tempdir().unwrap();
+        let mut last = 0;
+        for crash in [true, false, true, false, false] {
+            let log = log(dir.path(), 50);
+            add(&log, "a");
+            let batch = log.after(Position::behind(last), None, 1);
+            assert!(batch.events[0].0.cursor > last);
+            last = log.newest();
+            if crash {
+                let other = tempfile::tempdir().unwrap();
+                std::fs::copy(dir.path().join("executord.redb"), other.path().join("executord.redb")).unwrap();
+                drop(log);
+                dir = other;
+            } else {
+                let next = log.close();
+                add(&log, "late");
+                assert_eq!(log.newest(), last, "closed");
+                log.ledger.close(next);
+            }
+        }
+        let log = log(dir.path(), 50);
+        let all = log.after(Position::behind(0), None, 9);
+        let cursors: Vec<u64> = all.events.iter().map(|(event, _)| event.cursor).collect();
+        assert_eq!(&cursors[cursors.len() - 2..], [last - 1, last], "a clean stop leaves no hole");
+    }
+}

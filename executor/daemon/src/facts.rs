@@ -1,0 +1,178 @@
+//! Facts of a container, at every moment of its life and after it.
+//!
+//! One value serves the registry, the ledger and the interface. It is made of the plan that the daemon admitted and of
+//! the shim's records; it holds no secret, because neither of these does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use executor_core::lifecycle::State;
+use executor_core::plan::Plan;
+use executor_core::record::{
+    ContainerRecord, Exit, ExitRecord, Failure, FailureKind, OutputsRecord, Prepared, Timings, WipeRecord,
+};
+use executor_core::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Facts of a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Plan that was admitted.
+    pub plan: Arc<Plan>,
+    /// Keyed hash of the request.
+    pub request_tag: String,
+    /// Time of admission.
+    pub created_at: Timestamp,
+    /// Id of the boot in which it was admitted.
+    pub boot_id: String,
+    /// State.
+    pub state: State,
+    /// Result of the preparation, from `created` on.
+    pub prepared: Option<Prepared>,
+    /// Start of the process, from `running` on.
+    pub started_at: Option<Timestamp>,
+    /// True when it was told to stop.
+    pub stopped: bool,
+    /// Generation of the secret files, as in the record.
+    #[serde(default)]
+    pub files_generation: u64,
+    /// Time of the last update of the secret files, as in the record.
+    #[serde(default)]
+    pub files_updated_at: Option<Timestamp>,
+    /// First id of the container's range of host ids, as in the record.
+    #[serde(default)]
+    pub id_range_start: Option<u32>,
+    /// End of the container, set when it is completed.
+    pub end: Option<Arc<End>>,
+}
+
+/// End of a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    /// Exit of the process; unset where it never ran or its exit was not observed.
+    pub exit: Option<Exit>,
+    /// True when the kernel killed a process for lack of memory.
+    pub oom_killed: bool,
+    /// True when it was told to stop.
+    pub stopped: bool,
+    /// Failure, if there was one.
+    pub failure: Option<Failure>,
+    /// Durations of the phases.
+    pub timings: Timings,
+    /// Receipt of the wipe.
+    pub wipe: Option<WipeRecord>,
+    /// Outputs that were captured.
+    #[serde(default)]
+    pub outputs: Option<OutputsRecord>,
+    /// True when the last of the output may not be in the log.
+    #[serde(default)]
+    pub output_incomplete: bool,
+    /// Time of completion.
+    pub finished_at: Timestamp,
+    /// True when there is an exit record. Without one no process was left that could write it.
+    #[serde(default)]
+    pub recorded: bool,
+}
+
+impl Facts {
+    /// Makes the facts of a newly admitted container.
+    pub fn admitted(plan: Plan, request_tag: String, created_at: Timestamp, boot_id: String) -> Self {
+        Self {
+            plan: Arc::new(plan),
+            request_tag,
+            created_at,
+            boot_id,
+            state: State::Reserved,
+            prepared: None,
+            started_at: None,
+            stopped: false,
+            files_generation: 0,
+            files_updated_at: None,
+            id_range_start: None,
+            end: None,
+        }
+    }
+
+    /// Makes the facts of a container that only its record tells of.
+    pub fn from_record(record: ContainerRecord) -> Self {
+        Self {
+            plan: Arc::new(record.plan),
+            request_tag: record.request_tag,
+            created_at: record.created_at,
+            boot_id: record.shim.boot_id,
+            // `completed` is reached with an exit record only.
+            state: record.state.min(State::Wiping),
+            prepared: record.prepared,
+            started_at: record.started_at,
+            stopped: record.stopped,
+            files_generation: record.files_generation,
+            files_updated_at: record.files_updated_at,
+            id_range_start: record.id_range_start,
+            end: None,
+        }
+    }
+
+    /// Takes over the shim's record. The caller advances the state.
+    pub fn update(&mut self, record: ContainerRecord) {
+        if record.files_generation != self.files_generation {
+            self.plan = Arc::new(record.plan);
+        }
+        self.files_generation = record.files_generation;
+        self.files_updated_at = record.files_updated_at;
+        self.id_range_start = record.id_range_start;
+        self.prepared = record.prepared;
+        self.started_at = record.started_at;
+        self.stopped = record.stopped;
+    }
+
+    /// Takes over the exit record.
+    pub fn conclude(&mut self, record: ExitRecord) {
+        self.update(record.container);
+        self.end = Some(Arc::new(End {
+            exit: record.exit,
+            oom_killed: record.oom_killed,
+            stopped: self.stopped,
+            failure: record.failure,
+            timings: record.timings,
+            wipe: record.wipe,
+            outputs: record.outputs,
+            output_incomplete: record.output_incomplete,
+            finished_at: record.finished_at,
+            recorded: true,
+        }));
+    }
+
+    /// Concludes without an exit record, when no process is left that could write one.
+    pub fn conclude_without_record(&mut self, kind: FailureKind, message: impl Into<String>, now: Timestamp) {
+        self.end = Some(Arc::new(End {
+            exit: None,
+            oom_killed: false,
+            stopped: self.stopped,
+            failure: Some(Failure { kind, message: message.into(), errno: 0 }),
+            timings: Timings::default(),
+            wipe: None,
+            outputs: None,
+            output_incomplete: self.started_at.is_some(),
+            finished_at: now,
+            recorded: false,
+        }));
+    }
+
+    /// True when Run can answer: the process ran, or certainly never will.
+    pub fn start_is_decided(&self) -> bool {
+        (self.started_at.is_some() && self.state >= State::Running) || self.state == State::Completed
+    }
+
+    /// Returns the time of the process's end, where it is known.
+    pub fn process_finished_at(&self) -> Option<Timestamp> {
+        let (started, end) = (self.started_at?, self.end.as_ref()?);
+        end.exit?;
+        let run = u64::try_from(end.timings.run.as_nanos()).unwrap_or(u64::MAX);
+        Some(Timestamp(started.0.saturating_add(run)))
+    }
+
+    /// Returns the time since completion; `None` before it.
+    pub fn completed_for(&self, now: Timestamp) -> Option<Duration> {
+        Some(now.since(self.end.as_ref()?.finished_at))
+    }
+}

@@ -1,0 +1,34 @@
+//! Memory files for the launcher and for shims: documents in JSON, and payloads with secrets.
+
+use std::io;
+
+use executor_core::payload;
+use executor_sys::memfile::MemFile;
+use serde::Serialize;
+
+/// Puts a document into a memory file, as JSON.
+pub(crate) fn of_json(name: &str, document: &impl Serialize) -> io::Result<MemFile> {
+    let json = serde_json::to_vec(document)?;
+    let mut file = MemFile::create(name, json.len())?;
+    file.fill(|bytes| bytes.copy_from_slice(&json))?;
+    Ok(file)
+}
+
+/// Puts strings into a memory file, encoded as a payload.
+pub(crate) fn of_strings(name: &str, strings: &[&[u8]]) -> io::Result<MemFile> {
+    let mut file = MemFile::create(name, payload::encoded_len(strings.iter().copied()))?;
+    file.fill(|bytes| payload::encode(strings.iter().copied(), bytes))?;
+    Ok(file)
+}
+
+/// A payload that is overwritten when it is dropped. Its receiver overwrites it as well, unless it was killed.
+#[derive(Debug)]
+pub(crate) struct Wiped(pub(crate) MemFile);
+
+impl Drop for Wiped {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.wipe() {
+            tracing::error!(%error, "cannot wipe a memory file with secrets");
+        }
+    }
+}

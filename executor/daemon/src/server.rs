@@ -1,0 +1,404 @@
+//! The server: accepts connections, finds out whom they belong to, passes their calls on, and ends them.
+//!
+//! tonic's own server is not used, because nothing that a connection carries may stay in memory: so no content goes
+//! through the HTTP/2 library (see the module `wire`). A connection ends when its client ends it, gracefully when the
+//! daemon stops, and when others need its slot or the memory of its answers.
+//!
+//! There are two sockets: the control plane's, and the one that containers see. Connections to the second are bounded
+//! apart from the first, in number, in number for each container, and in time.
+
+mod linger;
+mod rates;
+mod slots;
+
+use std::convert::Infallible;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::time::Duration;
+
+use executor_core::idmap::Pool;
+use executor_sys::peer::{self, Peer};
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, timeout};
+use tonic::Status;
+use tonic::codegen::{Service as _, http};
+use tonic::service::Routes;
+
+use crate::access::{Access, GET_SECRETS, Socket};
+use crate::config::Bounds;
+use crate::problem::Problem;
+use crate::wire::body::{Call, ResponseBody};
+use crate::wire::budget::{AnswerBudget, ConnectionBudget};
+use crate::wire::{Calls, FIELDS_MAX, Wire};
+use linger::LingeringSocket;
+use rates::{Rate, Rates};
+use slots::{Limits, Owner, Slot, Slots};
+
+/// Most bytes of answers that are buffered for a stream whose client does not read.
+const SEND_BUFFER: usize = 32 << 10;
+/// Interval of keepalive PINGs to a silent client.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(60);
+/// Time limit for the client's answer to one.
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Pause after a connection that could not be accepted (out of descriptors).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Lifetime of a connection that is only told of the shortage of descriptors.
+const SHORTAGE_LIFETIME: Duration = Duration::from_secs(1);
+/// Descriptors that are kept in reserve for such a connection: its own, and the one of its [`LingeringSocket`].
+const SPARES: usize = 2;
+/// Time limit for a client's preface and its acknowledgement of the settings.
+const GREETING: Duration = Duration::from_secs(10);
+/// Time limit for a client to read an answer with secrets, and to read its answers on a connection that is being ended.
+const ANSWER: Duration = Duration::from_secs(10);
+/// Time without calls after which a connection is closed that is being ended: a call may be on its way.
+const QUIET: Duration = Duration::from_millis(200);
+/// Prefix of the methods whose largest message is configured.
+const EXECUTOR: &str = "/executor.v1.Executor/";
+/// Largest message of all other services, in bytes.
+pub(crate) const OTHER_MESSAGE_MAX: usize = 4 << 20;
+/// Largest message on the containers' socket, in bytes: an id.
+pub(crate) const RUNTIME_MESSAGE_MAX: usize = 4096;
+/// Least time between two log entries about refused connections.
+const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Bounds of the containers' socket: each container makes one call, a short one.
+const RUNTIME_BOUNDS: Bounds = Bounds { connections: 128, streams: 4, message_bytes: RUNTIME_MESSAGE_MAX };
+/// Most connections of one container at once on the containers' socket.
+const RUNTIME_EACH: usize = 32;
+/// Pace of connections on the containers' socket: clients that connect as fast as they can take no more than a part of
+/// one processor from the control plane.
+const RUNTIME_PACE: Pace = Pace { pause: Duration::from_millis(1), refused: 32 };
+/// Rate of one container's connections there: it connects once, or again after a rotation.
+const RUNTIME_RATE: Rate = Rate { burst: 64, interval: Duration::from_millis(20) };
+/// Lifetime of a connection there.
+const RUNTIME_LIFETIME: Duration = Duration::from_secs(10);
+
+/// Listening sockets.
+#[derive(Debug)]
+pub struct Listeners {
+    /// Socket of the control plane.
+    pub main: StdUnixListener,
+    /// Socket of containers with a runtime token, where it could be made.
+    pub runtime: Option<StdUnixListener>,
+}
+
+/// Pace at which connections are taken from the queue.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// Pause after a connection that is served.
+    pause: Duration,
+    /// Number of refused connections after which the pause is made: they cost little, and hold up those behind them.
+    refused: u32,
+}
+
+/// A listening socket with its services and its bounds.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    listener: UnixListener,
+    routes: Routes,
+    socket: Socket,
+    bounds: Bounds,
+    limits: Limits,
+    /// Host ids of the containers' user namespaces.
+    pool: Option<Pool>,
+    lifetime: Option<Duration>,
+    pace: Option<Pace>,
+}
+
+impl Endpoint {
+    /// Makes the control plane's endpoint.
+    pub(crate) fn main(listener: UnixListener, routes: Routes, access: Access, bounds: Bounds) -> Self {
+        let all = bounds.connections;
+        let limits = Limits { all, each: all, users: usize::MAX, spare: 48, few: 4, few_of_root: 16 };
+        Self { listener, routes, socket: Socket::Main(access), bounds, limits, pool: None, lifetime: None, pace: None }
+    }
+
+    /// Makes the containers' endpoint. The pool has the host ids of their user namespaces.
+    pub(crate) fn runtime(listener: UnixListener, routes: Routes, pool: Option<Pool>) -> Self {
+        let all = RUNTIME_BOUNDS.connections;
+        Self {
+            listener,
+            routes,
+            socket: Socket::Runtime,
+            bounds: RUNTIME_BOUNDS,
+            limits: Limits { all, each: RUNTIME_EACH, users: all / 2, spare: 64, few: 2, few_of_root: 2 },
+            pool,
+            lifetime: Some(RUNTIME_LIFETIME),
+            pace: Some(RUNTIME_PACE),
+        }
+    }
+
+    fn owner(&self, peer: &Peer) -> Owner {
+        Owner::of(peer.uid, self.pool.as_ref())
+    }
+}
+
+/// Serves until told to stop, then until every connection has ended. The caller sets a time limit for that.
+pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool>) {
+    let routes = endpoint.routes.clone().prepare();
+    let (slots, budget) = (Slots::new(endpoint.limits), AnswerBudget::new());
+    let (alive, mut ended) = mpsc::channel::<Infallible>(1);
+    let mut refusals = Refusals::default();
+    // Only containers are not trusted to connect at a reasonable rate.
+    let mut rates = endpoint.pace.map(|_| Rates::new(RUNTIME_RATE));
+    let mut unpaced = 0;
+    let mut spares = Vec::new();
+    while !*stopping.borrow() {
+        if spares.is_empty() {
+            spares = spare(&endpoint.listener);
+        }
+        if let Some(Pace { pause, refused }) = endpoint.pace
+            && unpaced == 0
+        {
+            sleep(pause).await;
+            unpaced = refused;
+        }
+        let accepted = tokio::select! {
+            accepted = endpoint.listener.accept() => accepted,
+            _ = stopping.changed() => continue,
+        };
+        // Without a descriptor a connection is accepted with the reserve, and its calls are answered with the reason.
+        let mut shortage = None;
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::error!(%error, "cannot accept a connection");
+                spares.clear();
+                shortage = Some(Problem::of_system("cannot accept a connection", &error));
+                match timeout(ACCEPT_PAUSE, endpoint.listener.accept()).await {
+                    Ok(Ok((stream, _))) => stream,
+                    _ => {
+                        sleep(ACCEPT_PAUSE).await;
+                        continue;
+                    }
+                }
+            }
+        };
+        let peer = match peer::of(&stream) {
+            Ok(peer) => peer,
+            Err(error) => {
+                tracing::warn!(%error, "cannot read a client's credentials");
+                continue;
+            }
+        };
+        let calls = Calls::new(endpoint.bounds.streams);
+        let owner = endpoint.owner(&peer);
+        let admitted = rates.as_mut().is_none_or(|rates| rates.admit(owner, Instant::now().into_std()));
+        let Some(slot) = admitted.then(|| slots.take(owner, &calls)).flatten() else {
+            unpaced = unpaced.saturating_sub(1);
+            refusals.log(owner, endpoint.limits);
+            continue;
+        };
+        unpaced = 0;
+        let connection = Connection {
+            routes: routes.clone(),
+            socket: endpoint.socket,
+            bounds: endpoint.bounds,
+            peer,
+            calls,
+            budget: budget.connection(matches!(endpoint.socket, Socket::Runtime).then(|| owner.number())),
+            slot,
+            lifetime: if shortage.is_some() { Some(SHORTAGE_LIFETIME) } else { endpoint.lifetime },
+            shortage: shortage.clone(),
+            stopping: stopping.clone(),
+            _alive: alive.clone(),
+        };
+        if shortage.is_none() {
+            tokio::spawn(connection.serve(stream));
+            continue;
+        }
+        connection.serve(stream).await;
+        sleep(ACCEPT_PAUSE).await;
+    }
+    drop((endpoint, alive));
+    let _ = ended.recv().await; // nothing is ever sent: it resolves when every connection has ended
+}
+
+/// Opens descriptors in reserve, which are closed when none is left for a connection.
+fn spare(listener: &UnixListener) -> Vec<OwnedFd> {
+    (0..SPARES).map_while(|_| listener.as_fd().try_clone_to_owned().ok()).collect()
+}
+
+/// Count of refused connections, logged at intervals.
+#[derive(Default)]
+struct Refusals {
+    told: Option<Instant>,
+    since: usize,
+}
+
+impl Refusals {
+    fn log(&mut self, owner: Owner, limits: Limits) {
+        self.since += 1;
+        if self.told.is_none_or(|told| told.elapsed() >= REFUSAL_LOG_INTERVAL) {
+            let Limits { all, each, .. } = limits;
+            tracing::warn!(?owner, refused = self.since, all, each, "refused connections: no slot is left");
+            *self = Self { told: Some(Instant::now()), since: 0 };
+        }
+    }
+}
+
+struct Connection {
+    routes: Routes,
+    socket: Socket,
+    bounds: Bounds,
+    peer: Peer,
+    calls: Calls,
+    budget: ConnectionBudget,
+    /// Given back when the connection has ended.
+    slot: Slot,
+    lifetime: Option<Duration>,
+    /// Answer to every call, where none can be carried out.
+    shortage: Option<Problem>,
+    stopping: watch::Receiver<bool>,
+    _alive: mpsc::Sender<Infallible>,
+}
+
+impl Connection {
+    async fn serve(self, stream: UnixStream) {
+        let Self { routes, socket, bounds, peer, calls, budget, slot, lifetime, shortage, mut stopping, _alive } = self;
+        let lingering = match LingeringSocket::of(&stream) {
+            Ok(lingering) => lingering,
+            Err(error) => return tracing::error!(%error, "cannot serve a connection"),
+        };
+        let uid = peer.uid;
+        let service = {
+            let (calls, budget) = (calls.clone(), budget.clone());
+            let check = move |path: &str| {
+                socket.check(path, &peer)?;
+                shortage.clone().map_or(Ok(()), Err)
+            };
+            service_fn(move |request| call(routes.clone(), socket, bounds, &check, &calls, &budget, request))
+        };
+        let mut http = http2::Builder::new(TokioExecutor::new());
+        http.timer(TokioTimer::new())
+            .max_concurrent_streams(bounds.streams)
+            .max_header_list_size(FIELDS_MAX as u32)
+            .header_table_size(0)
+            .auto_date_header(false)
+            .max_send_buf_size(SEND_BUFFER)
+            .keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT);
+        let mut connection = Box::pin(http.serve_connection(TokioIo::new(Wire::new(stream, &calls)), service));
+        let too_old = async {
+            match lifetime {
+                Some(lifetime) => sleep(lifetime).await,
+                None => std::future::pending().await,
+            }
+        };
+        let ungreeted = async {
+            sleep(GREETING).await;
+            if calls.is_settled() {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            over = connection.as_mut() => return log_end(over),
+            () = until_stopping(&mut stopping) => {
+                connection.as_mut().graceful_shutdown();
+                return log_end(connection.await);
+            }
+            () = too_old => {}
+            () = slot.lost() => {
+                tracing::debug!(uid, "closing an idle connection: another one needs its slot");
+                if !calls.is_settled() {
+                    return; // its client has not spoken yet
+                }
+            }
+            () = ungreeted => {
+                return tracing::debug!(uid, "closing a connection: its client did not begin to speak HTTP/2 in time");
+            }
+            () = calls.secrets_not_taken(ANSWER) => {
+                return tracing::warn!(uid, "closing a connection: its client did not read an answer with secrets");
+            }
+            bytes = budget.stalled(|| calls.unwritten()) => {
+                return tracing::warn!(uid, bytes, "closing a connection: its client does not read its answers");
+            }
+        }
+        connection.as_mut().graceful_shutdown();
+        let deadline = Instant::now() + ANSWER;
+        tokio::select! {
+            biased; // pending writes go first
+            over = connection.as_mut() => log_end(over),
+            // The connection's memory is freed although its client does not close it.
+            () = quiet(&calls, deadline) => {}
+        }
+        drop(connection);
+        if calls.has_called() {
+            lingering.until_read(deadline).await;
+        }
+    }
+}
+
+async fn until_stopping(stopping: &mut watch::Receiver<bool>) {
+    let _ = stopping.wait_for(|stopping| *stopping).await;
+}
+
+/// Resolves when the connection was quiet for a moment: no calls, no answers; at the deadline at the latest.
+async fn quiet(calls: &Calls, deadline: Instant) {
+    let is_quiet = || calls.is_idle() && calls.unwritten().0 == 0;
+    let moment = async {
+        loop {
+            let was = is_quiet();
+            sleep(QUIET).await;
+            if was && is_quiet() {
+                return;
+            }
+        }
+    };
+    let _ = timeout(deadline - Instant::now(), moment).await;
+}
+
+fn log_end(over: hyper::Result<()>) {
+    if let Err(error) = over {
+        tracing::debug!(%error, "a connection ended with an error");
+    }
+}
+
+/// Checks a call and passes it on to its service.
+fn call(
+    mut routes: Routes,
+    socket: Socket,
+    bounds: Bounds,
+    check: &dyn Fn(&str) -> Result<(), Problem>,
+    calls: &Calls,
+    budget: &ConnectionBudget,
+    shadow: http::Request<Incoming>,
+) -> impl Future<Output = Result<http::Response<ResponseBody>, Status>> + use<> {
+    let call = Call::of(calls, shadow);
+    let checked = call.as_ref().map(|call| check(&call.request.path));
+    let budget = budget.clone();
+    async move {
+        // Without a call the library has ended the stream, or refuses it.
+        let (Some(call), Some(checked)) = (call, checked) else {
+            return Err(Status::resource_exhausted("the stream has ended"));
+        };
+        let size = call.request.size;
+        if size > FIELDS_MAX {
+            let why =
+                format!("the metadata has {size} bytes, counted as in RFC 9113; at most {FIELDS_MAX} are allowed");
+            return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false));
+        }
+        if let Err(problem) = checked {
+            match socket {
+                Socket::Main(_) => tracing::warn!("{problem}"),
+                // Any process may call there, as often as it likes: it must not fill the log.
+                Socket::Runtime => tracing::debug!("{problem}"),
+            }
+            return Ok(call.refuse().answer(Status::from(problem).into_http(), None, false));
+        }
+        let permit = match budget.reserve(&call.request.path).await {
+            Ok(permit) => permit,
+            Err(why) => return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false)),
+        };
+        let secrets = call.request.path == GET_SECRETS;
+        let of_executor = call.request.path.starts_with(EXECUTOR);
+        let (request, answering) = call.open(if of_executor { bounds.message_bytes } else { OTHER_MESSAGE_MAX });
+        let Ok(response) = routes.call(request).await;
+        Ok(answering.answer(response, permit, secrets))
+    }
+}

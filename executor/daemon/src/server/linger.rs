@@ -1,0 +1,68 @@
+//! A socket that stays open after the memory of its connection is freed, until its client has read the rest.
+//!
+//! A client that writes to a closed socket, if only a keepalive, gets an error before it has read the pending answers,
+//! and loses these.
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Duration;
+
+use executor_sys::unread::unread;
+use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// Interval of polling: the kernel has no event for a peer that has read everything.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A second descriptor of a connection's socket, which keeps it open.
+#[derive(Debug)]
+pub(super) struct LingeringSocket(OwnedFd);
+
+impl LingeringSocket {
+    /// Opens the second descriptor.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(super) fn of(stream: &UnixStream) -> io::Result<Self> {
+        Ok(Self(stream.as_fd().try_clone_to_owned()?))
+    }
+
+    /// Ends the direction to the client. Resolves when the client has read everything or is gone, at the deadline at
+    /// the latest.
+    pub(super) async fn until_read(self, deadline: Instant) {
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write); // it fails where the client is gone
+        let read = async {
+            while unread(&self.0).is_ok_and(|bytes| bytes > 0) {
+                sleep(LOOK).await;
+            }
+        };
+        let _ = timeout_at(deadline, read).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_stays_until_its_client_has_read() {
+        let (mut client, mut server) = UnixStream::pair().unwrap();
+        server.write_all(&[1; 100]).await.unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut read = tokio::spawn(LingeringSocket::of(&server).unwrap().until_read(deadline));
+        drop(server);
+        client.read_exact(&mut [0; 99]).await.unwrap();
+        assert!(tokio::time::timeout(3 * LOOK, &mut read).await.is_err());
+        client.write_all(b"still here").await.unwrap();
+        assert_eq!(client.read_to_end(&mut Vec::new()).await.unwrap(), 1);
+        read.await.unwrap();
+        assert!(client.write_all(b"closed").await.is_err());
+        let (client, mut server) = UnixStream::pair().unwrap();
+        server.write_all(&[1; 100]).await.unwrap();
+        LingeringSocket::of(&server).unwrap().until_read(Instant::now() + LOOK).await; // one that never reads
+        drop(client);
+        LingeringSocket::of(&server).unwrap().until_read(deadline).await; // one that is gone
+    }
+}

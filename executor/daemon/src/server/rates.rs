@@ -1,0 +1,79 @@
+//! Rates of connections by owner: an owner beyond its rate is refused at once, so that the queue that all share stays
+//! short.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::slots::Owner;
+
+/// Most owners that are remembered. Those whose allowance is whole again are forgotten first.
+const OWNERS_MAX: usize = 4096;
+
+/// Rate of one owner.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rate {
+    /// Connections at once, after a pause.
+    pub(super) burst: u32,
+    /// Interval between two connections from then on.
+    pub(super) interval: Duration,
+}
+
+/// Used allowance of each owner.
+#[derive(Debug)]
+pub(super) struct Rates {
+    rate: Rate,
+    /// Time at which an owner's allowance is whole again.
+    whole_at: HashMap<u64, Instant>,
+}
+
+impl Rates {
+    pub(super) fn new(rate: Rate) -> Self {
+        Self { rate, whole_at: HashMap::new() }
+    }
+
+    /// Admits a connection of this owner now; `false` where it is beyond the rate.
+    pub(super) fn admit(&mut self, owner: Owner, now: Instant) -> bool {
+        let Rate { burst, interval } = self.rate;
+        let whole_at = self.whole_at.get(&owner.number()).copied().unwrap_or(now).max(now);
+        if whole_at.duration_since(now) > interval * burst.saturating_sub(1) {
+            return false;
+        }
+        if self.whole_at.len() >= OWNERS_MAX {
+            self.whole_at.retain(|_, whole_at| *whole_at > now);
+        }
+        self.whole_at.insert(owner.number(), whole_at + interval);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: Rate = Rate { burst: 3, interval: Duration::from_millis(10) };
+
+    #[test]
+    fn an_owner_beyond_its_rate_is_refused_and_others_are_not() {
+        let (mut rates, begun) = (Rates::new(RATE), Instant::now());
+        let at = |milliseconds| begun + Duration::from_millis(milliseconds);
+        let (one, other) = (Owner::Container(1), Owner::User(1));
+        let mut admitted = |owner, when| rates.admit(owner, at(when));
+        assert_eq!([0, 0, 0, 0, 9].map(|when| admitted(one, when)), [true, true, true, false, false]);
+        assert!(admitted(other, 9));
+        assert_eq!([10, 10, 20, 25].map(|when| admitted(one, when)), [true, false, true, false]);
+        assert_eq!(
+            [1000, 1000, 1000, 1000].map(|when| admitted(one, when)),
+            [true, true, true, false],
+            "after a pause"
+        );
+    }
+
+    #[test]
+    fn no_more_owners_are_remembered_than_needed() {
+        let (mut rates, begun) = (Rates::new(RATE), Instant::now());
+        for owner in 0..2 * OWNERS_MAX as u32 {
+            assert!(rates.admit(Owner::User(owner), begun + Duration::from_millis(owner.into())));
+        }
+        assert!(rates.whole_at.len() <= OWNERS_MAX, "{}", rates.whole_at.len());
+    }
+}

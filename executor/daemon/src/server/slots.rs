@@ -1,0 +1,249 @@
+//! Slots for connections: no owner can take all of them, and idle connections make room.
+//!
+//! An idle connection costs little, and control planes keep theirs for days: so it stays until its slot is needed. Then
+//! connections that never spoke go first, then idle ones, the oldest of the owner with the most. An owner with few
+//! connections finds a slot beyond the limit where all others are busy.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use executor_core::idmap::Pool;
+use tokio::sync::Notify;
+
+use crate::locked;
+use crate::wire::Calls;
+
+/// Owner of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// A user of the host.
+    User(u32),
+    /// A container with a user namespace of its own, by its range of host ids: a process in it can have any of these.
+    Container(u32),
+}
+
+impl Owner {
+    /// Returns a unique number.
+    pub(super) fn number(self) -> u64 {
+        match self {
+            Self::User(uid) => u64::from(uid),
+            Self::Container(range) => 1 << 32 | u64::from(range),
+        }
+    }
+
+    /// Returns the owner of a host uid. The pool has the host ids of containers.
+    pub(super) fn of(uid: u32, pool: Option<&Pool>) -> Self {
+        pool.and_then(|pool| pool.range_of(uid)).map_or(Self::User(uid), Self::Container)
+    }
+}
+
+/// Bounds of a socket's connections.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Most connections.
+    pub(super) all: usize,
+    /// Most connections of one owner.
+    pub(super) each: usize,
+    /// Most connections of all users of the host together.
+    pub(super) users: usize,
+    /// Slots beyond `all`, for owners that have fewer than `few` connections.
+    pub(super) spare: usize,
+    /// Connections from which on an owner gets no spare slot.
+    pub(super) few: usize,
+    /// The same for root of the host.
+    pub(super) few_of_root: usize,
+}
+
+/// Slots of one socket.
+#[derive(Clone, Debug)]
+pub(super) struct Slots {
+    limits: Limits,
+    occupied: Arc<Mutex<Vec<Occupied>>>,
+}
+
+#[derive(Debug)]
+struct Occupied {
+    owner: Owner,
+    calls: Calls,
+    leave: Arc<Notify>,
+}
+
+impl Occupied {
+    /// Rank in the order in which connections are given up; `None` where a call is under way.
+    fn idleness(&self) -> Option<u8> {
+        match (self.calls.is_idle(), self.calls.is_settled(), self.calls.has_called()) {
+            (false, ..) => None,
+            (true, false, _) => Some(2),
+            (true, true, false) => Some(1),
+            (true, true, true) => Some(0),
+        }
+    }
+}
+
+/// A connection's slot; given back when this is dropped.
+#[derive(Debug)]
+pub(super) struct Slot {
+    slots: Slots,
+    leave: Arc<Notify>,
+}
+
+impl Slot {
+    /// Resolves when the slot was given to another connection.
+    pub(super) async fn lost(&self) {
+        self.leave.notified().await;
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.slots.occupied().retain(|taken| !Arc::ptr_eq(&taken.leave, &self.leave));
+    }
+}
+
+impl Slots {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self { limits, occupied: Arc::default() }
+    }
+
+    fn occupied(&self) -> MutexGuard<'_, Vec<Occupied>> {
+        locked(&self.occupied)
+    }
+
+    /// Takes a slot for a connection with these calls; `None` where there is none.
+    pub(super) fn take(&self, owner: Owner, calls: &Calls) -> Option<Slot> {
+        let Limits { all, each, users, spare, few, few_of_root } = self.limits;
+        let mut taken = self.occupied();
+        let of = |taken: &[Occupied], owner| taken.iter().filter(|one| one.owner == owner).count();
+        let is_user = |owner: Owner| matches!(owner, Owner::User(_));
+        let own = of(&taken, owner);
+        if own >= each {
+            give_up(&mut taken, |one| one.owner == owner)?;
+        } else if is_user(owner) && taken.iter().filter(|one| is_user(one.owner)).count() >= users {
+            give_up(&mut taken, |one| is_user(one.owner))?;
+        } else if taken.len() >= all {
+            // Taken from the owner with most connections among those with idle ones, if it has more than the new one's
+            // owner.
+            let most = taken.iter().filter(|one| one.idleness().is_some()).map(|one| of(&taken, one.owner)).max();
+            let counts: Vec<(Owner, usize)> = taken.iter().map(|one| (one.owner, of(&taken, one.owner))).collect();
+            let has_most = |one: &Occupied| counts.contains(&(one.owner, most.unwrap_or(0)));
+            if most.is_none_or(|most| most <= own) || give_up(&mut taken, has_most).is_none() {
+                let few = if owner == Owner::User(0) { few_of_root } else { few };
+                let beyond = own < few && taken.len() < all + spare;
+                if !beyond {
+                    give_up(&mut taken, |one| one.owner == owner)?;
+                }
+            }
+        }
+        let leave = Arc::new(Notify::new());
+        taken.push(Occupied { owner, calls: calls.clone(), leave: Arc::clone(&leave) });
+        drop(taken);
+        Some(Slot { slots: self.clone(), leave })
+    }
+}
+
+/// Gives up the most idle of these connections, the oldest of several.
+fn give_up(taken: &mut Vec<Occupied>, which: impl Fn(&Occupied) -> bool) -> Option<()> {
+    let idle = taken.iter().enumerate().filter(|(_, one)| which(one));
+    let idle = idle.filter_map(|(place, one)| Some((one.idleness()?, std::cmp::Reverse(place))));
+    let (_, std::cmp::Reverse(place)) = idle.max()?;
+    taken.remove(place).leave.notify_one();
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_core::idmap::RANGE;
+    use executor_core::validate::Policy;
+
+    use super::*;
+
+    const LIMITS: Limits = Limits { all: 8, each: 6, users: usize::MAX, spare: 3, few: 1, few_of_root: 2 };
+    const A: Owner = Owner::User(1);
+    const B: Owner = Owner::User(2);
+    const ROOT: Owner = Owner::User(0);
+
+    fn idle() -> Calls {
+        Calls::new(1)
+    }
+
+    fn busy() -> Calls {
+        let calls = Calls::new(1);
+        calls.make_busy();
+        calls
+    }
+
+    fn owners(slots: &Slots) -> Vec<Owner> {
+        slots.occupied().iter().map(|taken| taken.owner).collect()
+    }
+
+    #[test]
+    fn idle_connections_make_room_and_busy_ones_stay() {
+        let slots = Slots::new(LIMITS);
+        let take = |owner, calls: &Calls| slots.take(owner, calls);
+        let mut held: Vec<Slot> = (0..6).map(|_| take(A, &busy()).unwrap()).collect();
+        assert!(take(A, &idle()).is_none(), "all that one may have, and all are busy");
+        held.push(take(B, &idle()).unwrap());
+        held.push(take(B, &busy()).unwrap());
+        // B's own idle one goes.
+        held.push(take(B, &busy()).unwrap());
+        assert_eq!(owners(&slots).iter().filter(|owner| **owner == B).count(), 2);
+        assert!(take(B, &busy()).is_none(), "full, and B has some");
+        held.push(take(Owner::User(3), &idle()).unwrap()); // beyond the limit
+        held.push(take(ROOT, &busy()).unwrap()); // in the place of the one that asks nothing
+        held.push(take(ROOT, &busy()).unwrap());
+        assert!(take(ROOT, &busy()).is_none(), "root has some");
+        held.push(take(Owner::User(3), &busy()).unwrap());
+        assert!(take(Owner::User(4), &busy()).is_none(), "nothing is left beyond the limit");
+        held.clear();
+        assert_eq!(owners(&slots), []);
+    }
+
+    #[tokio::test]
+    async fn the_most_idle_of_the_one_who_has_most_goes_first() {
+        let slots = Slots::new(LIMITS);
+        let settled = Calls::new(1);
+        settled.settle_for_test();
+        let mut held = vec![slots.take(B, &idle()).unwrap(), slots.take(A, &settled).unwrap()];
+        held.extend((0..5).map(|_| slots.take(A, &idle()).unwrap()));
+        held.push(slots.take(B, &idle()).unwrap());
+        let _new = slots.take(Owner::User(3), &idle()).unwrap();
+        held[2].lost().await; // of A, which has most; the oldest that said nothing
+        assert_eq!(slots.occupied().len(), LIMITS.all);
+        assert!(slots.take(A, &busy()).is_some(), "A's own");
+    }
+
+    /// A process in a container can have any of its ids: other containers have their slots all the same.
+    #[test]
+    fn all_ids_of_a_container_are_one_owner() {
+        let policy = Policy { userns_pool_start: 1 << 20, userns_pool_ranges: 10, ..Policy::default() };
+        let pool = policy.userns_pool().ok();
+        let owner = |uid| Owner::of(uid, pool.as_ref());
+        assert_eq!(owner((1 << 20) - 1), Owner::User((1 << 20) - 1));
+        assert_eq!(owner((1 << 20) + 10 * RANGE), Owner::User((1 << 20) + 10 * RANGE));
+        let slots = Slots::new(Limits { all: 8, each: 3, users: 4, spare: 3, few: 1, few_of_root: 2 });
+        let mut held = Vec::new();
+        let entered: Vec<bool> = (0..9)
+            .map(|id| {
+                let place = slots.take(owner((1 << 20) + id * (RANGE / 9)), &busy());
+                let entered = place.is_some();
+                held.extend(place);
+                entered
+            })
+            .collect();
+        assert_eq!(entered, [true, true, true, false, false, false, false, false, false]);
+        for range in 1..10 {
+            let place = slots.take(owner((1 << 20) + range * RANGE), &busy());
+            assert_eq!(place.is_some(), range < 9, "{range}");
+            held.extend(place);
+        }
+    }
+
+    #[test]
+    fn an_owner_that_sends_nothing_locks_out_no_other() {
+        let slots = Slots::new(Limits { all: 256, each: 256, ..LIMITS });
+        let _held: Vec<_> = (0..1000).map(|_| slots.take(A, &idle()).unwrap()).collect();
+        assert_eq!(slots.occupied().len(), 256);
+        for owner in [A, B, ROOT] {
+            assert!(slots.take(owner, &busy()).is_some());
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Errors of the system, as they are told: with what they are about, and as refusals of a request.
+
+use std::io;
+use std::path::Path;
+
+use executor_core::protocol::{Reason, Refused};
+use executor_core::shortage::{self, Shortage};
+
+/// No byte or no file is left on a disk, or of what may be used of it.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// An error with the path that it is about.
+pub(crate) fn at(path: &Path, error: &io::Error) -> io::Error {
+    let told = format!("{}: {}", path.display(), plain(error));
+    match shortage::of(error) {
+        Some(shortage) => io::Error::new(error.kind(), shortage.told(told)),
+        None => io::Error::new(error.kind(), told),
+    }
+}
+
+/// The system's words without Rust's `(os error N)`.
+pub(crate) fn plain(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(code) => nix::errno::Errno::from_raw(code).desc().to_owned(),
+        None => error.to_string(),
+    }
+}
+
+/// A refusal for an error of the system, told with what it was about.
+pub(crate) fn failed(about: &str, error: &io::Error) -> Refused {
+    let words = format!("{about}: {}", plain(error));
+    match shortage::of(error) {
+        Some(what) => exhausted(what, words),
+        None if error.kind() == io::ErrorKind::AlreadyExists => Refused::new(Reason::Exists, words),
+        None => Refused::new(Reason::Internal, words),
+    }
+}
+
+/// The same for an error of which there are only words: a library's, or a helper's.
+pub(crate) fn failed_by(words: String) -> Refused {
+    match shortage::named(&words) {
+        Some(what) => exhausted(what, words),
+        None => Refused::new(Reason::Internal, words),
+    }
+}
+
+fn exhausted(what: Shortage, words: String) -> Refused {
+    match what {
+        Shortage::Descriptors | Shortage::HostDescriptors => {
+            Refused::new(Reason::Exhausted, format!("{}: {what}: {words}", own_name()))
+        }
+        Shortage::Disk | Shortage::Memory => Refused::new(Reason::Exhausted, words),
+    }
+}
+
+/// Returns the name of this process: the launcher, a shim, or one of their helpers.
+fn own_name() -> String {
+    match rustix::thread::name() {
+        Ok(name) if name.as_c_str() != c"executor-launch" => name.to_string_lossy().into_owned(),
+        _ => "executor-launcher".to_owned(),
+    }
+}

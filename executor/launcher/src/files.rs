@@ -1,0 +1,86 @@
+//! Files and directories of the executor: made with their modes, read within bounds, locked, removed.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use executor_sys::mount::open_dir;
+use executor_sys::tree;
+use rustix::fs::{FlockOperation, flock};
+use serde::de::DeserializeOwned;
+
+use crate::errors::at;
+
+/// Pause between two attempts to lock a file: flock(2) waits without a bound or not at all.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Makes a directory with exactly this mode.
+///
+/// # Errors
+/// Exists already; a full disk.
+pub(crate) fn make_dir(path: &Path, mode: u32, gid: Option<u32>) -> io::Result<()> {
+    fs::DirBuilder::new().mode(0o700).create(path).map_err(|error| at(path, &error))?;
+    if gid.is_some() {
+        std::os::unix::fs::lchown(path, Some(0), gid)?;
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+/// Makes a directory with this mode, unless it exists.
+///
+/// # Errors
+/// A full disk.
+pub(crate) fn ensure_dir(path: &Path, mode: u32) -> io::Result<()> {
+    match make_dir(path, mode, None) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
+/// Removes a tree that a container may have made: the standard library's way needs a descriptor and a stack frame for each
+/// of its levels, and there may be any number of them.
+pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    match open_dir(parent) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        parent => tree::remove(parent?.as_fd(), name),
+    }
+}
+
+/// Takes a file or directory that does not exist for one that was removed.
+pub(crate) fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+/// Reads a file of JSON, of at most so many bytes. A link is not followed.
+///
+/// # Errors
+/// Does not exist; larger, or not what is expected (`InvalidData`, `UnexpectedEof`).
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path, bytes_max: u64) -> io::Result<T> {
+    let mut bytes = Vec::new();
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
+    file.take(bytes_max).read_to_end(&mut bytes)?;
+    Ok(serde_json::from_slice(&bytes)?)
+}
+
+/// Locks a file for this process alone. Tries again for `patience` where another process holds it.
+///
+/// # Errors
+/// `WOULDBLOCK` where it is held for longer.
+pub(crate) fn lock(file: &File, patience: Duration) -> rustix::io::Result<()> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(PAUSE),
+            done => return done,
+        }
+    }
+}

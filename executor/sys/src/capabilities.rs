@@ -1,0 +1,105 @@
+//! Capabilities of the calling thread (capabilities(7)): names, sets, and every change of them.
+//!
+//! Capabilities belong to threads, and a thread made later has those of its maker: what changes them here is for processes
+//! of one thread.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use caps::errors::CapsError;
+use caps::{CapSet, securebits};
+pub use caps::{Capability, CapsHashSet};
+
+/// Returns the set of these names (`CAP_KILL`).
+///
+/// # Errors
+/// A name that is not one of a capability.
+pub fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> io::Result<CapsHashSet> {
+    names.into_iter().map(|name| name.parse().map_err(io::Error::other)).collect()
+}
+
+/// Returns whether a capability is in the bounding set: whether this process can pass it on.
+pub fn is_in_bounding_set(capability: Capability) -> bool {
+    caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false) // newer than this kernel
+}
+
+/// Returns the effective set.
+pub(crate) fn effective() -> io::Result<CapsHashSet> {
+    caps::read(None, CapSet::Effective).map_err(failed)
+}
+
+/// Replaces the effective set.
+pub(crate) fn set_effective(set: &CapsHashSet) -> io::Result<()> {
+    caps::set(None, CapSet::Effective, set).map_err(failed)
+}
+
+/// Returns whether a capability is in effect.
+pub(crate) fn is_effective(capability: Capability) -> io::Result<bool> {
+    caps::has_cap(None, CapSet::Effective, capability).map_err(failed)
+}
+
+/// Treatment of the bounding set where the caller has no privilege to change it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bounding {
+    /// The set stays: what it still allows must not be had by other means (no_new_privs).
+    IfAllowed,
+    /// An error.
+    Required,
+}
+
+/// Takes all capabilities but these out of the bounding set, in the order of their numbers. It takes CAP_SETPCAP.
+pub(crate) fn limit_bounding_set(kept: &CapsHashSet, how: Bounding) -> io::Result<()> {
+    let dropped: BTreeMap<u8, Capability> =
+        caps::all().difference(kept).map(|capability| (capability.index(), *capability)).collect();
+    for capability in dropped.into_values() {
+        let Err(error) = caps::drop(None, CapSet::Bounding, capability) else { continue };
+        let is_newer_than_kernel = caps::has_cap(None, CapSet::Bounding, capability).is_err();
+        if !is_newer_than_kernel && how == Bounding::Required {
+            return Err(failed(error));
+        }
+    }
+    Ok(())
+}
+
+/// Leaves these capabilities effective and permitted, these inheritable and ambient, and no others.
+pub(crate) fn keep(held: &CapsHashSet, ambient_too: bool) -> io::Result<()> {
+    let inheritable = if ambient_too { held.clone() } else { CapsHashSet::new() };
+    // Ambient ones first, because they are inheritable; permitted ones last, because the others must be among them.
+    caps::clear(None, CapSet::Ambient).map_err(failed)?;
+    caps::set(None, CapSet::Inheritable, &inheritable).map_err(failed)?;
+    caps::set(None, CapSet::Effective, held).map_err(failed)?;
+    caps::set(None, CapSet::Permitted, held).map_err(failed)?;
+    inheritable.into_iter().try_for_each(|capability| caps::raise(None, CapSet::Ambient, capability).map_err(failed))
+}
+
+/// Has permitted capabilities stay when the user changes, or go again.
+pub(crate) fn keep_over_change_of_user(keep: bool) -> io::Result<()> {
+    securebits::set_keepcaps(keep).map_err(failed)
+}
+
+/// Returns whether no capabilities but these are effective or permitted.
+pub(crate) fn is_limited_to(kept: &CapsHashSet) -> io::Result<bool> {
+    let permitted = caps::read(None, CapSet::Permitted).map_err(failed)?;
+    Ok(permitted.is_subset(kept) && effective()?.is_subset(kept))
+}
+
+fn failed(error: CapsError) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_of_a_request_is_known_by_its_number() {
+        for (number, name) in executor_core::validate::CAPABILITIES.iter().enumerate() {
+            let set = named([*name]).unwrap();
+            let found: Vec<_> =
+                set.iter().map(|capability| (usize::from(capability.index()), capability.to_string())).collect();
+            assert_eq!(found, [(number, (*name).to_owned())]);
+        }
+        assert_eq!(caps::all().len(), executor_core::validate::CAPABILITIES.len());
+        assert!(named(["KILL"]).is_err());
+    }
+}

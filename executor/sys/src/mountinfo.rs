@@ -1,0 +1,107 @@
+//! The table of mounts of a process: /proc/PID/mountinfo (proc_pid_mountinfo(5)).
+//!
+//! Paths are bytes: whoever may mount or rename chooses them. A line that does not have the form of the manual page is
+//! passed over, so that one mount cannot hide the others.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
+
+use rustix::fs::makedev;
+
+/// A mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Number of its file system, as stat(2) has it.
+    pub device: u64,
+    /// Path that it is mounted on, below the root of the process.
+    pub point: PathBuf,
+    /// Type of its file system.
+    pub kind: String,
+    /// Source, as it was given to mount(2).
+    pub source: OsString,
+    /// Options of its file system.
+    pub options: String,
+}
+
+impl Mount {
+    /// Returns whether the file system has an option.
+    pub fn has_option(&self, name: &str) -> bool {
+        self.options.split(',').any(|option| option == name)
+    }
+}
+
+/// Returns the mounts of a table, in its order.
+pub fn parse(table: &[u8]) -> Vec<Mount> {
+    table.split(|byte| *byte == b'\n').filter_map(line).collect()
+}
+
+fn line(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let (major, minor) = str::from_utf8(fields.nth(2)?).ok()?.split_once(':')?;
+    let device = makedev(major.parse().ok()?, minor.parse().ok()?);
+    let point = unescaped(fields.nth(1)?);
+    // Behind the options of the mount there are optional fields, ended by a hyphen.
+    fields.by_ref().skip(1).find(|field| *field == b"-")?;
+    let kind = unescaped(fields.next()?).into_string().ok()?;
+    let source = unescaped(fields.next()?);
+    let options = String::from_utf8_lossy(fields.next()?).into_owned();
+    Some(Mount { device, point: point.into(), kind, source, options })
+}
+
+/// Undoes what the kernel does to a space, a tab, a line break and a backslash: a backslash and three octal digits.
+fn unescaped(text: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((&first, more)) = rest.split_first() {
+        let octal = |digits: &[u8]| u8::from_str_radix(str::from_utf8(digits).ok()?, 8).ok();
+        match more.get(..3).filter(|_| first == b'\\').and_then(octal) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &more[3..];
+            }
+            None => {
+                bytes.push(first);
+                rest = more;
+            }
+        }
+    }
+    OsString::from_vec(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn mounts_are_read_as_the_kernel_writes_them() {
+        let table: &[u8] = b"131 90 0:52 /files /root/a\\040b\\134c ro,nosuid - tmpfs executor-secrets rw,size=12k\n\
+            29 23 8:1 / / rw shared:1 master:2 - ext4 /dev/sda1 rw\n\
+            no mount\n\
+            30 29 0 /x /x rw - tmpfs y rw\n\
+            31 29 0:9 / /not-\xff-utf8 rw - tmpfs none rw\n\
+            32 29 0:9 / /a\\04 rw - - - rw\n";
+        let mounts = parse(table);
+        let points: Vec<_> = mounts.iter().map(|mount| mount.point.as_os_str().as_bytes()).collect();
+        assert_eq!(points, [&b"/root/a b\\c"[..], b"/", b"/not-\xff-utf8", b"/a\\04"]);
+        assert_eq!(
+            (mounts[0].device, &*mounts[0].kind, &*mounts[0].source),
+            (makedev(0, 52), "tmpfs", "executor-secrets".as_ref())
+        );
+        assert!(mounts[0].has_option("size=12k") && !mounts[0].has_option("size"));
+        assert_eq!(
+            (mounts[1].device, &*mounts[1].kind, &*mounts[1].source),
+            (makedev(8, 1), "ext4", "/dev/sda1".as_ref())
+        );
+        assert_eq!((&*mounts[3].kind, &*mounts[3].source), ("-", "-".as_ref()));
+    }
+
+    #[test]
+    fn this_process_has_a_root() {
+        let mounts = parse(&std::fs::read("/proc/self/mountinfo").unwrap());
+        assert!(mounts.iter().any(|mount| mount.point == Path::new("/")));
+    }
+}

@@ -1,0 +1,99 @@
+//! A descriptor that is looked at or waited for alone. For several at a time see [`crate::events`].
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+/// Flags of a peer that sends nothing more, or of a descriptor that is none.
+const GONE: PollFlags = PollFlags::HUP.union(PollFlags::RDHUP).union(PollFlags::ERR).union(PollFlags::NVAL);
+
+/// Returns whether the other end of a socket is closed, or closed for writing. What it sent before may still be there.
+pub fn hung_up(fd: impl AsFd) -> bool {
+    look(&fd, PollFlags::RDHUP).intersects(GONE)
+}
+
+/// Returns whether a read would not wait; of a descriptor of a process, whether that has ended.
+pub fn is_readable(fd: impl AsFd) -> bool {
+    !look(&fd, PollFlags::IN).is_empty()
+}
+
+/// Waits until a read would not wait, or until the deadline. Returns whether it would not.
+///
+/// # Errors
+/// Out of memory.
+pub fn readable_by(fd: impl AsFd, deadline: Instant) -> io::Result<bool> {
+    by(&fd, PollFlags::IN, deadline)
+}
+
+/// Waits until a write would not wait, or until the deadline. Returns whether it would not.
+///
+/// # Errors
+/// Out of memory.
+pub fn writable_by(fd: impl AsFd, deadline: Instant) -> io::Result<bool> {
+    by(&fd, PollFlags::OUT, deadline)
+}
+
+fn look(fd: &impl AsFd, flags: PollFlags) -> PollFlags {
+    let mut fds = [PollFd::new(fd, flags)];
+    loop {
+        match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+            Err(Errno::INTR) => {}
+            Err(_) => return PollFlags::empty(),
+            Ok(_) => return fds[0].revents(),
+        }
+    }
+}
+
+fn by(fd: &impl AsFd, flags: PollFlags, deadline: Instant) -> io::Result<bool> {
+    loop {
+        match poll(&mut [PollFd::new(fd, flags)], Some(&until(deadline))) {
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+            Ok(count) => return Ok(count > 0),
+        }
+    }
+}
+
+/// Time that is left, as poll takes it: none where the deadline has passed.
+pub(crate) fn until(deadline: Instant) -> Timespec {
+    let left = deadline.saturating_duration_since(Instant::now());
+    Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::net::Shutdown;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_peer_that_sends_no_more_has_hung_up() {
+        let (a, b) = UnixStream::pair().unwrap();
+        assert!(!hung_up(&b) && !is_readable(&b));
+        (&a).write_all(b"x").unwrap();
+        assert!(!hung_up(&b) && is_readable(&b));
+        a.shutdown(Shutdown::Write).unwrap();
+        assert!(hung_up(&b) && !hung_up(&a));
+        let (c, d) = UnixStream::pair().unwrap();
+        drop(c);
+        assert!(hung_up(&d));
+    }
+
+    #[test]
+    fn a_deadline_ends_a_wait() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let deadline = Instant::now() + Duration::from_millis(20);
+        assert!(!readable_by(&b, deadline).unwrap());
+        assert!(Instant::now() >= deadline);
+        assert!(!readable_by(&b, deadline).unwrap(), "one that has passed");
+        assert!(writable_by(&a, Instant::now()).unwrap());
+        (&a).write_all(b"x").unwrap();
+        assert!(readable_by(&b, Instant::now() + Duration::from_secs(60)).unwrap());
+    }
+}

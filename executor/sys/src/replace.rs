@@ -1,0 +1,137 @@
+//! Replacing a file by rename: a reader sees the old content or the new one, never a part.
+//!
+//! The new content goes into `NAME.new` beside the file. That name belongs to the caller alone: what an earlier attempt
+//! left there is removed, a link there is not followed, and it does not stay after an error.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, fchown};
+use std::path::{Path, PathBuf};
+
+/// Ending of the name of a file that is not whole yet.
+pub const PARTIAL: &str = ".new";
+
+/// A replacement of a file that is to be written.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "nothing is written before `write`"]
+pub struct Replacement<'a> {
+    path: &'a Path,
+    mode: u32,
+    group: Option<u32>,
+    durable: bool,
+}
+
+impl<'a> Replacement<'a> {
+    /// Replaces the file at `path`, or makes it: readable and writable by the caller's user alone, and not synced.
+    pub fn of(path: &'a Path) -> Self {
+        Self { path, mode: 0o600, group: None, durable: false }
+    }
+
+    /// Gives the file to a group, with this mode.
+    pub fn shared(self, mode: u32, group: u32) -> Self {
+        Self { mode, group: Some(group), ..self }
+    }
+
+    /// Has file and directory entry on the disk before [`Self::write`] returns.
+    pub fn durable(self) -> Self {
+        Self { durable: true, ..self }
+    }
+
+    /// Writes the content and gives the file its name. Returns the file, open for writing at its end.
+    ///
+    /// # Errors
+    /// The disk; no permission. The file is as it was then, and nothing is left beside it. Only where the directory cannot
+    /// be synced the new content stands already.
+    pub fn write(self, content: &[u8]) -> io::Result<File> {
+        let partial = partial(self.path);
+        let written = self.create(&partial).and_then(|mut file| {
+            file.write_all(content)?;
+            self.publish(&file, &partial)?;
+            Ok(file)
+        });
+        written.inspect_err(|_| drop(fs::remove_file(&partial))) // it may have its name already
+    }
+
+    fn create(&self, partial: &Path) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.create_new(true).write(true).mode(self.mode).custom_flags(libc::O_NOFOLLOW);
+        let file = match options.open(partial) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                fs::remove_file(partial)?; // of an attempt before
+                options.open(partial)?
+            }
+            file => file?,
+        };
+        if let Some(group) = self.group {
+            fchown(&file, None, Some(group))?;
+            file.set_permissions(Permissions::from_mode(self.mode))?; // whatever the umask is
+        }
+        Ok(file)
+    }
+
+    fn publish(&self, file: &File, partial: &Path) -> io::Result<()> {
+        if self.durable {
+            return publish_durably(file, partial, self.path);
+        }
+        fs::rename(partial, self.path)
+    }
+}
+
+/// Syncs a file that was written under another name of the same directory, gives it its own, and syncs the directory.
+///
+/// # Errors
+/// The disk.
+pub fn publish_durably(file: &File, partial: &Path, path: &Path) -> io::Result<()> {
+    file.sync_all()?;
+    fs::rename(partial, path)?;
+    path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+}
+
+/// Name of a file while it is written.
+fn partial(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(PARTIAL);
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("record.json");
+        let partial = dir.path().join("record.json.new");
+        let victim = dir.path().join("victim");
+        fs::write(&victim, "kept").unwrap();
+        for before in ["nothing", "leftover", "link"] {
+            match before {
+                "leftover" => fs::write(&partial, "half of some").unwrap(),
+                "link" => symlink(&victim, &partial).unwrap(),
+                _ => {}
+            }
+            Replacement::of(&path).durable().write(before.as_bytes()).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), before);
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+            assert!(!partial.exists());
+        }
+        assert_eq!(fs::read_to_string(victim).unwrap(), "kept");
+        let group = rustix::process::getegid().as_raw();
+        Replacement::of(&path).shared(0o666, group).write(b"for all").unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o666, "the umask does not count");
+    }
+
+    #[test]
+    fn a_failure_leaves_the_old_content_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("occupied");
+        fs::create_dir_all(path.join("below")).unwrap();
+        assert!(Replacement::of(&path).write(b"x").is_err());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert!(path.join("below").exists());
+    }
+}

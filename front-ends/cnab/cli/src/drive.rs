@@ -1,0 +1,178 @@
+//! `cnab-executor`: an operation of cnab-go or Porter from standard input to a container, and its outputs to
+//! `CNAB_OUTPUT_DIR`. What the run tool prints comes out as it is printed.
+//!
+//! SIGINT, SIGTERM and SIGHUP stop the container; outputs are fetched all the same. The exit status is the run tool's.
+//!
+//! EXECUTOR_SOCKET names executord's socket. EXECUTOR_CNAB_NETWORK is as `--network` of `run`, EXECUTOR_CNAB_EGRESS=1 as its
+//! `--egress`, EXECUTOR_CNAB_IMAGE an image to run instead, EXECUTOR_CNAB_USER a user to run as, and
+//! EXECUTOR_CNAB_IGNORE_DIGEST=1 runs what cannot be verified. `true` and `yes` are as `1`; 0, `false` and `no` as if unset.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::str::FromStr as _;
+
+use executor_cnab::bundle::OUTPUTS;
+use executor_cnab::claim::Status;
+
+use crate::ended::{delete, judge, outputs};
+use crate::error::CnabError;
+use crate::image;
+use crate::operation::{HANDLES, Operation};
+use crate::plan::Wanted;
+use crate::request::{self, Options};
+use agent_cli::connect::{Client, DEFAULT_SOCKET};
+use agent_cli::container::completed;
+use agent_cli::destination::{Place, Tree, below};
+use agent_cli::exit::{OURS, Outcome};
+use agent_cli::failure::Failure;
+use agent_cli::interrupt::Interrupts;
+use agent_cli::logs::{Form, Printer};
+use agent_cli::network::Chosen;
+use agent_cli::output::Output;
+use agent_cli::request::forbid_dumps;
+use agent_cli::session::Session;
+use agent_cli::stay;
+use agent_cli::text::plain;
+use agent_cli::view::style::Style;
+
+const USAGE: &str = "cnab-executor is a command driver for cnab-go and Porter: `cnab-executor --handles` prints the types of \
+                     images that it runs, and without arguments it reads an operation from standard input";
+
+/// The whole program.
+pub(crate) fn drive() -> ExitCode {
+    let result = match std::env::args_os().nth(1) {
+        Some(argument) if argument == "--handles" => {
+            // Nothing else is printed, on no stream: callers read both together.
+            print!("{HANDLES}");
+            return ExitCode::SUCCESS;
+        }
+        Some(_) => Err(Failure::Usage(USAGE.into())),
+        None => operate(),
+    };
+    match result {
+        Ok(status) => ExitCode::from(status),
+        Err(failure) => {
+            if !failure.is_quiet() {
+                eprintln!("cnab-executor: {}", failure.describe());
+            }
+            ExitCode::from(failure.exit_status())
+        }
+    }
+}
+
+fn operate() -> Result<u8, Failure> {
+    forbid_dumps();
+    let operation = Operation::read(&mut std::io::stdin().lock())?;
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let network = variable("EXECUTOR_CNAB_NETWORK").map_or(Ok(Chosen::None), |name| Chosen::from_str(&name));
+    let network = network.map_err(|why| Failure::Usage(format!("EXECUTOR_CNAB_NETWORK {why}")))?;
+    let switch = |name: &str| variable(name).map_or(Ok(false), |value| switched(name, &value));
+    let egress = switch("EXECUTOR_CNAB_EGRESS")?;
+    let options = Options { network, egress, user: variable("EXECUTOR_CNAB_USER"), ..Options::default() };
+    let image = Wanted {
+        replacement: variable("EXECUTOR_CNAB_IMAGE"),
+        ignore_digest: switch("EXECUTOR_CNAB_IGNORE_DIGEST")?,
+        ..Wanted::default()
+    };
+    let socket = std::env::var_os("EXECUTOR_SOCKET").filter(|path| !path.is_empty()).unwrap_or(DEFAULT_SOCKET.into());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
+    let result = runtime.block_on(async {
+        let mut interrupts = Interrupts::install().map_err(Failure::System)?;
+        let output = Output::start("cnab-executor").map_err(Failure::System)?;
+        let client = Client::connect(Path::new(&socket)).await?;
+        let session = Session { client, output, style: Style::detect(), json: false };
+        let result = carry_out(&session, &operation, &options, &image, &mut interrupts).await;
+        let written = session.output.finish().await;
+        result.and_then(|status| written.map(|()| status))
+    });
+    runtime.shutdown_background();
+    result
+}
+
+/// What a variable that is on or off says.
+fn switched(name: &str, value: &str) -> Result<bool, Failure> {
+    match value.to_ascii_lowercase().as_str() {
+        "1" | "true" | "yes" | "on" => Ok(true),
+        "0" | "false" | "no" | "off" => Ok(false),
+        _ => Err(Failure::Usage(format!("{name}={}: is neither true nor false (1 or 0)", plain(value)))),
+    }
+}
+
+async fn carry_out(
+    session: &Session,
+    operation: &Operation,
+    options: &Options,
+    wanted: &Wanted,
+    interrupts: &mut Interrupts,
+) -> Result<u8, Failure> {
+    let invocation = operation.invocation();
+    let rootfs = image::reference(session, &invocation, wanted).await?;
+    let id = format!("cnab-driver-{}", uuid::Uuid::new_v4());
+    let writable = crate::actions::files_can_be_written(session).await?;
+    let request = request::build(&id, &rootfs, &invocation, None, options, writable)?;
+    drop(invocation);
+    let mut printer = Printer::new(session.output.clone(), Form::AsItWas);
+    let (container, failure) = match stay::attend(session, request, interrupts, &mut printer, || Ok(())).await {
+        Ok(container) => (container, None),
+        Err(failure @ (Failure::Abandoned { .. } | Failure::GaveUp { .. })) => return Err(failure),
+        Err(failure) => match completed(&session.client, &id).await {
+            Ok(container) => (container, Some(failure)),
+            Err(_) => return Err(failure),
+        },
+    };
+    let fetched = fetch(session, &id).await;
+    delete(session, &id).await;
+    fetched?;
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    let (status, message) = judge(&container);
+    if status == Status::Succeeded {
+        return Ok(0);
+    }
+    session.output.note(format!(
+        "{} {}: {}",
+        plain(&operation.action),
+        plain(&operation.installation_name),
+        plain(&message)
+    ));
+    let code = Outcome::of(container.result.as_ref()).status();
+    // A caller that stopped it must not take it for done.
+    Ok(if code == 0 { OURS } else { code })
+}
+
+/// Writes what was captured below CNAB_OUTPUT_DIR, under the paths that it has in the container.
+async fn fetch(session: &Session, id: &str) -> Result<(), Failure> {
+    let Some(directory) = std::env::var_os("CNAB_OUTPUT_DIR").filter(|directory| !directory.is_empty()) else {
+        return Ok(());
+    };
+    let (files, skipped) = outputs(session, id).await?;
+    for (path, reason) in skipped {
+        session.output.note(format!("not captured: {}: {}", plain(&path), plain(&reason)));
+    }
+    let tree = Tree::open(&Place { directory: directory.into(), make: true, name: None })?;
+    for (path, content) in files {
+        let relative = below("", &path).filter(|_| path.starts_with(OUTPUTS));
+        let relative =
+            relative.ok_or_else(|| CnabError::Driver(format!("executord sent {path:?}, which was not asked for")))?;
+        let mut file = tree.file(&relative, 0o600)?;
+        file.write(&content)?;
+        file.finish()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_is_on_or_off_and_nothing_else() {
+        for (text, expected) in
+            [("1", true), ("true", true), ("TRUE", true), ("yes", true), ("0", false), ("False", false)]
+        {
+            assert_eq!(switched("X", text).unwrap(), expected, "{text}");
+        }
+        assert!(switched("X", "maybe").unwrap_err().describe().contains("X=maybe"));
+    }
+}

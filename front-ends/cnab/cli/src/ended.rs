@@ -1,0 +1,185 @@
+//! What a container that ended means for its installation: status, message, outputs and log, kept with the claim.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use executor_cnab::action::Action;
+use executor_cnab::bundle::Bundle;
+use executor_cnab::claim::{Claim, ClaimResult, Status};
+use executor_cnab::outputs::{Content, LOGS, metadata, settle};
+use executor_cnab::store::{OUTPUT_MAX, Store};
+use executor_proto::v1::executor_client::ExecutorClient;
+use executor_proto::v1::get_outputs_response::Part;
+use executor_proto::v1::{Container, DeleteRequest, GetOutputsRequest, failure};
+use serde_json::json;
+use tokio::time::Instant;
+use tonic::Code;
+
+use crate::error::CnabError;
+use agent_cli::connect::Patience;
+use agent_cli::exit::{OURS, Outcome};
+use agent_cli::failure::Failure;
+use agent_cli::session::Session;
+use agent_cli::status::{is_away, is_lost};
+use agent_cli::text::plain;
+
+/// Most bytes of what a run tool printed that are kept.
+pub(crate) const LOG_MAX: usize = 8 << 20;
+
+/// How an action ended.
+pub(crate) struct Ended {
+    pub(crate) status: Status,
+    pub(crate) message: String,
+    pub(crate) exit: u8,
+    pub(crate) outputs: BTreeMap<String, Content>,
+}
+
+/// What a completed container means.
+pub(crate) async fn conclude(
+    session: &Session,
+    bundle: &Bundle,
+    action: &Action,
+    container: &Container,
+    paths: &BTreeMap<String, String>,
+) -> Result<Ended, Failure> {
+    let (status, mut message) = judge(container);
+    let mut found = BTreeMap::new();
+    if !paths.is_empty() {
+        let (files, skipped) = outputs(session, &container.id).await?;
+        let named = files.into_iter().filter_map(|(path, content)| Some((paths.get(&path)?.clone(), content)));
+        found.extend(named);
+        for (path, reason) in skipped {
+            session.output.note(format!("not captured: {}: {}", plain(&path), plain(&reason)));
+        }
+    }
+    let settled = settle(bundle, action, status == Status::Succeeded, found);
+    let mut ended = Ended { status, message: String::new(), exit: 0, outputs: settled.outputs };
+    if !settled.wrong.is_empty() {
+        ended.status = Status::Failed;
+        message = settled.wrong.to_string();
+    }
+    ended.exit = match (ended.status, Outcome::of(container.result.as_ref()).status()) {
+        (Status::Succeeded, _) => 0,
+        (_, 0) => OURS,
+        (_, status) => status,
+    };
+    ended.message = message;
+    Ok(ended)
+}
+
+/// Status and message of how a container ended.
+pub(crate) fn judge(container: &Container) -> (Status, String) {
+    let result = container.result.as_ref();
+    let said =
+        result.and_then(|result| result.failure.as_ref()).map(|failure| failure.message.clone()).unwrap_or_default();
+    if result.is_some_and(|result| result.oom_killed) {
+        return (Status::Failed, "its memory limit was reached".into());
+    }
+    let stopped = result.is_some_and(|result| result.stopped);
+    match Outcome::of(result) {
+        Outcome::Exited(0) if !stopped => (Status::Succeeded, String::new()),
+        Outcome::Exited(_) | Outcome::Signaled(_) if stopped => (Status::Canceled, "it was stopped".into()),
+        Outcome::Exited(code) => (Status::Failed, format!("the run tool exited with {code}")),
+        Outcome::Signaled(signal) => {
+            (Status::Failed, format!("the run tool was ended by {}", agent_cli::signals::name(signal)))
+        }
+        Outcome::NotExecuted(_) => (Status::Failed, said),
+        Outcome::Failed(failure::Kind::Prepare) => (Status::Failed, said),
+        Outcome::Failed(_) | Outcome::Unknown if said.is_empty() => {
+            (Status::Unknown, "nobody knows how it ended".into())
+        }
+        Outcome::Failed(_) | Outcome::Unknown => (Status::Unknown, said),
+    }
+}
+
+/// Keeps outputs, log and final result, in this order.
+pub(crate) fn record(
+    store: &Store,
+    claim: &Claim,
+    last: Option<&ClaimResult>,
+    ended: &Ended,
+    log: &[u8],
+) -> Result<ClaimResult, CnabError> {
+    let mut result = ClaimResult::new(claim, last, ended.status, SystemTime::now())?.saying(&*ended.message);
+    for (name, content) in &ended.outputs {
+        store.save_output(&result.id, name, &content.bytes)?;
+        result.outputs.insert(name.clone(), metadata(content));
+    }
+    if !log.is_empty() && !ended.outputs.contains_key(LOGS) {
+        store.save_output(&result.id, LOGS, log)?;
+        result.outputs.insert(
+            LOGS.into(),
+            json!({ "contentDigest": executor_cnab::claim::digest(log), "generatedByBundle": "false" }),
+        );
+    }
+    store.save_result(&result)?;
+    Ok(result)
+}
+
+/// Contents by path, and what was not captured.
+type Files = (BTreeMap<String, Vec<u8>>, Vec<(String, String)>);
+
+/// Fetches what was captured, over restarts of executord.
+pub(crate) async fn outputs(session: &Session, id: &str) -> Result<Files, Failure> {
+    let doing = format!("fetch the outputs of {id}");
+    let mut patience = Patience::default();
+    loop {
+        let begun = Instant::now();
+        let status = match fetch(session, id).await {
+            Ok(files) => return Ok(files),
+            // The process never ran, or nothing could be captured: the result tells.
+            Err(status) if status.code() == Code::FailedPrecondition => return Ok(Files::default()),
+            Err(status) => status,
+        };
+        if !is_away(&status) {
+            return Err(session.client.failure(&doing, &status));
+        }
+        patience.since(begun);
+        if !patience.pause().await {
+            return Err(session.client.gave_up(&doing));
+        }
+    }
+}
+
+async fn fetch(session: &Session, id: &str) -> Result<Files, tonic::Status> {
+    let request = GetOutputsRequest { id: id.to_owned(), path: String::new() };
+    let mut stream = session.client.rpc().get_outputs(request).await?.into_inner();
+    let mut files = Files::default();
+    let mut current: Option<String> = None;
+    let mut total = 0u64;
+    while let Some(message) = stream.message().await? {
+        match message.part {
+            Some(Part::File(file)) => {
+                files.0.insert(file.path.clone(), Vec::new());
+                current = Some(file.path);
+            }
+            Some(Part::Data(data)) => {
+                total += data.len() as u64;
+                if total > OUTPUT_MAX {
+                    return Err(tonic::Status::out_of_range(format!("the outputs have more than {OUTPUT_MAX} bytes")));
+                }
+                if let Some(content) = current.as_ref().and_then(|path| files.0.get_mut(path)) {
+                    content.extend_from_slice(&data);
+                }
+            }
+            Some(Part::Skipped(entry)) => files.1.push((entry.path, entry.reason)),
+            None => {} // of a newer executord
+        }
+    }
+    // A missing file is the bundle's to answer for: it may have a default.
+    files.1.retain(|(_, reason)| reason != "not there");
+    Ok(files)
+}
+
+/// Deletes a container. Where it cannot be, that is told, and changes nothing.
+pub(crate) async fn delete(session: &Session, id: &str) {
+    let call = |mut rpc: ExecutorClient<_>| {
+        let request = DeleteRequest { id: id.to_owned(), force: true };
+        async move { rpc.delete(request).await }
+    };
+    if let Err(failure) = session.client.patiently(&format!("remove {id}"), is_lost, call).await
+        && failure.code() != Some(Code::NotFound)
+    {
+        session.output.note(failure.describe());
+    }
+}

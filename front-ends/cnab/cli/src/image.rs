@@ -1,0 +1,158 @@
+//! Which image is run, and that it is the one that the bundle means (rule 27).
+//!
+//! A reference of a registry is pinned to the bundle's digest, so that executord verifies it. What lies in a layout or an
+//! archive is taken in first, and compared by the digest that executord found; then the digest is what is run. Images of
+//! a thick bundle are sent along. What has no digest at all, such as a directory, takes the user's word.
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Write};
+use std::path::Path;
+
+use executor_cnab::archive::{self, ArchiveError};
+use executor_cnab::invocation::Invocation;
+use executor_proto::v1::images_client::ImagesClient;
+use executor_proto::v1::import_image_request::Part;
+use executor_proto::v1::{Image, ImportHeader, ImportImageRequest, PullImageRequest, PullPolicy, import_header};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::error::CnabError;
+use crate::plan::Wanted;
+use crate::request::Rootfs;
+use agent_cli::failure::Failure;
+use agent_cli::images::{self, Pieces};
+use agent_cli::session::Session;
+
+/// Bytes of a message of an archive, and messages on their way.
+const PIECE: usize = 256 << 10;
+const PIECES: usize = 8;
+/// References of what is read from a disk.
+const ON_DISK: [&str; 3] = ["oci:", "oci-archive:", "docker-archive:"];
+
+/// What `rootfs` of the request says.
+pub(crate) async fn reference(session: &Session, invocation: &Invocation, wanted: &Wanted) -> Result<Rootfs, Failure> {
+    let digest = invocation.content_digest.as_deref().filter(|_| !wanted.ignore_digest);
+    let as_it_is = |reference: &str| Rootfs { reference: reference.to_owned(), policy: PullPolicy::IfMissing };
+    let here = |reference: String| Rootfs { reference, policy: PullPolicy::Never };
+    match (&wanted.replacement, digest) {
+        (Some(reference), None) => {
+            let on_disk = ON_DISK.iter().any(|scheme| reference.starts_with(scheme));
+            let sent = on_disk && images::send_first(session, reference).await?;
+            Ok(if sent { here(reference.clone()) } else { as_it_is(reference) })
+        }
+        (Some(reference), Some(digest)) => {
+            if let Some(image) = reference.strip_prefix("docker://") {
+                return Ok(as_it_is(&pinned(image, Some(digest))?));
+            }
+            if !ON_DISK.iter().any(|scheme| reference.starts_with(scheme)) {
+                return Err(CnabError::Image(format!(
+                    "{reference} cannot be verified against the bundle's contentDigest; --insecure-ignore-digest runs it \
+                     all the same"
+                ))
+                .into());
+            }
+            verified(&pull(session, reference).await?, reference, digest)?;
+            Ok(here(pinned(&invocation.image, Some(digest))?))
+        }
+        (None, digest) => match &wanted.thick {
+            Some(archive) => {
+                let own = (&*invocation.image, invocation.content_digest.as_deref());
+                let image = import(session, archive, own, true).await?;
+                if let Some(digest) = digest {
+                    verified(&image, &invocation.image, digest)?;
+                }
+                for (reference, digest) in &wanted.companions {
+                    let digest = digest.as_deref();
+                    let image = import(session, archive, (reference, digest), false).await?;
+                    if let Some(digest) = digest.filter(|_| !wanted.ignore_digest) {
+                        verified(&image, reference, digest)?;
+                    }
+                }
+                Ok(here(pinned(&invocation.image, digest)?))
+            }
+            None => Ok(as_it_is(&pinned(&invocation.image, digest)?)),
+        },
+    }
+}
+
+/// A reference of a registry with the digest that it must have.
+fn pinned(reference: &str, digest: Option<&str>) -> Result<String, CnabError> {
+    match (digest, reference.split_once('@')) {
+        (None, _) => Ok(format!("docker://{reference}")),
+        (Some(digest), None) => Ok(format!("docker://{reference}@{digest}")),
+        (Some(digest), Some((_, given))) if given == digest => Ok(format!("docker://{reference}")),
+        (Some(digest), Some(_)) => Err(CnabError::Image(format!(
+            "{reference} is another image than the bundle's contentDigest says ({digest})"
+        ))),
+    }
+}
+
+/// The image is the one that the bundle means: by its manifest, or by the index that it was chosen from.
+fn verified(image: &Image, reference: &str, digest: &str) -> Result<(), CnabError> {
+    if image.digest == digest || image.index_digest == digest {
+        return Ok(());
+    }
+    Err(CnabError::Image(format!(
+        "{reference} has the digest {}, and not {digest}, which is the bundle's contentDigest",
+        image.digest
+    )))
+}
+
+/// Has executord read an image from this machine's disk, or sends it.
+async fn pull(session: &Session, reference: &str) -> Result<Image, Failure> {
+    let request = PullImageRequest { reference: reference.to_owned(), ..PullImageRequest::default() };
+    images::fetch_or_send(session, &request, false).await
+}
+
+/// Sends an image of a thick bundle to executord. The invocation image may be the only one, under whatever name.
+async fn import(
+    session: &Session,
+    archive: &Path,
+    (reference, digest): (&str, Option<&str>),
+    or_the_only_one: bool,
+) -> Result<Image, Failure> {
+    let doing = format!("take in {reference} of {}", archive.display());
+    let (sender, receiver) = mpsc::channel(PIECES);
+    let header = ImportHeader {
+        form: import_header::Form::OciArchive.into(),
+        reference: format!("docker://{reference}"),
+        image: String::new(),
+    };
+    // There is room for the first.
+    let _ = sender.send(ImportImageRequest { part: Some(Part::Header(header)) }).await;
+    let (path, image, digest) = (archive.to_owned(), reference.to_owned(), digest.map(str::to_owned));
+    let sent = tokio::task::spawn_blocking(move || {
+        let file = File::open(&path).map_err(ArchiveError::Read)?;
+        let to = BufWriter::with_capacity(PIECE, Pieces(sender));
+        let wanted = archive::Wanted { digest: digest.as_deref(), reference: &image, or_the_only_one };
+        let mut to = archive::layout(BufReader::new(file), to, wanted)?;
+        to.flush().map_err(ArchiveError::Write)
+    });
+    let answer = ImagesClient::new(session.client.channel()).import(ReceiverStream::new(receiver)).await;
+    let sent = sent.await.unwrap_or_else(|error| Err(ArchiveError::Read(io::Error::other(error))));
+    match (sent, answer) {
+        // That executord takes no more is its own to explain.
+        (Err(ArchiveError::Write(_)) | Ok(()), Err(status)) => Err(session.client.failure(&doing, &status)),
+        (Err(source), _) => Err(CnabError::Archive { path: archive.to_owned(), source }.into()),
+        (Ok(()), Ok(answer)) => answer
+            .into_inner()
+            .image
+            .ok_or_else(|| CnabError::Image(format!("{doing}: executord's answer lacks the image")).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rule_27_a_reference_is_pinned_to_the_digest() {
+        assert_eq!(pinned("a/b:1", None).unwrap(), "docker://a/b:1");
+        assert_eq!(pinned("a/b:1", Some("sha256:1")).unwrap(), "docker://a/b:1@sha256:1");
+        assert_eq!(pinned("a/b@sha256:1", Some("sha256:1")).unwrap(), "docker://a/b@sha256:1");
+        assert!(pinned("a/b@sha256:2", Some("sha256:1")).unwrap_err().to_string().contains("another image"));
+        let image = Image { digest: "sha256:1".into(), index_digest: "sha256:2".into(), ..Image::default() };
+        assert!(verified(&image, "x", "sha256:1").is_ok() && verified(&image, "x", "sha256:2").is_ok());
+        assert!(verified(&image, "x", "sha256:3").unwrap_err().to_string().contains("contentDigest"));
+    }
+}

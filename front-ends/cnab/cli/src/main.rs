@@ -1,0 +1,31 @@
+//! `agent-cli-cnab`: Cloud Native Application Bundles through executord. agent-cli runs it as `agent-cli cnab`; called as
+//! `cnab-executor` it is a command driver for cnab-go and Porter.
+//!
+//! The library `executor_cnab` knows what bundles are. Here is the rest: the command line ([`cli`], [`args`]), its inputs
+//! ([`input`], [`secrets`]), the plan of an action ([`plan`]) and its request ([`request`]), the work on an installation
+//! ([`actions`], [`perform`], [`settle`], [`ended`]), the driver ([`operation`], [`drive`]), and how things look ([`view`]).
+
+#![forbid(unsafe_code)]
+
+mod actions;
+mod args;
+mod cli;
+mod drive;
+mod ended;
+mod error;
+mod image;
+mod input;
+mod operation;
+mod perform;
+mod plan;
+mod read;
+mod request;
+mod secrets;
+mod settle;
+mod view;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    if operation::is_called() { drive::drive() } else { cli::main() }
+}

@@ -1,0 +1,146 @@
+//! One step: a container from the claim to the final result.
+
+use std::time::SystemTime;
+
+use executor_cnab::action::INSTALL;
+use executor_cnab::claim::{Claim, ClaimResult, Status};
+use executor_cnab::store::Store;
+use executor_proto::v1::Container;
+
+use crate::ended::{LOG_MAX, conclude, delete, record};
+use crate::error::CnabError;
+use crate::image;
+use crate::plan::{Prepared, State, Step, state};
+use crate::request::{self, Options};
+use crate::settle as unfinished;
+use crate::view;
+use agent_cli::container::completed;
+use agent_cli::failure::Failure;
+use agent_cli::interrupt::Interrupts;
+use agent_cli::logs::{Form, Printer};
+use agent_cli::session::Session;
+use agent_cli::stay;
+use agent_cli::text::plain;
+use agent_cli::view::json;
+
+/// Carries a step out. An action that fails is an error (rule 2).
+pub(crate) async fn perform(
+    session: &Session,
+    store: &Store,
+    prepared: Prepared,
+    options: &Options,
+    interrupts: &mut Interrupts,
+) -> Result<(), Failure> {
+    let name = plain(&prepared.installation);
+    if !prepared.action.is_stateless() {
+        unfinished::settle(session, store, &prepared.installation, Some(interrupts)).await?;
+        permitted(store, &prepared)?;
+    }
+    let step = prepared.ready(store)?;
+    for warning in &step.warnings {
+        session.output.note(format!("{name}: {}", plain(warning)));
+    }
+    let rootfs = image::reference(session, &step.invocation, &step.image).await?;
+    session.output.note(format!(
+        "{name}: {} with {} {}",
+        step.action.name(),
+        plain(&step.bundle.name),
+        step.bundle.version
+    ));
+    let id = step.claim.container();
+    let writable = crate::actions::files_can_be_written(session).await?;
+    let request = request::build(&id, &rootfs, &step.invocation, step.docker, options, writable)?;
+    let Step { bundle, action, claim, invocation, .. } = &step;
+    let recorded = !action.is_stateless();
+    let mut last = None;
+    if recorded {
+        if let Some(digest) = claim.bundle_digest() {
+            store.save_bundle(digest, bundle.original()).map_err(CnabError::from)?;
+        }
+        store.save_claim(claim).map_err(CnabError::from)?;
+        last = Some(mark(store, claim, None, Status::Pending)?);
+    }
+    let form = if session.json { Form::OnStderr } else { Form::AsItWas };
+    let mut printer = Printer::new(session.output.clone(), form).keeping(LOG_MAX);
+    let result = {
+        let last = &mut last;
+        let started = || {
+            if recorded {
+                *last = Some(mark(store, claim, last.as_ref(), Status::Running)?);
+            }
+            Ok(())
+        };
+        stay::attend(session, request, interrupts, &mut printer, started).await
+    };
+    let (container, failure) = match result {
+        Ok(container) => (container, None),
+        Err(failure @ (Failure::Abandoned { .. } | Failure::GaveUp { .. })) => {
+            if recorded {
+                session.output.note(format!("`agent-cli cnab show {name}` tells how it ends"));
+            }
+            return Err(failure);
+        }
+        Err(failure) => match container(session, &id).await {
+            Some(container) => (container, Some(failure)),
+            // It was refused, or never made.
+            None => {
+                if recorded {
+                    let result = ClaimResult::new(claim, last.as_ref(), Status::Failed, SystemTime::now());
+                    let result = result.map_err(CnabError::from)?.saying(failure.describe());
+                    store.save_result(&result).map_err(CnabError::from)?;
+                }
+                return Err(failure);
+            }
+        },
+    };
+    let log = printer.into_kept();
+    let paths = &invocation.outputs;
+    let ended = conclude(session, bundle, action, &container, paths).await?;
+    let result = if recorded { Some(record(store, claim, last.as_ref(), &ended, &log)?) } else { None };
+    delete(session, &id).await;
+    if session.json {
+        session.output.text(json::document(&view::Done::new(&step, result.as_ref(), &ended))).await;
+    }
+    if let Some(failure) = failure {
+        return Err(failure);
+    }
+    match ended.status {
+        Status::Succeeded => {
+            session.output.note(format!("{name}: {} succeeded", action.name()));
+            Ok(())
+        }
+        status => Err(CnabError::Ended {
+            name: format!("{name}: {}", action.name()),
+            status: status.name(),
+            message: ended.message,
+            exit: ended.exit,
+        }
+        .into()),
+    }
+}
+
+/// Whether the action has something to work on, or nothing in its way (rule 5). After a failure any action may put things
+/// in order (rule 2).
+fn permitted(store: &Store, prepared: &Prepared) -> Result<(), CnabError> {
+    let name = &prepared.installation;
+    let history = store.history(name)?;
+    match (prepared.action.name(), state(&history)) {
+        (INSTALL, State::Present) => {
+            let revision = history.last().map(|record| record.claim.revision.clone()).unwrap_or_default();
+            Err(CnabError::Installed { name: name.clone(), revision })
+        }
+        (INSTALL, _) | (_, State::Present | State::Undefined) => Ok(()),
+        (_, State::Absent) => Err(CnabError::NotInstalled(name.clone())),
+    }
+}
+
+fn mark(store: &Store, claim: &Claim, last: Option<&ClaimResult>, status: Status) -> Result<ClaimResult, CnabError> {
+    let result = ClaimResult::new(claim, last, status, SystemTime::now())?;
+    store.save_result(&result)?;
+    Ok(result)
+}
+
+/// The container as it ended, if it is there.
+async fn container(session: &Session, id: &str) -> Option<Container> {
+    completed(&session.client, id).await.ok()
+}

@@ -1,0 +1,293 @@
+//! From the flags of an action to steps: one for the bundle, and one for each of its dependencies, in the order that the
+//! bundle gives.
+//!
+//! Whatever is wrong is found here, before anything is started or written, but for what an action ahead of it is still to
+//! say: an output of a dependency can be a parameter. The installation is locked from here on.
+
+mod prepared;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use executor_cnab::action::{Action, INSTALL, UNINSTALL, UPGRADE};
+use executor_cnab::bundle::Bundle;
+use executor_cnab::claim::Status;
+use executor_cnab::dependencies::{Dependencies, EXTENSION};
+use executor_cnab::docker::Docker;
+use executor_cnab::invocation::{Platform, choose};
+use executor_cnab::relocation::Relocation;
+use executor_cnab::store::{Locked, Record, Store};
+use executor_cnab::{credentials, extension, names};
+
+use crate::args::ActionArgs;
+use crate::error::CnabError;
+use crate::input::{self, Given, Loaded, wrong};
+use crate::request::Options;
+use crate::secrets;
+use agent_cli::failure::Failure;
+
+pub(crate) use prepared::{Prepared, Step};
+
+/// What is to be done.
+pub(crate) struct Plan {
+    pub(crate) store: Store,
+    pub(crate) steps: Vec<Prepared>,
+    pub(crate) options: Options,
+}
+
+/// What a person says of the image.
+#[derive(Debug, Default)]
+pub(crate) struct Wanted {
+    /// To be run instead of the bundle's own.
+    pub(crate) replacement: Option<String>,
+    /// Also where nothing can be verified.
+    pub(crate) ignore_digest: bool,
+    /// The archive that the images come with.
+    pub(crate) thick: Option<PathBuf>,
+    /// The other images of that archive: references and digests.
+    pub(crate) companions: Vec<(String, Option<String>)>,
+}
+
+/// What an installation is, as its claims tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nothing is there, or it was uninstalled.
+    Absent,
+    /// Its last change succeeded.
+    Present,
+    /// Its last change failed, or nobody knows: any action may put it in order (rule 2).
+    Undefined,
+}
+
+/// The claim that changed an installation last.
+pub(crate) fn last_change(history: &[Record]) -> Option<&Record> {
+    let modifies = |record: &&Record| {
+        let custom = record.claim.bundle.pointer("/actions").and_then(|actions| actions.get(&record.claim.action));
+        let custom = custom.map(|action| action.get("modifies").and_then(serde_json::Value::as_bool).unwrap_or(false));
+        custom.unwrap_or(true)
+    };
+    history.iter().rev().find(modifies)
+}
+
+/// What an installation is.
+pub(crate) fn state(history: &[Record]) -> State {
+    match last_change(history) {
+        None => State::Absent,
+        Some(record) => match (record.last().map(|result| result.status), &*record.claim.action) {
+            (Some(Status::Succeeded), UNINSTALL) => State::Absent,
+            (Some(Status::Succeeded), _) => State::Present,
+            _ => State::Undefined,
+        },
+    }
+}
+
+/// Where claims are, unless somebody says otherwise.
+pub(crate) fn claims_dir(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
+    if let Some(given) = given {
+        return Ok(given);
+    }
+    match std::env::var_os("HOME").filter(|home| !home.is_empty()) {
+        Some(home) => Ok(PathBuf::from(home).join(".cnab")),
+        None => Err(Failure::Usage("HOME is not set: name the directory of claims with --claims-dir".into())),
+    }
+}
+
+impl Plan {
+    /// Reads everything and makes the steps.
+    pub(crate) fn build(
+        args: &ActionArgs,
+        action: &str,
+        claims_dir: &Path,
+        stdin: &mut dyn Read,
+        variable: &dyn Fn(&str) -> Option<OsString>,
+    ) -> Result<Self, Failure> {
+        let maker = Maker {
+            args,
+            action,
+            store: Store::new(claims_dir),
+            given: input::parameters(&args.params, stdin, variable)?,
+            sources: input::credential_sets(&args.creds, claims_dir)?,
+            images: input::pairs(&args.images, "--image-override", '#')?,
+        };
+        let options = Options {
+            user: args.user.clone(),
+            network: args.network.clone(),
+            egress: args.egress,
+            limits: args.limits.clone(),
+            grace: args.grace,
+        };
+        let steps = maker.steps()?;
+        Ok(Self { store: maker.store, steps, options })
+    }
+}
+
+struct Maker<'a> {
+    args: &'a ActionArgs,
+    action: &'a str,
+    store: Store,
+    given: Given,
+    sources: BTreeMap<String, credentials::Source>,
+    images: BTreeMap<String, String>,
+}
+
+impl Maker<'_> {
+    fn steps(&self) -> Result<Vec<Prepared>, Failure> {
+        let name = &self.args.name;
+        names::installation(name).map_err(wrong("the name cannot be used"))?;
+        let history = self.store.history(name).map_err(CnabError::from)?;
+        let loaded = match (&self.args.bundle, self.known(&history)?) {
+            (Some(path), _) => input::bundle(path)?,
+            (None, Some(known)) => known,
+            // What the bundle is would not help.
+            (None, None) if matches!(self.action, UPGRADE | UNINSTALL) => {
+                return Err(CnabError::NotInstalled(name.clone()).into());
+            }
+            (None, None) => {
+                return Err(Failure::Usage(format!(
+                    "there is no installation {name}, so that its bundle is not known: name it with --bundle FILE"
+                )));
+            }
+        };
+        // Rule 36: before anything else.
+        extension::check(&loaded.bundle, self.allowed()).map_err(wrong("the bundle cannot be run here"))?;
+        let dependencies = Dependencies::of(&loaded.bundle.custom).unwrap_or_default();
+        let files = input::pairs(&self.args.dependencies, "--dependency", '=')?;
+        let named = self.given.keys().chain(self.images.keys()).filter(|name| !name.is_empty()).chain(files.keys());
+        if let Some(unknown) = named.into_iter().find(|name| dependencies.requirement(name).is_none()) {
+            return Err(Failure::Usage(format!("{unknown} is no dependency of this bundle")));
+        }
+        let required = loaded.bundle.required_extensions.iter().any(|name| name == EXTENSION);
+        let (before, after) = dependencies.order(self.action);
+        let mut skipped = Vec::new();
+        let mut steps = Vec::new();
+        let dependency = |dependency: &str, skipped: &mut Vec<String>| -> Result<Option<Prepared>, Failure> {
+            let installation = format!("{name}-{dependency}");
+            let history = self.store.history(&installation).map_err(CnabError::from)?;
+            let loaded = match files.get(dependency) {
+                Some(path) => Some(input::bundle(Path::new(path))?),
+                None => self.known(&history)?,
+            };
+            let there = state(&history);
+            let Some(loaded) = loaded else {
+                if required && self.action != UNINSTALL {
+                    return Err(Failure::Usage(format!(
+                        "the bundle requires {dependency} ({}): name its bundle with --dependency {dependency}=FILE",
+                        dependencies.requirement(dependency).map_or("", |it| it.bundle.as_str())
+                    )));
+                }
+                skipped.push(format!("the dependency {dependency} is left out: no --dependency names its bundle"));
+                return Ok(None);
+            };
+            if (self.action == INSTALL && there == State::Present)
+                || (self.action == UNINSTALL && there == State::Absent)
+            {
+                skipped.push(format!(
+                    "the dependency {dependency} is {} already",
+                    if there == State::Present { "there" } else { "gone" }
+                ));
+                return Ok(None);
+            }
+            let criteria = dependencies.requirement(dependency).map(|it| it.version.clone()).unwrap_or_default();
+            if !criteria.matches(&loaded.bundle.version) {
+                return Err(Failure::Usage(format!(
+                    "--dependency {dependency}: version {} is not among those wanted ({}{})",
+                    loaded.bundle.version,
+                    if criteria.ranges.is_empty() { "any".into() } else { criteria.ranges.join(" or ") },
+                    if criteria.prereleases { "" } else { ", no prerelease" }
+                )));
+            }
+            extension::check(&loaded.bundle, self.allowed())
+                .map_err(wrong(format!("the dependency {dependency} cannot be run here")))?;
+            self.step(&installation, dependency, loaded, &history, &[]).map(Some)
+        };
+        for one in before {
+            steps.extend(dependency(one, &mut skipped)?);
+        }
+        let afterwards = after.into_iter().map(|one| dependency(one, &mut skipped)).collect::<Result<Vec<_>, _>>()?;
+        let mut main = self.step(name, "", loaded, &history, &steps)?;
+        main.warnings.extend(skipped);
+        steps.push(main);
+        steps.extend(afterwards.into_iter().flatten());
+        Ok(steps)
+    }
+
+    /// The bundle of the last claim, in its original bytes where they were kept.
+    fn known(&self, history: &[Record]) -> Result<Option<Loaded>, CnabError> {
+        let Some(record) = history.last() else { return Ok(None) };
+        let kept = match record.claim.bundle_digest() {
+            Some(digest) => self.store.bundle(digest)?,
+            None => None,
+        };
+        let bundle = match kept {
+            Some(bytes) => Bundle::parse(&bytes),
+            None => Bundle::of_claim(&record.claim.bundle),
+        };
+        let bundle =
+            bundle.map_err(wrong(format!("the bundle of claim {} breaks the rules of CNAB", record.claim.id)))?;
+        Ok(Some(Loaded { bundle, thick: None }))
+    }
+
+    /// Reads what an action needs, and judges it as far as it can be before those ahead of it are done.
+    fn step(
+        &self,
+        installation: &str,
+        dependency: &str,
+        loaded: Loaded,
+        history: &[Record],
+        ahead: &[Prepared],
+    ) -> Result<Prepared, Failure> {
+        let Loaded { bundle, thick } = loaded;
+        let action = Action::of(&bundle, self.action).map_err(wrong("there is no such action"))?;
+        let lock = if action.is_stateless() { None } else { Some(self.lock(installation)?) };
+        let given = input::values(&bundle, self.given.get(dependency))?;
+        let wanted = credentials::wanted(&bundle, &action, &self.sources);
+        credentials::check(&bundle, &action, |name| wanted.iter().any(|(wanted, _)| *wanted == name))
+            .map_err(wrong("credentials are missing"))?;
+        let relocation = match self.args.relocation_mapping.as_deref().filter(|_| dependency.is_empty()) {
+            Some(path) => {
+                let bytes = input::read(path, executor_cnab::bundle::BUNDLE_MAX as u64)?;
+                let map = Relocation::parse(&bytes, &bundle);
+                Some(map.map_err(wrong(format!("{} is no relocation map of this bundle", path.display())))?)
+            }
+            None => None,
+        };
+        let image = choose(&bundle, Platform::here()).map_err(wrong("the bundle has no image for this machine"))?;
+        let companions = bundle.images.values().filter(|other| thick.is_some() && other.image != image.image);
+        let companions = companions.map(|image| (image.image.clone(), image.content_digest.clone())).collect();
+        let docker = Docker::of(&bundle.custom, &bundle.required_extensions).unwrap_or_default();
+        let docker = docker.filter(|_| self.args.allow_docker_host_access);
+        let mut prepared = Prepared {
+            installation: installation.to_owned(),
+            given,
+            credentials: BTreeMap::new(),
+            relocation,
+            image: Wanted {
+                replacement: self.images.get(dependency).cloned(),
+                ignore_digest: self.args.insecure_ignore_digest,
+                thick,
+                companions,
+            },
+            reset: self.args.reset_params,
+            docker,
+            omit_unset_files: self.args.omit_unset_files,
+            warnings: Vec::new(),
+            bundle,
+            action,
+            _lock: lock,
+        };
+        prepared.judge(&self.store, history, ahead)?;
+        // Last, because a credential's source may be a program that asks somebody.
+        prepared.credentials = secrets::read(&credentials::wanted(&prepared.bundle, &prepared.action, &self.sources))?;
+        Ok(prepared)
+    }
+
+    fn allowed(&self) -> extension::Allowed {
+        extension::Allowed { docker: self.args.allow_docker_host_access }
+    }
+
+    fn lock(&self, installation: &str) -> Result<Locked, CnabError> {
+        self.store.lock(installation)?.ok_or_else(|| CnabError::Busy(installation.into()))
+    }
+}

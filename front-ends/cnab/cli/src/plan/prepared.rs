@@ -1,0 +1,171 @@
+//! An action that was read and judged. It is lowered when its turn comes, because outputs of the actions ahead of it, and of
+//! one that an earlier agent-cli left unfinished, can be its parameters.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::SystemTime;
+
+use executor_cnab::action::Action;
+use executor_cnab::bundle::{Bundle, applies};
+use executor_cnab::claim::{Claim, New};
+use executor_cnab::docker::Docker;
+use executor_cnab::invocation::{Invocation, Lowering, Platform, lower};
+use executor_cnab::parameter_sources::{ParameterSources, Source, Sourced, value};
+use executor_cnab::parameters::{Earlier, Resolved, resolve};
+use executor_cnab::relocation::Relocation;
+use executor_cnab::secret::Secret;
+use executor_cnab::store::{Locked, Record, Store};
+use serde_json::Value;
+
+use super::{State, Wanted, state};
+use crate::error::CnabError;
+use crate::input::wrong;
+use agent_cli::failure::Failure;
+
+/// An action on one installation, not lowered yet.
+pub(crate) struct Prepared {
+    pub(crate) installation: String,
+    pub(crate) bundle: Bundle,
+    pub(crate) action: Action,
+    pub(super) given: BTreeMap<String, Value>,
+    pub(super) credentials: BTreeMap<String, Secret>,
+    pub(super) relocation: Option<Relocation>,
+    pub(super) image: Wanted,
+    /// The Docker daemon of this machine, where the bundle asks for it and it is allowed.
+    pub(super) docker: Option<Docker>,
+    /// What was given to earlier actions is forgotten.
+    pub(super) reset: bool,
+    pub(super) omit_unset_files: bool,
+    /// What a person should know.
+    pub(super) warnings: Vec<String>,
+    pub(super) _lock: Option<Locked>,
+}
+
+/// The same, ready to be run.
+pub(crate) struct Step {
+    pub(crate) bundle: Bundle,
+    pub(crate) action: Action,
+    pub(crate) claim: Claim,
+    pub(crate) invocation: Invocation,
+    pub(crate) image: Wanted,
+    pub(crate) docker: Option<Docker>,
+    /// What a person should know.
+    pub(crate) warnings: Vec<String>,
+    _lock: Option<Locked>,
+}
+
+impl Prepared {
+    /// Looks for everything that is wrong with it, as far as can be told before the actions ahead of it are done.
+    pub(super) fn judge(&self, store: &Store, history: &[Record], ahead: &[Self]) -> Result<(), Failure> {
+        let awaited = self.awaited(history, ahead);
+        let values = self.resolve(store, history, awaited)?;
+        self.lower(history, &values).map(drop)
+    }
+
+    /// Lowers it, with what is known now.
+    pub(crate) fn ready(self, store: &Store) -> Result<Step, Failure> {
+        let history = if self.action.is_stateless() {
+            Vec::new()
+        } else {
+            store.history(&self.installation).map_err(CnabError::from)?
+        };
+        let values = self.resolve(store, &history, BTreeSet::new())?;
+        let (claim, invocation) = self.lower(&history, &values)?;
+        let mut warnings = values.warnings;
+        warnings.extend(self.warnings);
+        if invocation.content_digest.is_none() {
+            warnings.push("the bundle's image has no contentDigest: what it holds is not verified".into());
+        }
+        let Self { bundle, action, image, docker, _lock, .. } = self;
+        Ok(Step { bundle, action, claim, invocation, image, docker, warnings, _lock })
+    }
+
+    fn lower(&self, history: &[Record], values: &Resolved) -> Result<(Claim, Invocation), Failure> {
+        let new = New {
+            installation: &self.installation,
+            action: &self.action,
+            bundle: &self.bundle,
+            values,
+            bundle_reference: None,
+            last: history.last().map(|record| &record.claim),
+        };
+        let claim = Claim::new(&new, SystemTime::now()).map_err(CnabError::from)?;
+        let lowering = Lowering {
+            bundle: &self.bundle,
+            action: &self.action,
+            claim: &claim,
+            values,
+            credentials: &self.credentials,
+            relocation: self.relocation.as_ref(),
+            omit_unset_files: self.omit_unset_files,
+            platform: Platform::here(),
+        };
+        let invocation = lower(&lowering).map_err(wrong("the action cannot be run"))?;
+        Ok((claim, invocation))
+    }
+
+    fn resolve(&self, store: &Store, history: &[Record], awaited: BTreeSet<String>) -> Result<Resolved, Failure> {
+        let is_new = state(history) == State::Absent || self.action.is_stateless();
+        let last = history.last().filter(|_| !is_new && !self.reset);
+        let earlier = last.map_or_else(Earlier::default, |record| record.claim.earlier());
+        let sourced = self.sourced(store, if is_new { &[] } else { history }, &awaited)?;
+        let earlier = Earlier { sourced, awaited, ..earlier };
+        let values = resolve(&self.bundle, &self.action, &self.given, &earlier);
+        Ok(values.map_err(wrong("the parameters do not fit"))?)
+    }
+
+    /// Parameters of this action that may come from outputs, with their sources, but for those that were given.
+    fn sources<'a>(&'a self, all: &'a ParameterSources) -> impl Iterator<Item = (&'a str, &'a [Source])> {
+        all.iter().filter(|(name, _)| {
+            let parameter = self.bundle.parameters.get(*name);
+            parameter.is_some_and(|it| applies(&it.apply_to, self.action.name())) && !self.given.contains_key(*name)
+        })
+    }
+
+    /// Values of parameters that outputs of earlier actions hold.
+    fn sourced(
+        &self,
+        store: &Store,
+        history: &[Record],
+        awaited: &BTreeSet<String>,
+    ) -> Result<BTreeMap<String, Sourced>, Failure> {
+        let sources = ParameterSources::of(&self.bundle.custom).unwrap_or_default();
+        let mut found = BTreeMap::new();
+        for (parameter, sources) in self.sources(&sources).filter(|(name, _)| !awaited.contains(*name)) {
+            for source in sources {
+                let dependency: Vec<Record>;
+                let (history, output) = match source {
+                    Source::Output(output) => (history, output),
+                    Source::DependencyOutput { dependency: name, output } => {
+                        let name = format!("{}-{name}", self.installation);
+                        dependency = store.history(&name).map_err(CnabError::from)?;
+                        if state(&dependency) == State::Absent {
+                            continue;
+                        }
+                        (dependency.as_slice(), output)
+                    }
+                };
+                if let Some((claim, content)) = store.last_output(history, output).map_err(CnabError::from)? {
+                    let sourced = value(&self.bundle, parameter, &claim.bundle, output, &content);
+                    found.insert(parameter.to_owned(), sourced.map_err(wrong("the parameters do not fit"))?);
+                    break;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Parameters that may come from outputs which are not there yet.
+    fn awaited(&self, history: &[Record], ahead: &[Self]) -> BTreeSet<String> {
+        let unfinished = history.iter().any(Record::is_unfinished);
+        let to_come = |source: &Source| match source {
+            Source::Output(_) => unfinished,
+            Source::DependencyOutput { dependency, output } => {
+                let name = format!("{}-{dependency}", self.installation);
+                ahead.iter().any(|step| step.installation == name && step.bundle.outputs.contains_key(output))
+            }
+        };
+        let sources = ParameterSources::of(&self.bundle.custom).unwrap_or_default();
+        let awaited = self.sources(&sources).filter(|(_, sources)| sources.iter().any(to_come));
+        awaited.map(|(name, _)| name.to_owned()).collect()
+    }
+}

@@ -1,0 +1,237 @@
+//! What needs no container: `validate`, `explain`, and what is on disk. Where an action is unfinished, executord is asked
+//! what became of it, if it is there to be asked.
+
+use std::io::Write as _;
+
+use executor_cnab::action::{Action, BUILT_IN};
+use executor_cnab::outputs::LOGS;
+use executor_cnab::store::{Record, Store, StoreError};
+use serde::Serialize;
+
+use crate::args::{BundleArg, CnabCommand, ExplainArgs, OfClaimArgs, OutputsArgs};
+use crate::cli::INVALID;
+use crate::error::CnabError;
+use crate::input;
+use crate::plan::{State, state};
+use crate::settle;
+use crate::view;
+use agent_cli::connect::{Client, DEFAULT_SOCKET};
+use agent_cli::failure::Failure;
+use agent_cli::global::Global;
+use agent_cli::output::Output;
+use agent_cli::session::Session;
+use agent_cli::text::plain;
+use agent_cli::view::json;
+use agent_cli::view::style::Style;
+
+pub(crate) fn validate(global: &Global, args: &BundleArg) -> Result<u8, Failure> {
+    let (violations, warnings, bundle) = match input::bundle(&args.bundle) {
+        Ok(loaded) => (None, loaded.bundle.warnings.clone(), Some(loaded.bundle)),
+        Err(CnabError::Wrong { violations, .. }) => (Some(violations), Vec::new(), None),
+        Err(error) => return Err(error.into()),
+    };
+    let document = view::Validated::new(bundle.as_ref(), violations.as_ref(), &warnings);
+    let status = if document.valid { 0 } else { INVALID };
+    print(global, &document, || document.text(&args.bundle.display().to_string()))?;
+    Ok(status)
+}
+
+pub(crate) fn explain(global: &Global, args: &ExplainArgs) -> Result<u8, Failure> {
+    let bundle = input::bundle(&args.bundle.bundle)?.bundle;
+    let actions: Vec<&str> = match &args.action {
+        Some(action) => {
+            Action::of(&bundle, action).map_err(input::wrong("there is no such action"))?;
+            vec![action]
+        }
+        None => BUILT_IN.into_iter().chain(bundle.actions.keys().map(String::as_str)).collect(),
+    };
+    let document = view::Explained::new(&bundle, &actions);
+    print(global, &document, || document.text(Style::detect()))?;
+    Ok(0)
+}
+
+/// `list`, `show`, `claims`, `logs`, `outputs`.
+pub(crate) fn known(global: &Global, store: &Store, command: &CnabCommand) -> Result<u8, Failure> {
+    let name = match command {
+        CnabCommand::Show(args) | CnabCommand::Claims(args) => Some(args.name.as_str()),
+        CnabCommand::Logs(args) => Some(args.name.as_str()),
+        CnabCommand::Outputs(args) => Some(args.of.name.as_str()),
+        _ => None,
+    };
+    let names = match name {
+        Some(name) => vec![name.to_owned()],
+        None => store.installations().map_err(CnabError::from)?,
+    };
+    let asked = refresh(global, store, &names)?;
+    let (known, mut unreadable) = survey(store, names, name.is_none())?;
+    let style = Style::detect();
+    if let CnabCommand::List(args) = command {
+        let matters = |known: &&Known| {
+            args.all
+                || known.broken
+                || state(&known.records) != State::Absent
+                || known.records.iter().any(Record::is_unfinished)
+        };
+        let shown = |it: &Known| view::Installation::new(&it.name, &it.records, it.broken, false, asked);
+        let installations: Vec<_> = known.iter().filter(matters).map(shown).collect();
+        print(global, &installations, || view::list(&installations, style))?;
+    } else if let Some(Known { name, records, broken }) = known.first() {
+        unreadable += one(global, store, command, (name, records), *broken, asked, style)?;
+    }
+    if unreadable == 0 { Ok(0) } else { Err(CnabError::Unreadable(unreadable).into()) }
+}
+
+/// What could be read of an installation.
+struct Known {
+    name: String,
+    records: Vec<Record>,
+    /// And something could not.
+    broken: bool,
+}
+
+/// Reads installations. What cannot be read is told, and hides nothing else; how many records that is comes beside. One that
+/// was named must be there.
+fn survey(store: &Store, names: Vec<String>, all: bool) -> Result<(Vec<Known>, usize), Failure> {
+    let mut known = Vec::new();
+    let mut unreadable = 0;
+    for name in names {
+        let (records, errors) = match store.survey(&name) {
+            Ok(survey) => (survey.records, survey.unreadable),
+            // A name without claims: they are being forgotten.
+            Err(StoreError::NoInstallation(_)) if all => continue,
+            Err(error) if all => (Vec::new(), vec![error]),
+            Err(error) => return Err(CnabError::from(error).into()),
+        };
+        unreadable += errors.len();
+        known.push(Known { name, records, broken: !errors.is_empty() });
+        errors.into_iter().for_each(|error| tell(CnabError::from(error)));
+    }
+    Ok((known, unreadable))
+}
+
+/// Tells what does not keep the rest from being shown.
+fn tell(failure: impl Into<Failure>) {
+    eprintln!("agent-cli: {}", plain(&failure.into().describe()));
+}
+
+/// One of `show`, `claims`, `logs`, `outputs`, of an installation. Answers how many outputs could not be read.
+fn one(
+    global: &Global,
+    store: &Store,
+    command: &CnabCommand,
+    (name, records): (&str, &[Record]),
+    broken: bool,
+    asked: bool,
+    style: Style,
+) -> Result<usize, Failure> {
+    match command {
+        CnabCommand::Show(_) => {
+            let document = view::Installation::new(name, records, broken, true, asked);
+            print(global, &document, || document.text(style))?;
+        }
+        CnabCommand::Claims(_) => {
+            let document = view::claims(records);
+            print(global, &document, || view::claims_text(&document, style))?;
+        }
+        CnabCommand::Logs(args) => {
+            let Some(record) = record(records, args)? else { return Ok(0) };
+            let log = match record.results.iter().rev().find(|result| result.outputs.contains_key(LOGS)) {
+                Some(result) => store.output(&result.id, LOGS).map_err(CnabError::from)?.unwrap_or_default(),
+                None => Vec::new(),
+            };
+            if global.json {
+                print(global, &view::Log::new(record, &log), String::new)?;
+            } else {
+                write(&log)?;
+            }
+        }
+        CnabCommand::Outputs(args) => return outputs(global, store, records, args, style),
+        _ => {}
+    }
+    Ok(0)
+}
+
+fn outputs(
+    global: &Global,
+    store: &Store,
+    records: &[Record],
+    args: &OutputsArgs,
+    style: Style,
+) -> Result<usize, Failure> {
+    let (found, errors) = view::outputs(store, records, args.of.claim.as_deref());
+    let unreadable = errors.len();
+    errors.into_iter().for_each(|error| tell(CnabError::from(error)));
+    let Some(name) = &args.output else {
+        let shown: Vec<_> = found.into_iter().map(|output| output.shown(args.reveal)).collect();
+        print(global, &shown, || view::outputs_text(&shown, style))?;
+        return Ok(unreadable);
+    };
+    let output = found
+        .into_iter()
+        .find(|output| output.name == *name)
+        .ok_or_else(|| Failure::Usage(format!("{} has no output {name}", args.of.name)))?;
+    if output.write_only && !args.reveal {
+        return Err(Failure::Usage(format!("{name} is writeOnly: --reveal prints it all the same")));
+    }
+    if global.json {
+        print(global, &output.shown(true), String::new)?;
+    } else {
+        write(&output.content)?;
+    }
+    Ok(unreadable)
+}
+
+/// The claim that is meant; none where none can be read.
+fn record<'a>(records: &'a [Record], args: &OfClaimArgs) -> Result<Option<&'a Record>, CnabError> {
+    let Some(id) = &args.claim else { return Ok(records.last()) };
+    let found = records.iter().find(|record| record.claim.id == *id);
+    found.map(Some).ok_or_else(|| CnabError::NoClaim { installation: args.name.clone(), id: id.clone() })
+}
+
+/// Asks executord about what is unfinished. False where it could not be asked.
+fn refresh(global: &Global, store: &Store, names: &[String]) -> Result<bool, Failure> {
+    let mut unfinished = Vec::new();
+    for name in names {
+        // One that cannot be read whole stays as it is, and is told afterwards.
+        if store.history(name).is_ok_and(|history| history.iter().any(Record::is_unfinished)) {
+            unfinished.push(name);
+        }
+    }
+    if unfinished.is_empty() {
+        return Ok(true);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
+    runtime.block_on(async {
+        let Ok(client) = Client::connect(&global.socket(DEFAULT_SOCKET)).await else { return Ok(false) };
+        let output = Output::start("agent-cli").map_err(Failure::System)?;
+        let session = Session { client, output, style: Style::detect(), json: global.json };
+        let mut asked = true;
+        for name in unfinished {
+            // Whoever has the lock is at work on it, and knows better.
+            let settled = match store.lock(name) {
+                Ok(None) => continue,
+                Ok(Some(_lock)) => settle::settle(&session, store, name, None).await,
+                Err(error) => Err(CnabError::from(error).into()),
+            };
+            if let Err(failure) = settled {
+                tell(failure);
+                asked = false;
+            }
+        }
+        session.output.finish().await?;
+        Ok(asked)
+    })
+}
+
+fn print(global: &Global, document: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
+    let text = if global.json { json::document(document) } else { text() };
+    write(text.as_bytes())
+}
+
+fn write(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure::ClosedPipe),
+        other => other.map_err(|source| Failure::Output { stream: "standard output", source }),
+    }
+}

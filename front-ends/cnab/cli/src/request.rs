@@ -1,0 +1,107 @@
+//! A lowered action as the request of a container.
+//!
+//! Whatever is secret goes into the fields for secrets, so that executord hands it over, masks and wipes it as such. Logs are
+//! masked from 4 bytes on, because they are kept beside the claims. The run tool may change its files and write beside them
+//! (CNAB 103), wherever the host can hold that.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use executor_cnab::docker::Docker;
+use executor_cnab::invocation::Invocation;
+use executor_proto::v1::{
+    Action, EnvironmentVariable, File, Outputs, PullPolicy, Redaction, RunAction, RunRequest, UserNamespace,
+    WritableFiles,
+};
+
+use agent_cli::failure::Failure;
+use agent_cli::limits::LimitArgs;
+use agent_cli::network::Chosen;
+use agent_cli::request::{Request, to_proto};
+
+/// What a person says of the container itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) user: Option<String>,
+    pub(crate) network: Chosen,
+    pub(crate) egress: bool,
+    pub(crate) limits: LimitArgs,
+    pub(crate) grace: Option<Duration>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { user: None, network: Chosen::None, egress: false, limits: LimitArgs::default(), grace: None }
+    }
+}
+
+/// What a container's root file system is made of.
+#[derive(Debug)]
+pub(crate) struct Rootfs {
+    pub(crate) reference: String,
+    pub(crate) policy: PullPolicy,
+}
+
+/// Builds the request of a container with this id, of this root file system.
+pub(crate) fn build(
+    id: &str,
+    rootfs: &Rootfs,
+    invocation: &Invocation,
+    docker: Option<Docker>,
+    options: &Options,
+    writable: bool,
+) -> Result<Request, Failure> {
+    let variable = |name: &String, value: &str| EnvironmentVariable { name: name.clone(), value: value.to_owned() };
+    let file = |path: &String, content: &[u8], public| File {
+        path: path.clone(),
+        content: content.to_vec(),
+        public,
+        ..File::default()
+    };
+    let public = invocation.files.iter().map(|(path, content)| file(path, content, true));
+    let secret = invocation.secret_files.iter().map(|(path, content)| file(path, content.bytes(), false));
+    let run = RunAction {
+        path: invocation.program.to_owned(),
+        env: invocation.env.iter().map(|(name, value)| variable(name, value)).collect(),
+        // That they are text was checked when they were lowered.
+        secret_environment: invocation
+            .secret_env
+            .iter()
+            .map(|(name, value)| variable(name, value.text().unwrap_or_default()))
+            .collect(),
+        user: options.user.clone().unwrap_or_default(),
+        log_source: "CNAB".into(),
+        volume_mounted_files: public.chain(secret).collect(),
+        ..RunAction::default()
+    };
+    let outputs: Vec<String> = invocation.outputs.keys().cloned().collect();
+    let mut request = RunRequest {
+        id: id.to_owned(),
+        action: Some(Action { run: Some(run), ..Action::default() }),
+        rootfs: rootfs.reference.clone(),
+        pull_policy: rootfs.policy.into(),
+        limits: Some(options.limits.limits()),
+        labels: labels(&invocation.env),
+        grace_period: options.grace.map(to_proto).transpose()?,
+        egress: options.egress,
+        outputs: (!outputs.is_empty()).then_some(Outputs { files: outputs, ..Outputs::default() }),
+        redaction: Redaction::All.into(),
+        // The definition of the bundle is a file, so that there always is one.
+        writable_files: writable.then(WritableFiles::default),
+        ..RunRequest::default()
+    };
+    if let Some(docker) = docker {
+        request.docker_socket = true;
+        request.user_namespace = UserNamespace::Host.into();
+        request.privileged = docker.privileged;
+    }
+    options.network.apply(&mut request);
+    Ok(Request::of(request))
+}
+
+/// What a container can be found by.
+fn labels(env: &std::collections::BTreeMap<String, String>) -> HashMap<String, String> {
+    let pairs = [("io.cnab.installation", "CNAB_INSTALLATION_NAME"), ("io.cnab.action", "CNAB_ACTION")];
+    let labels = pairs.into_iter().filter_map(|(label, name)| Some((label.to_owned(), env.get(name)?.clone())));
+    labels.filter(|(_, value)| value.len() <= 256).collect()
+}

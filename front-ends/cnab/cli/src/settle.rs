@@ -1,0 +1,100 @@
+//! What an agent-cli that is gone left unfinished: a claim whose last result is pending or running (rule 47).
+//!
+//! Its container is known by name. executord tells whether it runs, ended or never was, and that becomes the result. The
+//! caller has the installation's lock, so that nobody else is at it. What another tool left unfinished is that tool's.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use executor_cnab::action::Action;
+use executor_cnab::bundle::Bundle;
+use executor_cnab::claim::{ClaimResult, Status};
+use executor_cnab::invocation::outputs;
+use executor_cnab::store::{Record, Store};
+use executor_proto::v1::{Container, State, StreamLogsRequest};
+use tonic::Code;
+
+use crate::ended::{Ended, LOG_MAX, conclude, delete, judge, record};
+use crate::error::CnabError;
+use agent_cli::container;
+use agent_cli::failure::Failure;
+use agent_cli::interrupt::Interrupts;
+use agent_cli::logs::{Form, Printer, follow};
+use agent_cli::session::Session;
+use agent_cli::status::is_away;
+use agent_cli::stay;
+use agent_cli::text::plain;
+
+/// Settles what can be settled. With `interrupts` it waits for a container that still runs, and shows what it prints;
+/// without, that stays as it is.
+pub(crate) async fn settle(
+    session: &Session,
+    store: &Store,
+    installation: &str,
+    mut interrupts: Option<&mut Interrupts>,
+) -> Result<(), Failure> {
+    let history = store.history(installation).map_err(CnabError::from)?;
+    for unfinished in history.iter().filter(|record| record.is_unfinished() && record.claim.is_ours()) {
+        let id = unfinished.claim.container();
+        let container = match get(session, &id).await {
+            Ok(container) => container,
+            Err(failure) if failure.code() == Some(Code::NotFound) => {
+                gone(store, unfinished)?;
+                continue;
+            }
+            Err(failure) => return Err(failure),
+        };
+        let mut printer = Printer::new(session.output.clone(), Form::Silent).keeping(LOG_MAX);
+        let container = match (&mut interrupts, container.state()) {
+            (_, State::Completed) => {
+                let request = StreamLogsRequest { id: id.clone(), follow: false, ..StreamLogsRequest::default() };
+                follow(&session.client, request, &mut printer).await?;
+                container
+            }
+            (None, _) => continue,
+            (Some(interrupts), _) => {
+                session.output.note(format!(
+                    "{}: {} of an earlier agent-cli still runs ({id}): waiting for its end",
+                    plain(installation),
+                    plain(&unfinished.claim.action),
+                ));
+                printer = Printer::new(session.output.clone(), Form::OnStderr).keeping(LOG_MAX);
+                stay::stay_with(session, &id, interrupts, &mut printer).await?
+            }
+        };
+        let ended = ended(session, unfinished, &container).await?;
+        let log = printer.into_kept();
+        record(store, &unfinished.claim, unfinished.last(), &ended, &log).map_err(Failure::from)?;
+        delete(session, &id).await;
+    }
+    Ok(())
+}
+
+/// No container has its name: it was not made, or somebody deleted it.
+fn gone(store: &Store, unfinished: &Record) -> Result<(), CnabError> {
+    let last = unfinished.last();
+    let (status, message) = if last.is_some_and(|result| result.status == Status::Running) {
+        (Status::Unknown, "its container is gone; nobody knows how it ended")
+    } else {
+        (Status::Failed, "agent-cli ended before the container was made")
+    };
+    let result = ClaimResult::new(&unfinished.claim, last, status, SystemTime::now())?.saying(message);
+    Ok(store.save_result(&result)?)
+}
+
+async fn ended(session: &Session, unfinished: &Record, container: &Container) -> Result<Ended, Failure> {
+    let bundle = Bundle::of_claim(&unfinished.claim.bundle);
+    let action = bundle.as_ref().ok().and_then(|bundle| Action::of(bundle, &unfinished.claim.action).ok());
+    match (bundle, action) {
+        (Ok(bundle), Some(action)) => conclude(session, &bundle, &action, container, &outputs(&bundle, &action)).await,
+        // A claim that an older version let pass: how it ended can be told all the same.
+        _ => {
+            let (status, message) = judge(container);
+            Ok(Ended { status, message, exit: 0, outputs: BTreeMap::new() })
+        }
+    }
+}
+
+async fn get(session: &Session, id: &str) -> Result<Container, Failure> {
+    container::get(session, id, &format!("look for {id}"), is_away).await
+}
