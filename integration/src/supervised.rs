@@ -73,7 +73,7 @@ impl Supervised {
     /// Starts both processes and waits until they serve.
     ///
     /// # Panics
-    /// One of them does not serve in time.
+    /// A process does not serve in time.
     pub fn start() -> Self {
         let home = tempfile::Builder::new().prefix("ex").tempdir_in("/run").expect("a directory in /run");
         fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("chmod");
@@ -132,7 +132,7 @@ impl Supervised {
     /// Acts as a supervisor: restarts dead processes and waits until both serve and are connected.
     ///
     /// # Errors
-    /// One process does not serve in time.
+    /// A process does not serve in time.
     pub fn revive(&mut self) -> Result<(), String> {
         if self.is_dead(Part::Launcher) {
             self.launcher = start_launcher(self.home.path())?;

@@ -32,14 +32,14 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "host: file locks",
         position: Position::Container,
-        claim: "a file lock takes no more of the host's memory than is told: 256 bytes",
+        claim: "a file lock takes no more of the host's memory than documented: 256 bytes",
         attack: locks,
         control: locks_control,
     },
     Attack {
         name: "host: netlink sockets that nobody reads",
         position: Position::Container,
-        claim: "a netlink socket takes no more of the host's memory than is told: 2.5 times net.core.rmem_max",
+        claim: "a netlink socket takes no more of the host's memory than documented: 2.5 times net.core.rmem_max",
         attack: netlink,
         control: netlink_control,
     },
